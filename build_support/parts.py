@@ -244,10 +244,8 @@ def programs(
     inside: Mapping[str, Sequence[Any]],
 ) -> dict[str, list[Any]]:
     """The C and C++ test programs of this mode, by name. See tests/programs.yaml for what the words mean."""
-    from codegen.schema.targets import targets
-
     variant = graph.request.variant
-    flags = {target.name: list(target.flags) for target in targets()}
+    flags = {target.name: list(target.flags) for target in tree().of_host.values()}
     include = [*graph.include, "tests"]
     found: dict[str, list[Any]] = {}
     table = graph.env.File(graph.node_path("tests/programs.yaml")).abspath

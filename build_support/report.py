@@ -33,7 +33,7 @@ def commands(request: Request, build: Build) -> dict[str, Callable[..., int]]:
             base = f"{request.variant.directory}/report/{receipt}"
             data["changes"] = changes(keep_previous(base, data), data)
             write(f"{base}.json", json.dumps(data, indent=1) + "\n")
-            write(f"{base}.html", page(data))
+            write(f"{base}.html", page(data, LISTED))
             console.block(f"{console.line('built', base + '.html')}, and the same as {receipt}.json")
         return 0
 

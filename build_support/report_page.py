@@ -15,13 +15,13 @@ import squarify
 from codegen.schema.sizes import shown
 
 from . import bounds
-from .report import LISTED
 
 WIDTH, TREE_HEIGHT, HEAD, LANE = 1200, 520, 20, 26
 KINDS = ("engine", "rows", "runtime", "tables")
 
 
-def page(data: Mapping[str, Any]) -> str:
+def page(data: Mapping[str, Any], most: int) -> str:
+    """`most`: rows of a table of slowest or largest."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(os.path.dirname(__file__)),
         undefined=jinja2.StrictUndefined,
@@ -39,12 +39,12 @@ def page(data: Mapping[str, Any]) -> str:
         width=WIDTH,
         lane=LANE,
         table=size_table(data["sizes"], data["targets"]),
-        slowest=sorted(timed, key=lambda one: -one["cpu"])[:LISTED],
-        largest=sorted(data["objects"], key=lambda one: -one["code"] - one["data"])[:LISTED],
+        slowest=sorted(timed, key=lambda one: -one["cpu"])[:most],
+        largest=sorted(data["objects"], key=lambda one: -one["code"] - one["data"])[:most],
         rows=[{**one, "id": _id(one["path"]), **_named(data["objects"], one["path"])} for one in data["rows"]],
         link=links(data),
         plain=plain([same["section"] for same in data["duplicates"]]),
-        listed=LISTED,
+        listed=most,
         plots=[bounds.plot(one) for one in data["bounds"]],
         label=bounds.LABEL,
         line=bounds.LINE,

@@ -128,10 +128,10 @@ def _docs(given: Given) -> int:
     from codegen.tell.docs import FOLDER, check, write
 
     if given["--write"]:
-        return _say(write(tree(), given["--write"]))
+        return _say(write(tree(), given["--write"], help_pages()))
     if given["--operators"]:
         raise CodegenError("docs --operators needs --write DIR: pages of operators from outside are none of this tree")
-    check(tree(), FOLDER)
+    check(tree(), FOLDER, help_pages())
     return _say(f"{FOLDER} is up to date")
 
 

@@ -170,10 +170,3 @@ def whole(operator: Operator, families: Mapping[str, Family]) -> str:
             axis = family.axes[0]
             lines += [f"  {stage}:", f"    keep: {axis.name}={','.join(axis.values)}"]
     return "\n".join(lines) + "\n"
-
-
-def receipt_names() -> list[str]:
-    """Every receipt whose file is right, by number, then those without one by name."""
-    from codegen.schema.tree import tree
-
-    return [receipt.name for receipt in tree().sound_receipts]

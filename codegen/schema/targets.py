@@ -282,17 +282,3 @@ def check_together(listed: Sequence[Target]) -> None:
             if base.name in chain:
                 raise target.document.error(("extends",), f"'{target.name}' extends itself")
             chain.append(base.name)
-
-
-def targets() -> list[Target]:
-    """Every target of the host, slowest first."""
-    from codegen.schema.tree import tree
-
-    return list(tree().of_host.values())
-
-
-def native_target() -> str:
-    """The best target of this machine."""
-    from codegen.schema.tree import tree
-
-    return tree().native().name

@@ -20,8 +20,8 @@ FOLDER = "docs/reference"  # of the pages, in the tree
 _MADE = "<!-- Made by `python -m codegen docs --write docs/reference`; edit the YAML files instead. -->"
 
 
-def pages(root: Tree) -> dict[str, str]:
-    """Text by file name."""
+def pages(root: Tree, commands: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Text by file name; `commands`: titles and texts of their help."""
     if root.places.outside:  # a tree's own pages are committed
         families = {stage: root.families[stage] for one in root.outside_operators.values() for stage in one.file.stages}
         return {f"operators/{one.name}.md": _operator(root, one) for one in root.outside_operators.values()} | {
@@ -30,23 +30,23 @@ def pages(root: Tree) -> dict[str, str]:
             if family.room.startswith(f"{OUTSIDE}/")
         }
     result = {"README.md": _index(root), "receipts.md": _receipts(root), "targets.md": _targets(root)}
-    result |= {"codegen.md": _commands()}
+    result |= {"codegen.md": _commands(commands)}
     result |= {f"operators/{one.name}.md": _operator(root, one) for one in root.operators.values()}
     return result | {f"{family.name}.md": _family(root, family) for family in root.families.values()}
 
 
-def write(root: Tree, folder: str) -> str:
-    made = {name: text.encode() for name, text in pages(root).items()}
+def write(root: Tree, folder: str, commands: Sequence[tuple[str, str]]) -> str:
+    made = {name: text.encode() for name, text in pages(root, commands).items()}
     for name in made:
         os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
     written = files.write_changed(folder, made)
     return "\n".join(f"{folder}/{name}: {'written' if name in written else 'up to date'}" for name in sorted(made))
 
 
-def check(root: Tree, folder: str) -> None:
+def check(root: Tree, folder: str, commands: Sequence[tuple[str, str]]) -> None:
     """CodegenError when a page in the tree is not what would be written now."""
     stale = []
-    for name, text in sorted(pages(root).items()):
+    for name, text in sorted(pages(root, commands).items()):
         path = os.path.join(root.root, folder, name)
         if not files.unchanged(path, text.encode()):
             stale.append(f"{folder}/{name}")
@@ -221,8 +221,6 @@ def _targets(root: Tree) -> str:
     )
 
 
-def _commands() -> str:
-    from codegen.cli import help_pages
-
-    parts = [f"## {title}\n\n```text\n{text.rstrip()}\n```" for title, text in help_pages()]
+def _commands(pages: Sequence[tuple[str, str]]) -> str:
+    parts = [f"## {title}\n\n```text\n{text.rstrip()}\n```" for title, text in pages]
     return _page("The generator's commands", *parts)

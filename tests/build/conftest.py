@@ -54,9 +54,9 @@ class Tree:
 
     @property
     def variant(self) -> str:
-        from codegen.schema.targets import native_target
+        from codegen.schema.tree import tree
 
-        return native_target().removeprefix("cpu-") + "-debug"
+        return tree().native().name.removeprefix("cpu-") + "-debug"
 
     def scons(self, *arguments: str, environment: dict[str, str] | None = None) -> Said:
         command = [sys.executable, "-m", "SCons", "-Q", *arguments]

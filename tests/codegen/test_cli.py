@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from codegen.cli import COMMANDS, main
+from codegen.cli import COMMANDS, help_pages, main
 from codegen.plan.plan import resolve
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import Tree
@@ -156,16 +156,16 @@ def test_an_error_is_one_literal_text_on_stderr_and_exit_code_2(run: Run, words:
 
 def test_docs_are_current(real: Tree) -> None:
     """Receipts, axes, rules and targets as they are, and every command's help literally."""
-    docs.check(real, "docs/reference")
+    docs.check(real, "docs/reference", help_pages())
 
 
 def test_a_stale_page_is_named(real: Tree, tmp_path: pathlib.Path) -> None:
-    docs.write(real, str(tmp_path / "docs/reference"))
-    docs.check(real, str(tmp_path / "docs/reference"))
+    docs.write(real, str(tmp_path / "docs/reference"), help_pages())
+    docs.check(real, str(tmp_path / "docs/reference"), help_pages())
     (tmp_path / "docs/reference/targets.md").write_text("old")
     with pytest.raises(CodegenError, match=r"^out of date: .*/targets\.md\nwrite them: python -m codegen docs --write"):
-        docs.check(real, str(tmp_path / "docs/reference"))
-    assert "targets.md: written" in docs.write(real, str(tmp_path / "docs/reference"))
+        docs.check(real, str(tmp_path / "docs/reference"), help_pages())
+    assert "targets.md: written" in docs.write(real, str(tmp_path / "docs/reference"), help_pages())
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)

@@ -10,15 +10,13 @@ from hypothesis import given, settings
 
 from codegen.plan.plan import Plan, resolve
 from codegen.schema.errors import CodegenError
-from codegen.schema.receipts import receipt_names
-from codegen.schema.targets import native_target, targets
-from codegen.schema.tree import Tree
+from codegen.schema.tree import Tree, tree
 from tests.codegen import brute_bwd, brute_kv
 from tests.codegen.brute import AXES, RECEIPTS, signatures
 from tests.codegen.conftest import ROOT, Copy
 from tests.codegen.test_select import clauses
 
-TARGETS = [target.name for target in targets()]
+TARGETS = list(tree().of_host)
 
 
 def text(value: object) -> str:
@@ -71,7 +69,7 @@ def test_companions_follow_a_narrowed_main_plan(where: str) -> None:
 def test_receipts_stand_by_number_and_hold_the_families_they_should() -> None:
     """Of those that are spoken of here; others may be added."""
     numbers = {name: number for name, (number, _) in RECEIPTS.items()} | brute_bwd.NUMBERS
-    found = [name for name in receipt_names() if name in numbers]
+    found = [receipt.name for receipt in tree().sound_receipts if receipt.name in numbers]
     assert found == sorted(numbers, key=lambda name: numbers[name])
     for name in numbers:
         families = {instance.family for instance in resolve(name, ["cpu-generic"]).instances}
@@ -91,8 +89,8 @@ def test_targets_have_the_same_signatures() -> None:
 
 
 def test_native_is_one_of_them() -> None:
-    assert native_target() in TARGETS
-    assert resolve("fp32_min", ["native"]).targets == [native_target()]
+    assert tree().native().name in TARGETS
+    assert resolve("fp32_min", ["native"]).targets == [tree().native().name]
 
 
 def test_names_follow_from_signature_and_algorithm() -> None:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from codegen.cli import help_pages
 from codegen.emit.render import generate
 from codegen.plan.plan import resolve
 from codegen.schema.errors import CodegenError
@@ -42,7 +43,7 @@ def test_a_receipt_needs_no_number(copy: Copy, tmp_path) -> None:  # type: ignor
     assert {"aaa", "small"} <= {*unnumbered}
     assert listing.receipt(root, "small", ["cpu-avx2"]).startswith("receipt small\nSomeone who needs little.\n")
     assert json.loads(listing.json([resolve("small", ["cpu-avx2"], root=root)]))["number"] is None
-    assert "| [small](#small) | 32 | Someone who needs little. |" in docs.pages(root)["receipts.md"]
+    assert "| [small](#small) | 32 | Someone who needs little. |" in docs.pages(root, help_pages())["receipts.md"]
     generate([resolve("small", ["cpu-avx2"], root=root)], tmp_path / "gen", golden.INFO)
     told = json.loads((tmp_path / "gen/small/manifest.json").read_text())["receipt"]
     assert told == {"name": "small", "number": None, "about": "Someone who needs little."}
@@ -70,7 +71,7 @@ def test_a_receipt_that_is_wrong_stops_no_other(copy: Copy, capsys: pytest.Captu
         with pytest.raises(CodegenError) as raised:
             resolve(name, ["cpu-avx2"], root=root)
         assert str(raised.value) == FAULT
-    for everything in (check, docs.pages):
+    for everything in (check, lambda root: docs.pages(root, help_pages())):
         with pytest.raises(CodegenError) as raised:
             everything(copy.tree())
         assert str(raised.value) == f"{FAULT}\n{taken}"
@@ -111,7 +112,7 @@ def test_keep_under_extends_is_told_what_to_write(copy: Copy) -> None:
 
 
 def test_check_names_the_receipts_that_have_changed(copy: Copy) -> None:
-    docs.write(copy.tree(), str(copy.path / docs.FOLDER))
+    docs.write(copy.tree(), str(copy.path / docs.FOLDER), help_pages())
     assert changed(copy.tree()) == []
     before = docs.counts(copy.tree())
     copy.edit("kernels/attention/fmha_fwd/family.yaml", "fp8fp32: [", "fp8fp32: [184x184, ")

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from codegen.schema.targets import targets
+from codegen.schema.tree import tree
 from tests.conftest import ROOT
 from tests.programs import need
 
@@ -28,7 +28,7 @@ def checked(command: str) -> str:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("target", [one.name for one in targets()])
+@pytest.mark.parametrize("target", list(tree().of_host))
 def test_engines(target: str) -> None:
     need(CLANG)
     options = [f"receipt={RECEIPTS}", f"cxx={CLANG}", f"target={target}", "variant=clang", "verbose=yes", "-n"]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from codegen.schema.targets import targets
+from codegen.schema.tree import tree
 
 DTYPES = ["fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"]
 KV_DTYPES = ["fp32", "fp16", "bf16", "fp8", "fp8bf16", "bf16_fp8"]
 KV_RECEIPT = "fp8"  # the smallest receipt whose library holds the engines of the KV-cache families
 BWD_DTYPES = ["fp32", "fp16", "bf16"]
-TARGETS = [target.word for target in reversed(targets())]
+TARGETS = [target.word for target in reversed(tree().of_host.values())]
 SANITIZED = ["native", *TARGETS[1:]]  # of which a day has one: each costs a build of all its engines
 MISSING = 77  # exit code: the machine cannot run that target
 

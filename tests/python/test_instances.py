@@ -18,7 +18,6 @@ SIZES = problems.Sizes(lengths_q=(5, 3), lengths_k=(9, 70), nhead_q=2, nhead_k=1
 
 def test_these_receipts_hold_everything():
     from codegen.plan.plan import resolve
-    from codegen.schema.receipts import receipt_names
     from codegen.schema.tree import tree
 
     operators = [one for one in tree().operators.values() if one.area_room == "kernels/attention"]
@@ -29,17 +28,17 @@ def test_these_receipts_hold_everything():
         return {instance.name for instance in plan.instances if instance.family in attention - set(CACHES)}
 
     held = set().union(*map(names, HOLDERS))
-    for receipt in receipt_names():
+    for receipt in (one.name for one in tree().sound_receipts):
         assert names(receipt) <= held, receipt
 
 
 @pytest.mark.parametrize("receipt", HOLDERS)
 def test_lists_builds_registers(load, receipt):
     from codegen.plan.plan import resolve
-    from codegen.schema.targets import targets
+    from codegen.schema.tree import tree
 
     library = load(receipt, targets="all")
-    plan = resolve(receipt, [target.name for target in targets()])
+    plan = resolve(receipt, list(tree().of_host))
     listed = [instance.name for instance in plan.instances]
     assert len(listed) == len(set(listed))
     assert [instance.name for instance in library.instances()] == listed

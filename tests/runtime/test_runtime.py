@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from codegen.schema.targets import targets
+from codegen.schema.tree import tree
 
 Build = Callable[..., Path]
 
@@ -114,7 +114,7 @@ def test_without_races(build_program: Build, name: str) -> None:
     passes(build_program(name, mode="thread"))
 
 
-@pytest.mark.parametrize("isa", [target.isa for target in targets()])
+@pytest.mark.parametrize("isa", [target.isa for target in tree().of_host.values()])
 def test_attention_on_every_isa(build_program: Build, isa: str) -> None:
     program = build_program("flash/attention_c", receipt="flash", targets="all")
     result = run(program, TILEKILN_ISA=isa, TILEKILN_VERBOSE="dispatch")

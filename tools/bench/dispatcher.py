@@ -19,9 +19,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def main(argv: Sequence[str]) -> int:
     argparse.ArgumentParser(prog="tools/bench dispatcher", description=__doc__).parse_args(argv)
-    from codegen.schema.targets import native_target
+    from codegen.schema.tree import tree
 
-    build = f"build/{native_target().removeprefix('cpu-')}-release"
+    build = f"build/{tree().native().name.removeprefix('cpu-')}-release"
     program, library = f"{build}/bin/bench_dispatcher", f"{build}/lib/libtilekiln_flash.so"
     command = [sys.executable, "-m", "SCons", "-Q", "receipt=flash", "target=native", program, library]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)

@@ -18,9 +18,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def main(argv: Sequence[str]) -> int:
     argparse.ArgumentParser(prog="tools/bench launch", description=__doc__).parse_args(argv)
-    from codegen.schema.targets import native_target
+    from codegen.schema.tree import tree
 
-    program = f"build/{native_target().removeprefix('cpu-')}-release/bin/flash/bench_launch"
+    program = f"build/{tree().native().name.removeprefix('cpu-')}-release/bin/flash/bench_launch"
     command = [sys.executable, "-m", "SCons", "-Q", "receipt=flash", "target=native", program]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     said = subprocess.run([program], cwd=ROOT, check=True, capture_output=True, text=True).stdout

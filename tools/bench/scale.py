@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-from .build import Bench, copy_tree
+from .cost import Bench, copy_tree
 
 PER_HEAD_DIM = 256  # instances of fmha_fwd in bf16 that one pair of head dims brings
 FAKE = r"""

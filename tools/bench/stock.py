@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import yaml
 
-from .build import Bench, copy_tree
+from .cost import Bench, copy_tree
 
 WHERE = "family=fmha_fwd"
 SMALL = ("receipt=flash", "target=native")

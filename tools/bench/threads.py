@@ -19,9 +19,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def main(argv: Sequence[str]) -> int:
     argparse.ArgumentParser(prog="tools/bench threads", description=__doc__).parse_args(argv)
-    from codegen.schema.targets import native_target
+    from codegen.schema.tree import tree
 
-    program = f"build/{native_target().removeprefix('cpu-')}-release/bin/flash/bench_threads"
+    program = f"build/{tree().native().name.removeprefix('cpu-')}-release/bin/flash/bench_threads"
     command = [sys.executable, "-m", "SCons", "-Q", "receipt=flash", "target=native", program]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     process = subprocess.Popen([program], cwd=ROOT, stdout=subprocess.PIPE, text=True)

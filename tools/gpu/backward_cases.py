@@ -14,7 +14,7 @@ from tilekiln.reference.tolerance import Tolerance
 
 from tests.python import gradients, problems
 from tools.gpu.cases import drawn_sizes, on_device, on_host
-from tools.gpu.check import TANH_ERROR, TOLERANCE
+from tools.gpu.judge import TANH_ERROR, TOLERANCE
 from tools.gpu.tally import Tally
 
 HDIMS = ((32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256))

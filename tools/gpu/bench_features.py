@@ -9,7 +9,7 @@ from typing import Any
 import tilekiln as tk
 import torch
 
-from tools.gpu.bench import interleaved
+from tools.gpu.timing import interleaved
 
 SEQLEN, WINDOW = 8192, 1024
 

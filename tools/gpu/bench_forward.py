@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tools.gpu.bench import interleaved, line
 from tools.gpu.forward import Forward
+from tools.gpu.timing import interleaved, line
 
 SEQLENS = (512, 1024, 2048, 4096, 8192, 16384)
 

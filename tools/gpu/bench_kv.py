@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tools.gpu.bench import interleaved
+from tools.gpu.timing import interleaved
 
 BATCHES = {1: 131072, 2: 131072, 4: 65536, 8: 65536, 16: 32768, 32: 16384, 64: 8192}  # with their keys
 HEADS = ((32, 8), (8, 8))

@@ -9,8 +9,8 @@ import tilekiln as tk
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tools.gpu.bench import interleaved, line
 from tools.gpu.bench_forward import peer
+from tools.gpu.timing import interleaved, line
 
 SEQLENS = (1024, 2048, 4096, 8192, 16384)
 

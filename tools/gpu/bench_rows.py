@@ -8,7 +8,7 @@ from typing import Any
 import tilekiln as tk
 import torch
 
-from tools.gpu.bench import interleaved
+from tools.gpu.timing import interleaved
 
 SHAPES = ((4096, 1024), (16384, 4096), (8192, 8192), (4096, 16384), (1024, 65536))
 

@@ -14,7 +14,7 @@ import torch
 from tilekiln import reference
 
 from tests.python import problems
-from tools.gpu.check import tolerance
+from tools.gpu.judge import tolerance
 from tools.gpu.tally import Tally
 
 HDIMS = ((32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256))

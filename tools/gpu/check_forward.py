@@ -10,8 +10,8 @@ import torch
 from tilekiln import reference
 
 from tools.gpu.builds import Build
-from tools.gpu.check import DTYPES, Report, numpy, poisoned, random, tolerance
 from tools.gpu.forward import Forward
+from tools.gpu.judge import DTYPES, Report, numpy, poisoned, random, tolerance
 
 # name, (batch, nhead_q, nhead_k, seqlen_q, seqlen_k), arguments. "yes" stands for random values of the right shape;
 # the third number of a window is that of sink columns.

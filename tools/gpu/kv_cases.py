@@ -15,7 +15,7 @@ from tilekiln import reference
 from tests.python import kv_problems
 from tests.python.problems import drawn_mask, still_poison
 from tools.gpu.cases import on_device, on_host
-from tools.gpu.check import tolerance
+from tools.gpu.judge import tolerance
 from tools.gpu.tally import Tally
 
 LENGTHS_K = (0, 1, 5, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200, 300, 700)

@@ -2,53 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from codegen.emit.operators import page
 from codegen.emit.operators.check import code
+from codegen.emit.operators.entries import Entry, entries
 from codegen.schema.operators import MOST_DIMENSIONS, Argument, Form, Operator
 
 NOWHERE = "TILEKILN_NOWHERE"
 MOST_FORMS, MOST_POSITIONAL, MOST_ARGUMENTS, MOST_CHOICES = 4, 8, 64, 6
 _KINDS = {"int": "INT", "threads": "INT", "int32": "PAIR_INT", "uint64": "PAIR_ULONG"}
-
-
-class Entry(NamedTuple):
-    """One argument as other languages see it: one of C, or what asks for a result, or what chooses its dtype."""
-
-    name: str
-    argument: Argument | None
-    result: Argument | None = None
-
-    @property
-    def asks(self) -> bool:
-        return self.result is not None and self.result.file.asked_by == self.name
-
-    @property
-    def words(self) -> list[str]:
-        """The choices of a word or of a dtype."""
-        if self.argument:
-            return list(self.argument.value) if self.argument.kind == "word" else []
-        assert self.result is not None
-        return (
-            []
-            if self.asks
-            else list(
-                dict.fromkeys(str(dtype) for dtypes in (self.result.file.when or {}).values() for dtype in dtypes)
-            )
-        )
-
-
-def entries(operator: Operator) -> list[Entry]:
-    """Arrays, those by position first; then everything else in the order that Python shows."""
-    arrays = sorted(operator.arrays, key=lambda a: not a.file.place)
-    others = [Entry(a.name, a) for a in operator.scalars if a.kind != "executor"]
-    others += [Entry(name, None, result) for name, result in operator.asks.items()]
-    order = operator.python_order or [entry.name for entry in others]
-    missing = [entry.name for entry in others if entry.name not in order]
-    if missing:
-        raise operator.document.error(("python_order",), f"'{missing[0]}' is missing here")
-    return [Entry(a.name, a) for a in arrays] + sorted(others, key=lambda entry: order.index(entry.name))
 
 
 def place(operator: Operator, form: Form, exchanged: bool, letter: str, like: str | None) -> tuple[str, int] | None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from codegen.emit.operators.check import listed
+from codegen.emit.operators.entries import Entry, entries
 from codegen.emit.operators.header import capital, dtype_text, shape_text
 from codegen.schema.operators import Operator
-
-if TYPE_CHECKING:
-    from codegen.emit.operators.binding import Entry
 
 WIDTH = 100
 
@@ -41,8 +38,6 @@ def default(entry: Entry) -> str:
 
 def signature(operator: Operator) -> str:
     """ "($self, q, k, v, *, out=None, ...)"."""
-    from codegen.emit.operators.binding import entries
-
     places = [a.name for a in operator.positional]
     named = [f"{entry.name}={default(entry)}" for entry in entries(operator) if entry.name not in places]
     return f"($self, {', '.join(places)}, *, {', '.join(named)})"
@@ -81,8 +76,6 @@ def says(entry: Entry) -> str:
 
 def docstring(operator: Operator) -> str:
     """Text of help(), after the function's name."""
-    from codegen.emit.operators.binding import entries
-
     lines = [signature(operator), "--", "", *textwrap.wrap(operator.about, WIDTH), ""]
     lines += [*operator.file.details.rstrip().split("\n"), ""]
     for entry in entries(operator):

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from codegen.emit.operators import torch_schema
-from codegen.emit.operators.binding import Entry, entries
 from codegen.emit.operators.check import given_unless, given_with, given_without, listed, not_together
+from codegen.emit.operators.entries import Entry, entries
 from codegen.emit.operators.header import capital
 from codegen.emit.operators.page import default, listed_and, returns, says, what
 from codegen.schema.operator_types import RANGES

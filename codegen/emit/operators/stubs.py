@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from codegen.emit.operators import torch_schema
-from codegen.emit.operators.binding import Entry, entries
+from codegen.emit.operators.entries import Entry, entries
 from codegen.schema.operators import Operator
 
 HEAD = '''"""The arguments of every operator past those by position, for type checkers.

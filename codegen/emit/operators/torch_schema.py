@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterator
 
-from codegen.emit.operators.binding import Entry, entries
+from codegen.emit.operators.entries import Entry, entries
 from codegen.schema.operators import Argument, Operator
 
 
