@@ -65,7 +65,10 @@ def spoilt_array(draw: Draw, array: np.ndarray) -> Any:
         changed.flags.writeable = False
         return changed
     if choice == 11 and array.ndim and array.size:  # a head dim that no memory holds
-        return np.broadcast_to(array[..., :1], (*array.shape[:-1], 2**40))
+        bytes_ = array.nbytes // array.shape[-1]
+        return np.broadcast_to(
+            array[..., :1], (*array.shape[:-1], min(2**40, 2**62 // bytes_))
+        )  # NumPy counts bytes to 2^63
     return SAME
 
 
