@@ -224,6 +224,19 @@ def test_areas_know_none_beside_them(sources: Graph) -> None:
     assert seen == BESIDE
 
 
+def test_what_operators_of_an_area_share_knows_none_of_them(sources: Graph) -> None:
+    rooms = {path.parent.relative_to(ROOT).as_posix() + "/" for path in (ROOT / "kernels").rglob("family.yaml")}
+    rooms |= {path.parent.relative_to(ROOT).as_posix() + "/" for path in (ROOT / "kernels").rglob("operator.yaml")}
+    assert {"kernels/norm/softmax/", "kernels/attention/fmha_fwd/"} <= rooms
+
+    def owned(path: str) -> bool:
+        return path.startswith(tuple(rooms))
+
+    shared = {path: others for path, others in sources.items() if _area(path) and not owned(path)}
+    assert len(shared) > 100
+    assert [(path, other) for path, others in shared.items() for other in others if owned(other)] == []
+
+
 def test_public_headers_include_public_ones_alone(sources: Graph) -> None:
     public = {path: others for path, others in sources.items() if path.startswith("include/")}
     assert len(public) > 15

@@ -3,7 +3,7 @@
 #include <initializer_list>
 
 #include "kernels/attention/fill_scores.h"
-#include "kernels/attention/fmha_fwd/hip/problem.h"
+#include "kernels/attention/hip/problem.h"
 #include "kernels/backends/hip/held.h"
 
 namespace tilekiln::hip {

@@ -5,7 +5,6 @@
 #include "kernels/norm/cross_entropy.h"
 #include "kernels/norm/engine.h"
 #include "kernels/norm/gated.h"
-#include "kernels/norm/softmax/engine.h"
 
 namespace tilekiln::cuda::norm {
 

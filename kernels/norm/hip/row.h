@@ -3,7 +3,6 @@
 
 #include "kernels/norm/engine.h"
 #include "kernels/norm/gated.h"
-#include "kernels/norm/softmax/engine.h"
 
 namespace tilekiln::hip::norm {
 

@@ -26,7 +26,7 @@
 #if TK_CACHE
 #include "kernels/attention/hip/places.h"
 #endif
-#include "kernels/attention/fmha_fwd/hip/problem.h"
+#include "kernels/attention/hip/problem.h"
 #ifdef TILEKILN_CODES
 #include "kernels/generated/fmha_fwd.h"
 #endif

@@ -1,6 +1,6 @@
 // The argument of the append kernel of a HIP target, by value, and a code object's constants.
 #pragma once
-#include "kernels/attention/fmha_fwd/hip/problem.h"
+#include "kernels/attention/hip/problem.h"
 
 namespace tilekiln::hip {
 

@@ -5,7 +5,7 @@
 // A workgroup is a query and a head, a wave of it. Source: Dao et al., "Flash-Decoding for long-context inference" (2023).
 // Emulated (functional), never run on AMD silicon. Compile time: TK_BF16, TK_FP8 (out is e4m3).
 #include "kernels/attention/hip/places.h"
-#include "kernels/attention/fmha_fwd/hip/problem.h"
+#include "kernels/attention/hip/problem.h"
 
 using namespace tilekiln;
 using namespace tilekiln::hip;

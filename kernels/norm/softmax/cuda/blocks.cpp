@@ -1,5 +1,6 @@
 // The blocks engine of softmax.
 #include "kernels/norm/cuda/launch.h"
+#include "kernels/norm/softmax/engine.h"
 
 namespace tilekiln::cuda::norm {
 namespace {

@@ -1,5 +1,6 @@
 // The blocks engine of softmax on HIP targets.
 #include "kernels/norm/hip/launch.h"
+#include "kernels/norm/softmax/engine.h"
 
 namespace tilekiln::hip::norm {
 namespace {

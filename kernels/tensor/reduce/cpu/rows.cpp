@@ -1,5 +1,5 @@
 // The engine of reduce for one target.
-#include "kernels/tensor/cpu/reduce.h"
+#include "kernels/tensor/reduce/cpu/reduce.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _reduce_rows)

@@ -1,6 +1,7 @@
 // Rows of softmax. A NaN may be lost in the maximum, not in the sum; +infinity, or -infinity alone, makes the difference NaN.
 // -D: HELD, STAGES; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/norm/cuda/staged.h"
+#include "kernels/norm/softmax/engine.h"
 
 namespace tilekiln::cuda::norm {
 
