@@ -213,6 +213,7 @@ def binding(graph: Graph) -> Any:
         "-fvisibility=hidden",
         "-Wall",
         "-Wextra",
+        "-Werror=implicit-function-declaration",  # of what the stable ABI has not: its result would be an int
         f"-DPy_LIMITED_API={STABLE_ABI:#010x}",
         f'-DTILEKILN_VERSION="{tree(graph.env.Dir(graph.node_path(".")).abspath).version}"',
     ]

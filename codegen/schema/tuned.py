@@ -13,7 +13,7 @@ from codegen.schema.errors import CodegenError, no_such
 from codegen.schema.places import Places
 from codegen.schema.yaml_io import Document
 
-FORMAT = "tilekiln tune 2"
+FORMAT = "tilekiln tune 3"
 
 
 class Winner(Struct, frozen=True, forbid_unknown_fields=True):

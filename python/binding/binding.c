@@ -74,6 +74,10 @@ static PyMethodDef module_methods[] = {
            "for questions about a call."),
     METHOD("key_digits", key_digits, METH_O,
            "key_digits(text)\n--\n\nThe digits in the id of a dispatcher's key (tilekiln/dispatcher/key_hash.h)."),
+    METHOD("processor", processor, METH_O,
+           "processor(path)\n--\n\nThe kind of processor that a file in the form of /proc/cpuinfo is of."),
+    METHOD("machine_key", machine_key, METH_NOARGS,
+           "machine_key()\n--\n\nThis machine as tables of measured choices name it (tilekiln/dispatcher/machine.h)."),
     {NULL, NULL, 0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                                         "_binding",

@@ -10,6 +10,7 @@
 
 #include "arrays.h"
 #include "tilekiln/dispatcher/key_hash.h"
+#include "tilekiln/dispatcher/machine.h"
 
 /* Every function that all libraries have, so that loading finds a missing one and not a call. */
 #define TILEKILN_FUNCTIONS(X)                                                                                         \
@@ -217,6 +218,25 @@ static PyObject* key_digits(PyObject* unused, PyObject* text) {
   if (!bytes) return NULL;
   tilekiln_key_digits(bytes, (size_t)length, digits);
   return PyUnicode_FromStringAndSize(digits, TILEKILN_KEY_DIGITS);
+}
+
+/* Kind of processor that a file in the form of /proc/cpuinfo is of. */
+static PyObject* processor(PyObject* unused, PyObject* path) {
+  (void)unused;
+  char text[288];
+  const char* name = PyUnicode_AsUTF8AndSize(path, NULL);
+  if (!name) return NULL;
+  tilekiln_processor(name, text, sizeof(text));
+  return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
+/* Machine as tables of measured choices name it. */
+static PyObject* machine_key(PyObject* unused, PyObject* nothing) {
+  (void)unused;
+  (void)nothing;
+  char text[320];
+  tilekiln_machine(text, sizeof(text));
+  return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
 }
 
 static PyObject* library_instance_name(Library* self, PyObject* number) {

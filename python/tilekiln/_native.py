@@ -37,7 +37,17 @@ def _find() -> None:
 
 _find()
 
-from ._binding import ABI_VERSION, ArgumentError, NoKernelError, Stream, __version__  # noqa: E402
+from ._binding import (  # noqa: E402
+    ABI_VERSION,
+    ArgumentError,
+    NoKernelError,
+    Stream,
+    __version__,
+    machine_key,
+    processor,
+)
 from ._binding import BackwardLauncher as Launcher  # noqa: E402
 
-__all__ = ["ABI_VERSION", "ArgumentError", "Launcher", "NoKernelError", "Stream", "__version__"]
+__all__ = [
+    "ABI_VERSION", "ArgumentError", "Launcher", "NoKernelError", "Stream", "__version__", "machine_key", "processor",
+]  # fmt: skip

@@ -37,8 +37,9 @@ class Made:
 
     def __init__(self, path: Path) -> None:
         import tilekiln as tk
+        from tilekiln._native import machine_key
         from tilekiln.dispatcher.libraries import instances_of
-        from tilekiln.tune.table import Table, Winner, call_key, library_key, machine_key
+        from tilekiln.tune.table import Table, Winner, call_key, library_key
 
         self.library = tk.load(path)
         names = [row[0] for row in self.library.manifest["instances"]["rows"]]
@@ -225,7 +226,7 @@ def test_what_is_wrong_with_a_pinned_table(plain: Made, tmp_path: Path) -> None:
     wrong = [
         (text.replace(name, name.replace("lanes", "lines")), r":3: no instance 'fmha_fwd_.*: measure again"),
         (text[:-9], r":\d+:\d+: "),
-        (text.replace("tune 2", "tune 1"), ":1: format was 'tilekiln tune 1', must be 'tilekiln tune 2'"),
+        (text.replace("tune 3", "tune 2"), ":1: format was 'tilekiln tune 2', must be 'tilekiln tune 3'"),
         (text.replace('"rounds"', '"round"'), ":1: is no table of tilekiln tune: "),
         (text.replace(NAME, "flash"), f":2: was measured for receipt flash, must be of {NAME}"),
         (None, f": there is no such table; write it by: tilekiln tune {NAME}"),
@@ -245,3 +246,28 @@ def test_what_is_wrong_with_a_pinned_table(plain: Made, tmp_path: Path) -> None:
                 assert [winners for _, winners in pinned(resolve(NAME, ["native"]))] == [[]]
     finally:
         take_kernel_sets([])
+
+
+AMD = ("cpu family\t: {}", "model\t\t: {}", "model name\t: AMD EPYC", "stepping\t: 1")
+ARM = ("CPU implementer\t: 0x41", "CPU variant\t: 0x1", "CPU part\t: 0xd40", "CPU revision\t: 1")
+ARM_KIND = " (CPU implementer 0x41, CPU variant 0x1, CPU part 0xd40, CPU revision 1)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        ([line.format(25) for line in AMD], "AMD EPYC (cpu family 25, model 25, stepping 1)"),
+        ([line.format(26) for line in AMD], "AMD EPYC (cpu family 26, model 26, stepping 1)"),
+        (ARM, os.uname().machine + ARM_KIND),
+        (["flags\t\t: " + "model name : x " * 100], os.uname().machine),
+    ],
+)
+def test_a_kind_of_processor(lines: list[str], kind: str, tmp_path: Path) -> None:
+    """Hypervisors call different processors by one name, and Arm's have none: families and models tell them apart."""
+    from tilekiln._native import machine_key, processor
+
+    one = "\n".join(("processor\t: 0", *lines)) + "\n\n"
+    (tmp_path / "cpuinfo").write_text(one + one.replace(": 1", ": 7"))
+    assert processor(str(tmp_path / "cpuinfo")) == kind
+    assert processor(str(tmp_path / "none")) == os.uname().machine
+    assert machine_key() == f"{processor('/proc/cpuinfo')}, {len(os.sched_getaffinity(0))} cores"

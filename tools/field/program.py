@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
-import platform
 import subprocess
 import sys
 import time
@@ -155,12 +154,9 @@ def _machine(machine: str) -> str:
 
     if machine == "gpu":
         return torch.cuda.get_device_name()
-    for line in (
-        pathlib.Path("/proc/cpuinfo").read_text().splitlines() if pathlib.Path("/proc/cpuinfo").exists() else ()
-    ):
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    from tilekiln._native import processor
+
+    return processor("/proc/cpuinfo")
 
 
 def _run(given: argparse.Namespace, machine: str, cells: list[Cell], threads: int) -> int:

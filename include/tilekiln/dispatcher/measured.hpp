@@ -24,7 +24,7 @@ struct Measured {
 // By Problem::to_string, from the fastest on.
 using MeasuredTable = std::map<std::string, std::vector<Measured>>;
 
-// The processor, and how many cores this process may use: as tables name machines.
+// The kind of processor, and how many cores this process may use: as tables name machines.
 inline std::string machine_key() {
   char text[320];
   tilekiln_machine(text, sizeof(text));

@@ -7,7 +7,8 @@ namespace detail {
 
 // The list of problems of a library on this machine; null where the file has none.
 inline const Json* problems_of(const Json& all, const Library& library) {
-  if (all["format"].text() != "tilekiln tune 2") all["format"].fail("is no table of tilekiln tune");
+  if (all["format"].text() != "tilekiln tune 3")
+    all["format"].fail("must be tilekiln tune 3, which names kinds of processors: measure again by tilekiln tune");
   for (const Json& table : all["tables"].list())
     if (table["library"].text() == library.hash() && table["machine"].text() == machine_key())
       return &table["problems"];

@@ -109,8 +109,9 @@ def _measured(given: argparse.Namespace, library: Any, listed: list[Any], thread
         from .farm import measured
 
         return measured(given.scheduler, library, listed, threads, given.rounds, print)
+    from .._native import machine_key
     from .measure import tune
-    from .table import Table, library_key, machine_key
+    from .table import Table, library_key
 
     winners = {}
     for shape in listed:

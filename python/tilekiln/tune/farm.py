@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .._native import ArgumentError
+from .._native import ArgumentError, machine_key
 from .shapes import Shape
-from .table import Table, Winner, library_key, machine_key, merged
+from .table import Table, Winner, library_key, merged
 
 if TYPE_CHECKING:
     from ..library import Library

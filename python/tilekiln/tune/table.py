@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._native import ArgumentError
+from .._native import ArgumentError, machine_key
 from .._tables import OPERATORS
 from ..bench._declared import CALLS
 from ..dispatcher.choice import Measured
@@ -23,7 +23,7 @@ from ..dispatcher.libraries import described
 if TYPE_CHECKING:
     from ..library import Library
 
-FORMAT = "tilekiln tune 2"
+FORMAT = "tilekiln tune 3"
 
 
 class Winner(NamedTuple):
@@ -51,7 +51,7 @@ class Table(NamedTuple):
 
     receipt: str
     library: str  # library_key
-    machine: str  # machine_key
+    machine: str  # machine_key of _native
     winners: dict[str, Winner]  # by Winner.key
 
     def measured(self) -> dict[str, list[Measured]]:
@@ -134,14 +134,6 @@ def beside(library: Library) -> pathlib.Path:
     return pathlib.Path(library.path).with_suffix(".tuned.json")
 
 
-def machine_key() -> str:
-    """The processor and how many cores this process may use, for people too."""
-    from .. import _probes
-
-    name = _probes.cpuinfo("model name") or os.uname().machine
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
-
-
 def merged(tables: Iterable[Table]) -> list[Table]:
     """One for each library and machine. Of a problem that was measured twice the better ratio counts, then the name:
     the order of the tables makes no difference."""
@@ -187,8 +179,10 @@ def read_all(path: str | os.PathLike[str]) -> list[Table]:
         said = json.loads(text)
     except json.JSONDecodeError as error:
         raise ArgumentError(f"{path}:{error.lineno}: {error.msg}") from error
-    if not isinstance(said, dict) or said.get("format") != FORMAT:
-        raise ArgumentError(f"{path}:1: is no table of tilekiln tune: its format must be {FORMAT!r}")
+    form = said.get("format") if isinstance(said, dict) else None
+    if form != FORMAT:
+        what = f"format was {form!r}, must be {FORMAT!r}: measure again"
+        raise ArgumentError(f"{path}:1: is no table of tilekiln tune as it is now: {what}")
     try:
         return [_table(one) for one in said["tables"]]
     except (KeyError, TypeError) as error:
