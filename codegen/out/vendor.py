@@ -16,6 +16,9 @@ from codegen.schema.tree import tree
 
 PACKAGES = "package"
 LIB, PKGCONFIG, CMAKE, INCLUDE, SHARE = "lib", "lib/pkgconfig", "lib/cmake/tilekiln", "include", "share/doc/tilekiln"
+ONE_RECEIPT = "TILEKILN_ONE_RECEIPT_A_PROGRAM_OTHERS_BY_DLOPEN"
+"""What CMake and compilers show of a target with two receipts: the names of a property and of a macro are all that both
+let a package say then."""
 
 
 class _Group(NamedTuple):
@@ -52,6 +55,7 @@ def packages(receipt: str, about: str, version: str) -> dict[str, bytes]:
         "oldest": _oldest(version),
         "library": flags.library_name(receipt),
         "manifest": flags.manifest_name(receipt),
+        "one_receipt": ONE_RECEIPT,
     }
     named = {
         f"{PKGCONFIG}/tilekiln-{receipt}.pc": "tilekiln.pc",
@@ -98,6 +102,7 @@ def contents(source: Sources) -> dict[str, bytes]:
         "link_flags": [*flags.LINK, *flags.LIBRARY_LINK],
         "fast_math": flags.FAST_MATH,
         "installed": installed,
+        "one_receipt": ONE_RECEIPT,
         "folders": sorted({LIB, *(folder for _, folder in installed)}),
         "own": own,
     }

@@ -36,6 +36,17 @@ def test_pkg_config_says_what_is_there(installed: Path) -> None:
     assert manifest.resolve() == installed / "lib/libtilekiln_flash.json"
 
 
+def test_two_receipts_by_pkg_config(installed: Path, tmp_path: Path) -> None:
+    """Functions of both have the same names: a program that is compiled for both is told."""
+    need("make", "pkg-config")
+    shutil.copytree(HERE / "c_pkg_config", tmp_path / "c")
+    both = ("make", "PACKAGE=tilekiln-fp32_min tilekiln-flash")
+    where = {**os.environ, "PKG_CONFIG_PATH": str(installed / "lib/pkgconfig")}
+    said = subprocess.run(both, cwd=tmp_path / "c", env=where, capture_output=True, text=True, check=False)
+    assert said.returncode != 0  # by -Werror
+    assert '"TILEKILN_ONE_RECEIPT_A_PROGRAM_OTHERS_BY_DLOPEN" redefined' in said.stderr
+
+
 def configure(build: Path, prefix: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = ["cmake", "-G", "Ninja", "-S", str(HERE / "cpp_cmake"), "-B", str(build), f"-DCMAKE_PREFIX_PATH={prefix}"]
     return subprocess.run([*command, *words], capture_output=True, text=True, check=False, env={**os.environ})
@@ -57,13 +68,18 @@ def test_a_cpp_program_by_find_package_from_a_prefix_that_has_moved(installed: P
     ("words", "message"),
     [
         (["-DRECEIPTS=aiter"], "receipt aiter is not installed here; there are: flash, fp32_min."),
-        (["-DRECEIPTS=fp32_min;flash"], 'The INTERFACE_TILEKILN_RECEIPT property of "tilekiln::flash" does'),
+        (
+            ["-DRECEIPTS=fp32_min;flash"],
+            'The INTERFACE_TILEKILN_ONE_RECEIPT_A_PROGRAM_OTHERS_BY_DLOPEN property of "tilekiln::flash" does',
+        ),
     ],
 )
 def test_what_cmake_refuses(installed: Path, tmp_path: Path, words: list[str], message: str) -> None:
     said = configure(tmp_path / "build", installed, *words)
     assert said.returncode != 0
     assert message in " ".join(said.stderr.split())
+    told = "receipts fp32_min, flash: a target links one of them, as their functions have the same names;"
+    assert (told in said.stdout) == ("-DRECEIPTS=fp32_min;flash" in words)
 
 
 @pytest.mark.needs("cmake", "ninja")
