@@ -192,12 +192,16 @@ def runs(request: Request) -> dict[str, Callable[..., int]]:
         os.path.dirname(os.path.abspath(request.variant.library(name))) for name in request.receipts[:1]
     )
 
-    # As tools/dev has it, whose environment need not be the one that runs scons.
+    # As tools/dev has it, whose environment need not be the one that runs scons, and which refuses a colon, too.
     root = os.getcwd()
     search = os.pathsep.join(filter(None, [os.path.join(root, "python"), root, os.environ.get("PYTHONPATH", "")]))
 
     def command(label: str, *arguments: str) -> Callable[..., int]:
         def run(target: Any, source: Any, env: Any) -> int:
+            if os.pathsep in root:
+                what = f"the tree's folder is {root}, and PYTHONPATH cannot name a folder with a colon: move the tree"
+                print(f"tilekiln: {label} cannot run: {what}", file=sys.stderr)
+                return 1
             print(console.line("run", label), flush=True)
             lock.give_back()  # it may build
             environment = {**os.environ, "TILEKILN_PATH": libraries, "PYTHONPATH": search}

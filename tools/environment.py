@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -64,8 +65,15 @@ def check_compiler():
 
 
 def run(*command):
-    result = subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
-    if result.returncode != 0:
+    # In a session of its own, so that Ctrl-C reaches this program alone; pip would show where it was. It has the lock,
+    # too: when this program is killed, the next one waits for what still writes.
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, close_fds=False) as process:
+        try:
+            process.wait()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode != 0:
         raise MissingError(
             "the environment could not be made: %s failed, its own message is above" % " ".join(command[:5])
         )
@@ -104,13 +112,16 @@ def made(venv):
 
 
 def main():
+    for number in (signal.SIGTERM, signal.SIGHUP):  # they reach this program alone, and end what it runs, too
+        signal.signal(number, signal.default_int_handler)
     venv, extras = sys.argv[1], [name for name in "".join(sys.argv[2:]).split("-") if name]
     try:
         check_python()
         check_compiler()
         os.makedirs(os.path.dirname(venv), exist_ok=True)
-        # The kernel drops the lock when its holder dies, however it dies.
+        # The kernel drops the lock when its holders die, however they die.
         with open(venv + ".lock", "w") as lock:
+            os.set_inheritable(lock.fileno(), True)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

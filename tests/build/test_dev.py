@@ -119,6 +119,56 @@ def test_environment_is_made_once_and_whole(small):
     assert (environment / "made").read_text() == f"{environment}\n"
 
 
+def command_line(process):
+    """Of a folder of /proc; empty where it has ended."""
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_an_environment_whose_making_is_stopped(small, stop):
+    """One sentence, as to a terminal's Ctrl-C, which every process of the command gets; nothing goes on."""
+    command = [small / "tools/dev", "true"]
+    variables = {**os.environ, "TILEKILN_WITH": "", "PYTHON": sys.executable}
+    making = subprocess.Popen(command, start_new_session=True, env=variables, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list((small / ".venv").glob("*/lib/python*/site-packages/pip/__init__.py")):  # ensurepip, in a child
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(making.pid, stop)
+    _, said = making.communicate()
+    made, *more = said.splitlines()
+    assert made.startswith("tools/dev: making the environment ")
+    assert more == ["tools/dev: stopped; the unfinished environment is made anew next time"]
+    (made,) = (small / ".venv").glob("*/bin")
+    running = [place for place in Path("/proc").glob("[0-9]*") if str(made.parent).encode() in command_line(place)]
+    assert running == []
+
+
+def test_a_folder_with_a_colon(small, tmp_path):
+    """PYTHONPATH and PATH cannot name it."""
+    tree = tmp_path / "a:colon"
+    tree.mkdir()
+    for name in ("tools", "requirements"):
+        (small / name).rename(tree / name)
+    said = run(tree, "python", "-c", "import tilekiln")
+    assert (said.returncode, said.stderr) == (
+        2,
+        f"tools/dev: the folder of the tree is {tree}, and PYTHONPATH cannot name a folder with a colon: "
+        "move the tree\n",
+    )
+    tree.rename(tmp_path / "none")
+    said = run(tmp_path / "none", "true", TILEKILN_VENV=str(tmp_path / "b:colon"))
+    assert (said.returncode, said.stderr) == (
+        2,
+        f"tools/dev: the folder of the environments is {tmp_path / 'b:colon'}, and PATH cannot name a folder with a "
+        "colon: name another in TILEKILN_VENV\n",
+    )
+    assert not (tmp_path / "b:colon").exists()
+
+
 def test_a_moved_environment_is_made_anew(small, tmp_path):
     assert run(small, "true").returncode == 0
     moved = tmp_path / "moved"

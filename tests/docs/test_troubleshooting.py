@@ -40,7 +40,10 @@ def page_has(start: str, said: str) -> None:
 
 
 def test_setting_up(say: Do, tmp_path: Path) -> None:
-    page_has("tools/dev: ", say("tools/dev", "true", PYTHON="python3.99"))
+    page_has("tools/dev: python", say("tools/dev", "true", PYTHON="python3.99"))
+    (tmp_path / "a:tree/tools").mkdir(parents=True)
+    shutil.copy2(ROOT / "tools/dev", tmp_path / "a:tree/tools")
+    page_has("tools/dev: the folder", say(tmp_path / "a:tree/tools/dev", "true"))
     page_has("ModuleNotFoundError", say(sys.executable, "-I", "-c", "import tilekiln", cwd=tmp_path))
     shutil.copytree(ROOT / "python/tilekiln", tmp_path / "python/tilekiln")
     python = (sys.executable, "-c", "import tilekiln; tilekiln.load('flash')")
