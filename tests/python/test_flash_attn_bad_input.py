@@ -112,6 +112,24 @@ def of_max_seqlen_k(flash, monkeypatch):
             q, pages, pages, starts[0], None, None, 8, most, **options(window, causal), **where
         )
 
+    def listed(keys, values, indices, last):
+        """Calls over pages as sglang lists them."""
+
+        def run(most, window, causal):
+            end = torch.tensor([0, len(indices)], dtype=torch.int32)
+            where = {} if last is None else {"kv_last_page_lens": torch.tensor([last], dtype=torch.int32)}
+            return mha.mha_batch_prefill_func(
+                q, keys, values, starts[0], end, indices, 8, most, **options(window, causal), **where
+            )
+
+        return run
+
+    rows = torch.arange(30, dtype=torch.int32)
+    vectors = (
+        pages.view(4, 8, 2, 4, 8).permute(0, 2, 3, 1, 4).contiguous(),
+        pages.view(4, 1, 8, 2, 32).permute(0, 3, 1, 4, 2).contiguous(),
+    )
+
     def backward(most, window, causal):
         out, lse, *_ = forward(30, window, causal)
         gradients = [torch.zeros_like(x) for x in (q, k, k)]
@@ -132,11 +150,20 @@ def of_max_seqlen_k(flash, monkeypatch):
         "backward": backward,
         "aiter": lambda most, *mask: mha.flash_attn_varlen_func(q, k, k, *starts, 8, most, **options(*mask)),
         "prefill": prefill,
+        "listed pages": listed(pages, pages, table[0], 6),
+        "listed rows": listed(k, k, rows, None),
+        "listed vectors": listed(*vectors, table[0], 6),
     }  # fmt: skip
 
 
 @pytest.mark.host_only("lengths on a device are not read where max_seqlen is given")
-@pytest.mark.parametrize("call", ["varlen", "kvpacked", "pages", "private", "used", "backward", "aiter", "prefill"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "varlen", "kvpacked", "pages", "private", "used", "backward", "aiter", "prefill", "listed pages", "listed rows",
+        "listed vectors",
+    ],
+)  # fmt: skip
 def test_a_max_seqlen_k_that_would_drop_the_window(of_max_seqlen_k, call):
     """An error where a side of the window would be unbounded for it; what it does not change goes through."""
     run = of_max_seqlen_k[call]

@@ -37,6 +37,16 @@ def keys_of(cu_seqlens_k: Tensor | None) -> Lengths | None:
     return None if cu_seqlens_k is None else cu_seqlens_k.diff
 
 
+def keys_of_pages(k: Tensor, kv_indptr: Tensor | None, kv_last_page_lens: Tensor | None) -> Tensor | None:
+    """The keys of each sequence, (batch), whose pages are listed; None where lengths are missing or k is no cache."""
+    if kv_indptr is None or k.dim() not in (3, 4, 5) or (k.dim() > 3 and kv_last_page_lens is None):
+        return None
+    pages = kv_indptr.diff()
+    if k.dim() == 3 or kv_last_page_lens is None:
+        return pages
+    return ((pages - 1) * k.shape[1 if k.dim() == 4 else 3] + kv_last_page_lens).where(pages > 0, 0)
+
+
 def softcap(logits_soft_cap: float) -> float:
     """The soft cap, of the form that there are kernels for."""
     if logits_soft_cap > 0 and os.environ.get(SOFTSIGN, "0") == "1":

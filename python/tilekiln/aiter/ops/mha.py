@@ -42,6 +42,7 @@ from .._arguments import (
     heads_of_bias,
     in_order,
     keys_of,
+    keys_of_pages,
     logits,
     masks,
     s_dmask,
@@ -209,9 +210,13 @@ def mha_batch_prefill_func(
     deterministic: concerns a backward, and there is none.
     """
     [q] = last_dense(q)
+
+    def keys() -> Tensor | None:
+        return seqlen_k if block_table is not None else keys_of_pages(k, kv_indptr, kv_last_page_lens)
+
     arguments = {
         "cu_seqlens_q": cu_seqlens_q, "dropout_p": dropout_p, "softmax_scale": softmax_scale,
-        "softcap": softcap(logits_soft_cap), **masks(causal, window_size, max_seqlen_k, lambda: seqlen_k),
+        "softcap": softcap(logits_soft_cap), **masks(causal, window_size, max_seqlen_k, keys),
         "alibi_slopes": alibi_slopes, "out": out, "q_descale": q_descale, "k_descale": k_descale,
         "v_descale": v_descale, "kv_block_descale": kv_block_descale, "sink": logits(sink_ptr), "seqlen_k": seqlen_k,
         **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
