@@ -140,7 +140,106 @@ def test_a_cache_that_is_gone_is_seen() -> None:
 
     model = make("Llama")
     check = Check.of(model)
-    assert check is not None
+    assert isinstance(check, Check)
     assert check.why_not(model, True) == ""
     model.config.use_cache = False
     assert check.why_not(model, True) == "the model gave a cache before"
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mixtral", "GptOss", "Bert"])
+@torch.no_grad()
+def test_twice_is_once(name: str) -> None:
+    """What the first pass made stays, and either undo gives the model back."""
+    from tilekiln.torch import optimize
+
+    model = make(name, **{"_name": "BertModel"} if name == "Bert" else {})
+    want, word = model(prompt())[0], model.config._attn_implementation
+    for first in (True, False):
+        done = optimize(model)
+        once, forwards = model(prompt())[0], [one.__dict__.get("forward") for one in model.modules()]
+        again = optimize(model)
+        assert not any(one.became for one in again.changes)
+        assert {"is Tilekiln's already: to change it, undo what made it so", "attention: is 'tilekiln' already"} <= {
+            one.why for one in again.changes
+        }
+        assert [one.__dict__.get("forward") for one in model.modules()] == forwards
+        assert torch.equal(model(prompt())[0], once)
+        for one in (done, again) if first else (again, done):
+            one.undo()
+        assert torch.equal(model(prompt())[0], want)
+        assert model.config._attn_implementation == word
+
+
+@pytest.mark.parametrize("part", ["mlp", "self_attn", "", "mlp.up_proj", "input_layernorm"])
+@torch.no_grad()
+def test_a_forward_that_somebody_gave_a_module_stays(part: str) -> None:
+    """As Accelerate's hooks do: it was taken away where a module was left for it, undone or not."""
+    from tilekiln.torch import optimize
+
+    model, calls = make("Llama"), list[int]()
+    layer = model.model.layers[0]
+    module = layer.get_submodule(part) if part else layer
+    before = module.forward
+
+    def own(*given: Any, **named: Any) -> Any:
+        calls.append(1)
+        return before(*given, **named)
+
+    module.forward = own
+    want = model(prompt())[0]
+    done = optimize(model)
+    assert {one.why for one in done.changes if one.name == f"model.layers.0.{part}".rstrip(".")} == {
+        "has a forward of its own"
+    }
+    for _ in range(2):
+        calls.clear()
+        torch.testing.assert_close(model(prompt())[0], want)
+        assert calls == [1]
+        assert layer.get_submodule(part).__dict__["forward"] is own
+        done.undo()
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "why"),
+    [
+        ("Llama", "train", "is in training mode"),
+        ("ViT", "", "takes pixel_values, not tokens"),
+        ("T5", "", "has an encoder and a decoder"),
+        ("Llama", "broken", "raised RuntimeError before: out of order"),
+    ],
+)
+def test_what_is_not_verified_says_so(name: str, how: str, why: str) -> None:
+    from tilekiln.torch import optimize
+
+    if name == "ViT":
+        model = transformers.ViTModel(
+            transformers.ViTConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=4)
+        )
+    elif name == "T5":
+        model = transformers.T5ForConditionalGeneration(transformers.T5Config(d_model=64, num_layers=1, num_heads=4))
+    else:
+        model = make(name)
+    model.train(how == "train")
+    if how == "broken":
+
+        def broken(*_: Any, **__: Any) -> None:
+            raise RuntimeError("out of order")
+
+        model.forward = broken
+    rows = [one.why for one in optimize(model).changes if one.name == "" and one.why.startswith("not verified")]
+    assert rows == [f"not verified: {why}"]
+    assert not any("verified" in one.why for one in optimize(model, verify=False).changes)
+
+
+def test_embeddings_are_resized_before() -> None:
+    """As the page says: Transformers looks for torch.nn.Linear."""
+    from tilekiln.torch import optimize
+
+    model = make("Llama")
+    done = optimize(model)
+    with pytest.raises(TypeError, match="Old language model head is of type"):
+        model.resize_token_embeddings(100)
+    done.undo()
+    model.resize_token_embeddings(100)
+    optimize(model)
+    assert model(prompt())[0].shape[-1] == 100

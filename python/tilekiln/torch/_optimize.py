@@ -16,9 +16,12 @@ from . import torchao_weight
 from .biased_experts import BiasedExperts
 from .checked import Check
 from .fused_decoder import PARTS, fuse_layer
-from .fused_layers import NAMES, WHOLE, agree, fuse_attention, fuse_gated, give_back
+from .fused_layers import FUSED, NAMES, WHOLE, agree, fuse_attention, fuse_gated, give_back
 from .norms import LayerNorm, RMSNorm
 from .packed import Activations, Experts, Linear, Weights
+
+OWN = (Linear, Experts, BiasedExperts, LayerNorm, RMSNorm)
+ALREADY = "is Tilekiln's already: to change it, undo what made it so"
 
 
 class Change(NamedTuple):
@@ -93,7 +96,10 @@ def optimize(
     replacement gives. In training mode weights are left, as packed ones do not learn. What became of each module, and
     why, is in the result: print it; its `undo` gives the model back.
 
+    A second call does what is left to be done: what is Tilekiln's already stays, and its undo is that of the first.
+
     verify: a decoder or encoder of Transformers computes a few tokens, and one more by its cache, before and after.
+    Of others, and of a model that cannot as it is, the table says that it is not verified, and why.
     Where that raises an exception now or gives other numbers, kinds of modules are given back, the last made first,
     until it does not; the table says so. Numbers are compared unless weights are quantised or experts are chosen, which
     rounding changes. No hooks run meanwhile, and random numbers and buffers stay what they were.
@@ -113,6 +119,9 @@ def optimize(
     try:
         models = _models(model)
         before = [Check.of(one) if verify else None for _, one in models]
+        for (name, one), check in zip(models, before, strict=True):
+            if isinstance(check, str):
+                done.changes.append(Change(name, type(one).__name__, "", f"not verified: {check}"))
         for (name, one), check in zip(models, before, strict=True):
             step = len(done._undo), len(done.changes)
             _attention(name, one, done)
@@ -140,8 +149,10 @@ def optimize(
 
 
 def _places(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, torch.nn.Module]]:
-    """(name, parent, its attribute, module) of every module below the model."""
+    """(name, parent, its attribute, module) of every module below the model, but those inside of Tilekiln's own."""
     for name, module in model.named_modules():
+        if isinstance(module, OWN):
+            continue
         for key, child in module.named_children():
             yield (f"{name}.{key}" if name else key), module, key, child
 
@@ -151,6 +162,9 @@ def _replace(
 ) -> None:
     kind = next((kind for kind, (is_one, _) in kinds.items() if is_one(module)), None)
     was, mark = type(module).__name__, len(done._undo)
+    if (kinds is KINDS and isinstance(module, OWN)) or (kind is not None and FUSED in module.__dict__):
+        done.changes.append(Change(name, was, "", ALREADY))
+        return
     if kind is None:
         if kinds is KINDS and (why := _like_linear(module)):
             done.changes.append(Change(name, was, "", why))
@@ -158,6 +172,8 @@ def _replace(
     try:
         if module._forward_hooks or module._forward_pre_hooks or torch.nn.utils.parametrize.is_parametrized(module):
             raise _LeftError("has hooks or parametrizations")
+        if "forward" in module.__dict__:  # as Accelerate gives it; those of ours were seen above
+            raise _LeftError("has a forward of its own")
         if shared and kind != "norm":
             raise _LeftError("shares its weight with another module")
         became = kinds[kind][1](done, parent, key, module, weights)
@@ -363,6 +379,8 @@ def _attention(name: str, model: Any, done: Optimized) -> None:
     was, mark = type(model).__name__, len(done._undo)
     try:
         why = transformers.why_not(model)
+        if why is None and set(transformers.reads_attention(model).values()) == {transformers.NAME}:
+            why = f"is {transformers.NAME!r} already"
         if why is None:
             before = model.config._attn_implementation
             transformers.register()
@@ -381,6 +399,9 @@ def _attention(name: str, model: Any, done: Optimized) -> None:
 
 def _caches(name: str, model: Any, done: Optimized) -> None:
     """Of a Transformers model: the dynamic cache that it is given, whoever made it."""
+    if _grow_given in model._forward_pre_hooks.values():
+        done.changes.append(Change(name, "DynamicCache", "", "grows in place already"))
+        return
     handle = model.register_forward_pre_hook(_grow_given, with_kwargs=True)
     done._undo.append(handle.remove)
     done.changes.append(Change(name, "DynamicCache", "grows in place", ""))
@@ -398,11 +419,15 @@ def _grow_given(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> No
                 grow_in_place(one)
 
 
-def _verify(model: Any, before: Check | None, compare: bool, done: Optimized, steps: list[tuple[int, int]]) -> None:
+def _verify(
+    model: Any, before: Check | str | None, compare: bool, done: Optimized, steps: list[tuple[int, int]]
+) -> None:
     """Give back what was made, the last kind first, until a model computes what it did before."""
-    why = "" if before is None else before.why_not(model, compare)
+    if not isinstance(before, Check):
+        return
+    why = before.why_not(model, compare)
     for undone, rows in reversed(steps):
-        if not why or before is None:
+        if not why:
             return
         if len(done._undo) > undone:
             done._give_back(undone, rows, f"did not hold: {why}")

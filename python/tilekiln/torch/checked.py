@@ -21,21 +21,25 @@ class Check:
         self._tokens, self._results = tokens, results
 
     @classmethod
-    def of(cls, model: Any) -> Check | None:
-        """Of a model as it is; None where it is asked for something else than tokens, trains, or is not on the CPU."""
+    def of(cls, model: Any) -> Check | str:
+        """Of a model as it is, or why there are none."""
         vocabulary = getattr(model.config, "vocab_size", None)
-        asked = getattr(model, "main_input_name", "") == "input_ids" and not getattr(
-            model.config, "is_encoder_decoder", 0
-        )
-        on_cpu = all(one.device.type == "cpu" for one in model.parameters())
-        if model.training or not asked or not isinstance(vocabulary, int) or not on_cpu:
-            return None
+        asked = getattr(model, "main_input_name", "")
+        if model.training:
+            return "is in training mode"
+        if asked != "input_ids" or not isinstance(vocabulary, int):
+            return f"takes {asked or 'something'}, not tokens" if asked != "input_ids" else "has no vocab_size"
+        if getattr(model.config, "is_encoder_decoder", False):
+            return "has an encoder and a decoder"
+        device = next((one.device for one in model.parameters() if one.device.type != "cpu"), None)
+        if device is not None:
+            return f"is on {device}"
         random = torch.Generator().manual_seed(0)
         tokens = torch.randint(vocabulary, (2, TOKENS + 1), generator=random, device="cpu")
         try:
             return cls(tokens, _results(model, tokens))
-        except Exception:  # what it cannot do as it is, it need not do later
-            return None
+        except Exception as error:  # what it cannot do as it is, it need not do later
+            return f"raised {type(error).__name__} before: {next(iter(str(error).splitlines()), '')}"
 
     def why_not(self, model: Any, compare: bool) -> str:
         """The way in which a model is not what it was; "" where it is. compare: its numbers, too."""

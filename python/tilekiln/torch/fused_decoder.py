@@ -160,8 +160,6 @@ def _halves(angles: tuple[Tensor, Tensor], dtype: torch.dtype, doubled: bool) ->
 
 def fuse_layer(module: Any) -> str:
     """Give a decoder layer `layer_forward`; what it is now. ValueError says why not, and then nothing is changed."""
-    if "forward" in module.__dict__:
-        raise ValueError("has a forward of its own")
     first, second, attention, mlp = (getattr(module, name) for name in PARTS)
     its = attention.__dict__.get(FUSED)
     if its is None or its.joined is None or type(attention.o_proj) is not Linear:

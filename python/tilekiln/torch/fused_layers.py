@@ -143,8 +143,6 @@ def _heads(self: Any, fused: Attention, x: Tensor, cos: Tensor, sin: Tensor) -> 
 
 def fuse_attention(module: Any) -> str:
     """Give a module `attention_forward`; what it is now. ValueError says why not, and then nothing is changed."""
-    if "forward" in module.__dict__:
-        raise ValueError("has a forward of its own")
     names = WHOLE if hasattr(module, "qkv_proj") else NAMES
     try:
         joined: Joined | None = Joined(module, names)
@@ -280,8 +278,6 @@ def _gated_by_layers(self: Any, fused: Gated, x: Tensor) -> Tensor:
 
 def fuse_gated(module: Any, activation: str) -> str:
     """Give a module `gated_forward`; what it is now. ValueError says why not, and then nothing is changed."""
-    if "forward" in module.__dict__:
-        raise ValueError("has a forward of its own")
     names = ("gate_up_proj",) if hasattr(module, "gate_up_proj") else ("gate_proj", "up_proj")
     joined: Joined | None = None
     if activation == "silu":
