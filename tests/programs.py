@@ -89,7 +89,10 @@ TABLE = {
     "auditwheel": Tool(_package, EXTRA.format("packaging")),
     **{name: Tool(_program, EXTRA.format("packaging")) for name in ("cmake", "ninja", "sccache")},
     **{f"{name}-{LLVM}": Tool(_program, f"apt install clang-{LLVM}") for name in ("clang", "clang++")},
-    **{f"llvm-{name}-{LLVM}": Tool(_program, f"apt install llvm-{LLVM}") for name in ("mc", "objdump", "readelf")},
+    **{
+        f"llvm-{name}-{LLVM}": Tool(_program, f"apt install llvm-{LLVM}")
+        for name in ("mc", "objcopy", "objdump", "readelf")
+    },
     f"ld.lld-{LLVM}": Tool(_program, f"apt install lld-{LLVM}"),
     **{name: Tool(_program, "apt install distcc") for name in ("distcc", "distccd")},
     "redis-server": Tool(_program, "apt install redis-server"),

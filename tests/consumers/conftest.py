@@ -96,6 +96,22 @@ def made_by_make(once) -> Vendored:  # type: ignore[no-untyped-def]
 
 
 @pytest.fixture(scope="session")
+def made_by_llvm(once) -> Vendored:  # type: ignore[no-untyped-def]
+    """Some forward instances for two instruction sets, built by make with LLVM's compiler, linker and objcopy alone."""
+    tools = {"CXX": "clang++-22", "LD": "ld.lld-22", "OBJCOPY": "llvm-objcopy-22"}
+    need("make", *tools.values())
+    options = ["receipt=fp32_min", "target=cpu-generic,cpu-avx2", "where=family=fmha_fwd hdim_q=48"]
+
+    def make(place: Path) -> None:
+        run(sys.executable, "-m", "SCons", "-Q", *options, f"vendor={place}", cwd=ROOT)
+        chosen = [f"{name}={tool}" for name, tool in tools.items()]
+        run("make", JOBS, *chosen, "LDFLAGS=-fuse-ld=lld-22", cwd=place)
+
+    tree = once("vendored-llvm", make)
+    return Vendored(options, tree, tree / "build/libtilekiln_fp32_min.so", sorted((tree / "build").glob("engine_*.o")))
+
+
+@pytest.fixture(scope="session")
 def made_by_cmake(once) -> Vendored:  # type: ignore[no-untyped-def]
     """Some forward instances for two instruction sets, built inside tests/consumers/cpp_cmake, which links them."""
     need("cmake", "ninja")

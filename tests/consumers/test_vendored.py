@@ -21,7 +21,7 @@ from tests.elf import left_to_the_loader
 PROGRAMS = ("attention_c", "attention_cpp", "bad_input", "threads", "fork", "kv_bad_input")
 
 
-@pytest.fixture(params=["make", pytest.param("cmake", marks=pytest.mark.needs("cmake", "ninja"))])
+@pytest.fixture(params=["make", "llvm", pytest.param("cmake", marks=pytest.mark.needs("cmake", "ninja"))])
 def vendored(request: pytest.FixtureRequest) -> Vendored:
     return request.getfixturevalue(f"made_by_{request.param}")
 
@@ -61,6 +61,8 @@ def test_only_the_c_abi_is_exported(vendored: Vendored) -> None:
     assert f"soname: [{vendored.library.name}]" in dynamic
     assert "NODELETE" in dynamic
     assert "RUNPATH" not in dynamic
+    # Of a host that is built for debugging, too.
+    assert ".debug_info" not in run("readelf", "-SW", vendored.library)
 
 
 def test_nothing_is_built_twice(made_by_make: Vendored) -> None:
