@@ -14,7 +14,7 @@ from typing import NamedTuple
 import filelock
 import pytest
 
-from tests.programs import need
+from tests.programs import LLVM, need
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST_FLAGS = "-Ofast"
@@ -98,14 +98,14 @@ def made_by_make(once) -> Vendored:  # type: ignore[no-untyped-def]
 @pytest.fixture(scope="session")
 def made_by_llvm(once) -> Vendored:  # type: ignore[no-untyped-def]
     """Some forward instances for two instruction sets, built by make with LLVM's compiler, linker and objcopy alone."""
-    tools = {"CXX": "clang++-22", "LD": "ld.lld-22", "OBJCOPY": "llvm-objcopy-22"}
+    tools = {"CXX": f"clang++-{LLVM}", "LD": f"ld.lld-{LLVM}", "OBJCOPY": f"llvm-objcopy-{LLVM}"}
     need("make", *tools.values())
     options = ["receipt=fp32_min", "target=cpu-generic,cpu-avx2", "where=family=fmha_fwd hdim_q=48"]
 
     def make(place: Path) -> None:
         run(sys.executable, "-m", "SCons", "-Q", *options, f"vendor={place}", cwd=ROOT)
         chosen = [f"{name}={tool}" for name, tool in tools.items()]
-        run("make", JOBS, *chosen, "LDFLAGS=-fuse-ld=lld-22", cwd=place)
+        run("make", JOBS, *chosen, f"LDFLAGS=-fuse-ld=lld-{LLVM}", cwd=place)
 
     tree = once("vendored-llvm", make)
     return Vendored(options, tree, tree / "build/libtilekiln_fp32_min.so", sorted((tree / "build").glob("engine_*.o")))
