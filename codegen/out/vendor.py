@@ -17,7 +17,7 @@ from codegen.schema.tree import tree
 PACKAGES = "package"
 LIB, PKGCONFIG, CMAKE, INCLUDE, SHARE = "lib", "lib/pkgconfig", "lib/cmake/tilekiln", "include", "share/doc/tilekiln"
 ONE_RECEIPT = "TILEKILN_ONE_RECEIPT_A_PROGRAM_OTHERS_BY_DLOPEN"
-"""What CMake and compilers show of a target with two receipts: the names of a property and of a macro are all that both
+"""Shown by CMake and compilers for a target with two receipts: names of a property and of a macro are all that both
 let a package say then."""
 
 

@@ -149,7 +149,7 @@ def test_a_cache_that_is_gone_is_seen() -> None:
 @pytest.mark.parametrize("name", ["Llama", "Mixtral", "GptOss", "Bert"])
 @torch.no_grad()
 def test_twice_is_once(name: str) -> None:
-    """What the first pass made stays, and either undo gives the model back."""
+    """The first pass stays as it is, and either undo gives the model back."""
     from tilekiln.torch import optimize
 
     model = make(name, **{"_name": "BertModel"} if name == "Bert" else {})

@@ -1,4 +1,4 @@
-"""What commands in a copy of the tree cost, in CPU seconds of the whole process tree."""
+"""Cost of commands in a copy of the tree, in CPU seconds of the whole process tree."""
 
 from __future__ import annotations
 
