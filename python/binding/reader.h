@@ -440,10 +440,11 @@ typedef tilekiln_status (*RunWith)(const Library* library, void* context, const 
 static inline int find_written(const OperatorCall* call, uint64_t* written) {
   const tilekiln_operator* table = call->operator_->table;
   *written = 0;
-  if (!torch.tensor) return 0;
   for (uint64_t left = call->present & (((uint64_t)1 << table->array_count) - 1); left; left &= left - 1) {
     const int i = __builtin_ctzll(left);
-    if (!is_written(call, i) || !is_torch(call->given[i])) continue;
+    if (!is_written(call, i) || PyArray_CheckExact(call->given[i])) continue;
+    if (!torch.tensor && meet_torch() < 0) return -1;
+    if (!is_torch(call->given[i])) continue;
     if (check_written_tensor(call->given[i], table->arguments[i].name) < 0) return -1;
     *written |= (uint64_t)1 << i;
   }
@@ -545,12 +546,13 @@ __attribute__((noinline, cold)) static PyObject* run_recorded(const Operator* se
 }
 
 static PyObject* operator_run(Operator* self, PyObject* const* values, Py_ssize_t positional, PyObject* names) {
-  const int recorded = torch_records(values, positional);
+  const Py_ssize_t count = positional + (names ? PyTuple_Size(names) : 0);
+  const int recorded = torch_records(values, positional, count);
   if (recorded) return recorded < 0 ? NULL : run_recorded(self, values, positional, names);
   OperatorCall call;
   PyObject* result = call_begin(self, &call, values, positional, names) == 0 ? call_run(&call, NULL, NULL) : NULL;
   call_end(&call);
-  if (!result && torch_transforms(values, positional)) return run_recorded(self, values, positional, names);
+  if (!result && torch_transforms(values, count)) return run_recorded(self, values, positional, names);
   return result;
 }
 

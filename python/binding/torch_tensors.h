@@ -50,13 +50,16 @@ static inline int torch_says(PyObject* function) {
 }
 
 /* Does PyTorch record what this thread does with tensors, so that a call must be one of its operators? The first array tells whether a
- * call is PyTorch's. 40 ns. */
-static inline int torch_records(PyObject* const* arrays, Py_ssize_t count) {
+ * call is PyTorch's; arrays may be among the `count` values that are given by name, behind those by position. 40 ns. */
+static inline int torch_records(PyObject* const* values, Py_ssize_t positional, Py_ssize_t count) {
   for (Py_ssize_t i = 0; i < count; ++i) {
-    if (PyArray_CheckExact(arrays[i])) return 0;
-    if (arrays[i] == Py_None) continue;
+    if (PyArray_CheckExact(values[i])) return 0;
+    if (values[i] == Py_None) continue;
     if (!torch.tensor && meet_torch() < 0) return -1;
-    if (!is_torch(arrays[i])) return 0;
+    if (!is_torch(values[i])) {
+      if (i < positional) return 0;
+      continue;
+    }
     const int modes = torch_says(torch.modes);
     return modes ? modes : torch_says(torch.tracing);
   }
@@ -65,9 +68,9 @@ static inline int torch_records(PyObject* const* arrays, Py_ssize_t count) {
 
 /* Was a call refused since its tensors are those of a transform of torch.func (vmap, grad), which have no memory? Then no exception is
  * left. */
-__attribute__((noinline, cold)) static int torch_transforms(PyObject* const* arrays, Py_ssize_t count) {
+__attribute__((noinline, cold)) static int torch_transforms(PyObject* const* values, Py_ssize_t count) {
   int any = 0;
-  for (Py_ssize_t i = 0; i < count; ++i) any |= is_torch(arrays[i]);
+  for (Py_ssize_t i = 0; i < count; ++i) any |= is_torch(values[i]);
   if (!any || !PyErr_ExceptionMatches(ArgumentError)) return 0;
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);

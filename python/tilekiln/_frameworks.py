@@ -33,9 +33,12 @@ def recorded(operator: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) 
 
     The library is then the one that `tilekiln.attention` and its like would choose.
     """
+    from ._tables import OPERATORS
     from .torch import calls
 
-    return calls.as_operator(operator, arrays, arguments)
+    given = dict(arguments)
+    named = [name for name in OPERATORS[operator].arrays[len(arrays) :] if name in given]
+    return calls.as_operator(operator, (*arrays, *map(given.pop, named)), given)
 
 
 def adopt(like: Any, made: Any) -> Any:

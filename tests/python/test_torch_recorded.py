@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +50,8 @@ CALLS: dict[str, Callable[[tk.Library], Function]] = {
     "out": lambda lib: lambda q: lib.fmha_fwd(q, q, q, out=torch.empty_like(q)),
     "dropout": lambda lib: lambda q: lib.fmha_fwd(q, q, q, dropout_p=0.5, rng=(1, 2)),
     "split": lambda lib: lambda q: lib.fmha_fwd_splitkv(q, q, q),
+    "by name": lambda lib: lambda q: lib.fmha_fwd(softmax_scale=0.5, v=q, q=q, k=q),
+    "one by name": lambda lib: lambda q: lib.fmha_fwd(q, q, v=q, causal=True),
 }
 
 
@@ -82,7 +87,11 @@ def test_a_mode_sees_every_operator(load: Callable[..., tk.Library], table: Any,
 
 def test_torch_func(flash: tk.Library) -> None:
     q = torch.randn(3, 1, 6, 2, 16)
-    for call in (lambda q: tk.attention(q, q, q), lambda q: flash.fmha_fwd(q, q, q)):
+    for call in (
+        lambda q: tk.attention(q, q, q),
+        lambda q: flash.fmha_fwd(q, q, q),
+        lambda q: flash.fmha_fwd(q=q, k=q, v=q),
+    ):
         torch.testing.assert_close(torch.vmap(call)(q), torch.stack([call(one) for one in q]))
     leaf = q[0].clone().requires_grad_()
     tk.attention(leaf, leaf, leaf).sum().backward()
@@ -98,6 +107,8 @@ def test_arguments_that_the_operator_lacks_are_named(flash: tk.Library) -> None:
 WRITES: dict[str, Callable[[tk.Library, Any, Any], object]] = {
     "out": lambda lib, q, x: lib.fmha_fwd(q, q, q, out=x),
     "attention's out": lambda lib, q, x: tk.attention(q, q, q, out=x),
+    "by name": lambda lib, q, x: lib.fmha_fwd(k=q, v=q, q=q, out=x),
+    "beside arrays": lambda lib, q, x: lib.fmha_fwd(*[q.numpy()] * 3, out=x),
     "dq": lambda lib, q, x: lib.fmha_bwd(q, q, q, q, *lib.fmha_fwd(q, q, q, return_lse=True), dq=x),
     "a cache": lambda lib, q, x: lib.fmha_fwd_appendkv(None, x, torch.zeros_like(x), q, q, seqlen_k=0 * LENGTHS),
 }
@@ -126,3 +137,25 @@ def test_a_tensor_that_requires_grad_is_not_written(flash: tk.Library, name: str
     with torch.no_grad():
         WRITES[name](flash, q, place)
     assert place.any()
+
+
+FIRST = """
+import sys
+import torch
+import tilekiln as tk
+
+library = tk.Library(sys.argv[1])
+q, out = torch.randn(1, 9, 2, 16), torch.zeros(1, 9, 2, 16)
+if sys.argv[2] == "by name":
+    library.fmha_fwd(q=q, k=q, v=q, out=out)
+else:
+    library.fmha_fwd(*[q.numpy()] * 3, out=out)
+assert out.any() and out._version == 1, out._version
+"""
+
+
+@pytest.mark.parametrize("how", ["by name", "beside arrays"])
+def test_the_first_call_of_a_process_counts_what_it_writes(flash: tk.Library, how: str) -> None:
+    """A tensor by position was looked for, until then nothing was PyTorch's."""
+    command = [sys.executable, "-c", FIRST, str(flash.path), how]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
