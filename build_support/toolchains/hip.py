@@ -39,6 +39,7 @@ NEED = 250 << 20  # bytes of memory that one compiler takes
 
 class Clang(NamedTuple):
     path: str
+    version: str  # the first line of --version: what it makes differs between versions of one number
     lld: str  # empty: it has none beside it
 
 
@@ -60,7 +61,7 @@ def find() -> Clang:
         if version is not None and version.group(1) == LLVM:
             beside = re.search(r"^InstalledDir: (.*)$", said, re.MULTILINE)
             lld = os.path.join(beside.group(1), "lld") if beside else ""
-            return Clang(clang, lld if os.access(lld, os.X_OK) else "")
+            return Clang(clang, said.partition("\n")[0], lld if os.access(lld, os.X_OK) else "")
         if named:
             have = version.group(1) if version else "unknown"
             raise ToolchainError(f"HIP_CLANG: {clang} is of version {have}, must be of {LLVM}")
@@ -108,7 +109,7 @@ def compile_kernel(
         "compile",
         f"{name} for {engine.target}",
         [[graph.at(f"{HERE}/code_object.py"), OUT, name, engine.symbol, engine.target, lds, "--", *compiler]],
-        identity=f"clang {LLVM} {limits}",
+        identity=f"{clang.version} {limits}",
         instances=instances,
         launcher=(sys.executable,),  # neither its place nor clang's is in a signature
         unsigned=[*(["--lld", clang.lld] if clang.lld and not launcher else []), "--run", *launcher, clang.path],

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,12 +61,19 @@ def find_tool(name: str) -> Path:
 
 def find_nvcc() -> Path:
     nvcc = find_tool("nvcc")
+    version_of(nvcc)
+    return nvcc
+
+
+@cache
+def version_of(nvcc: Path) -> str:
+    """All that it says of its version: what it makes differs between builds of one release. ToolchainError."""
     said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
     version = re.search(r"release (\d+\.\d+)", said)
     if version is None or version.group(1) != TOOLKIT:
         have = version.group(1) if version else "unknown"
         raise ToolchainError(f"nvcc: {nvcc} is of CUDA {have}, must be of {TOOLKIT}: use tools/dev --with cuda")
-    return nvcc
+    return said
 
 
 def wgmma_header(top: str = ".") -> str:
@@ -164,7 +172,7 @@ def compile_kernel(
                 *compiler,
             ]
         ],
-        identity=f"nvcc {TOOLKIT}",
+        identity=version_of(nvcc),
         instances=instances,
         launcher=(sys.executable,),  # neither its place nor nvcc's is in a signature
         unsigned=["--run", *graph.request.launcher, str(nvcc)],

@@ -78,9 +78,11 @@ def _constants(path: str, symbol: str) -> tuple[bytes, list[str]]:
 
 
 def _kernel(name: str, target: str, symbol: str, place: str, data: bytes, pointers: Sequence[str]) -> str:
+    # The hash stands in the assembler's text: compiler caches that know no .incbin key by what the preprocessor leaves.
     return f"""\
-// {name} for {target}: {len(data):,} bytes, SHA-256 {hashlib.sha256(data).hexdigest()}.
+// {name} for {target}
 asm(R"(
+    /* {len(data):,} bytes, SHA-256 {hashlib.sha256(data).hexdigest()} */
     .pushsection .rodata.{symbol}, "a"
     .balign 64
 .L{symbol}:

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -48,7 +49,7 @@ def recipe(store: pathlib.Path, tree: pathlib.Path | None) -> Recipe:
 def sources(store: pathlib.Path, tree: pathlib.Path) -> str:
     """Digest of the sources of a tree by relative path and content."""
     listed = [(name, path, status) for name in SOURCES for name, path, status in _files(tree / name, name)]
-    looks = (f"{path} {status.st_mtime_ns} {status.st_size} {status.st_ino}" for _, path, status in listed)
+    looks = (f"{path} {_look(status)}" for _, path, status in listed)
 
     def read() -> str:
         whole = hashlib.blake2b(digest_size=16)
@@ -66,14 +67,29 @@ def compiler(store: pathlib.Path) -> str:
     path = next((found for name in names if (found := shutil.which(name))), None)
     if path is None:
         return ""
-    status = os.stat(path)
-    look = f"{os.path.realpath(path)} {status.st_mtime_ns} {status.st_size} {status.st_ino}"
+    real = os.path.realpath(path)
 
     def ask() -> str:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
         return digest(done.stdout.partition("\n")[0])
 
-    return _remembered(store, digest(look), ask)
+    if not _is_compiler(real):  # ccache, or a script: its file says nothing of the compiler that it runs
+        return ask()
+    return _remembered(store, digest(f"{real} {_look(os.stat(real))}"), ask)
+
+
+def _is_compiler(path: str) -> bool:
+    """Is a file a compiler itself, by its name and as a program of machine code?"""
+    if not re.search(r"(g\+\+|c\+\+|clang|gcc)[^/]*$", path):
+        return False
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return file.read(4) == b"\x7fELF"
+    return False
+
+
+def _look(status: os.stat_result) -> str:
+    """What changes with a file's content: its time of change, too, which nothing sets back as copies do the other."""
+    return f"{status.st_mtime_ns} {status.st_ctime_ns} {status.st_size} {status.st_ino}"
 
 
 def cpu() -> str:
@@ -93,8 +109,10 @@ def write(path: pathlib.Path, text: str) -> None:
 
 def _remembered(store: pathlib.Path, look: str, find: Callable[[], str]) -> str:
     file = store / "digests" / look
-    with contextlib.suppress(OSError):
-        return file.read_text()
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        known = file.read_text()
+        if re.fullmatch("[0-9a-f]{32}", known):  # an empty one, as a power cut leaves, would stand for no sources
+            return known
     found = find()
     with contextlib.suppress(OSError):  # a store that cannot be written is asked each time
         if store.is_dir():

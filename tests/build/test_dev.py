@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import need
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -277,6 +279,31 @@ def test_the_python_is_in_the_key_by_what_it_is(stub, script, tmp_path):
     interpreter(script, "python3", "3 13 0", tmp_path / "two")
     second, real = prefix(stub, PYTHON=str(python))
     assert (second != first, real) == (True, f"{tmp_path}/two/bin/python3")
+
+
+PROGRAM = """
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+int main(int count, char** words) {
+  if (count > 1 && strcmp(words[1], "-I") == 0) return puts("3 11 1 final 0 /one\\n%(place)s") < 0;
+  return execv("%(python)s", words);
+}
+"""
+
+
+def test_a_python_that_is_replaced_in_place(stub, tmp_path):
+    """By one of the same size, whose time is set back as copies and packages do."""
+    need("cc")
+    place = tmp_path / "python3"
+    (tmp_path / "python.c").write_text(PROGRAM % {"place": place, "python": sys.executable})
+    subprocess.run(["cc", tmp_path / "python.c", "-o", place], check=True)
+    first, _ = prefix(stub, PYTHON=str(place))
+    assert prefix(stub, PYTHON=str(place))[0] == first
+    before, content = place.stat(), place.read_bytes()
+    place.write_bytes(content.replace(b"3 11 1 final", b"3 12 1 final"))
+    os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert prefix(stub, PYTHON=str(place))[0] != first
 
 
 def test_a_shim_of_pyenv_is_asked_again_only_when_its_files_change(stub, script, tmp_path):

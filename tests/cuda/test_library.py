@@ -308,6 +308,21 @@ def test_what_a_cubin_must_hold() -> None:
         cubin.constant(own, "_no_such_build")
 
 
+def test_compilers_of_one_release_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each build of a compiler has its own objects: a signature holds all that it says of itself."""
+    from build_support.toolchains import hip
+
+    said = set()
+    for at, build in enumerate((17, 88)):
+        compiler = tmp_path / f"compiler{at}"
+        lines = f"x clang version {hip.LLVM}.1.{build}", f"release {nvcc.TOOLKIT}, V{nvcc.TOOLKIT}.{build}"
+        compiler.write_text("".join(["#!/bin/sh\n", *(f"echo '{line}'\n" for line in lines)]))
+        compiler.chmod(0o755)
+        monkeypatch.setenv("HIP_CLANG", str(compiler))
+        said |= {nvcc.version_of(compiler), hip.find.__wrapped__().version}
+    assert len(said) == 4
+
+
 def test_what_a_kernel_needs_is_held_to_the_limits_of_its_target() -> None:
     fields = nvcc.build_fields("kernels/attention/fmha_fwd/cuda/forward.cu", str(ROOT))
     assert fields[-5:] == ["threads", "shared_bytes", "fp16", "fp8", "fp32"]

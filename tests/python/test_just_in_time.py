@@ -236,8 +236,31 @@ def test_a_kernel_is_known_by_what_it_is_made_of(
     assert _jit_key.compiler(store) == here
     _compiler(tmp_path / "one/g++", "13.1.0, replaced in place")
     assert _jit_key.compiler(store) != here
+    # What runs a compiler stays as it is when that compiler is another: ccache, and a script of one's own.
+    (tmp_path / "wrapper").write_text(f'#!/bin/sh\nexec {tmp_path / "two/g++"} "$@"\n')
+    (tmp_path / "wrapper").chmod(0o755)
+    monkeypatch.setenv("CXX", str(tmp_path / "wrapper"))
+    assert _jit_key.compiler(store) == here
+    _compiler(tmp_path / "two/g++", "12.9.0")
+    assert _jit_key.compiler(store) != here
     monkeypatch.setenv("CXX", "nowhere")
     assert _jit_key.compiler(store) == ""
+
+
+def test_what_is_remembered_of_sources_is_held_to_them(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A source of the same size and time as before, and a digest that a power cut has emptied."""
+    (store / "digests").mkdir(parents=True)
+    (tmp_path / "tree").mkdir()
+    version = tmp_path / "tree/VERSION"
+    version.write_text("1")
+    first = _jit_key.sources(store, tmp_path / "tree")
+    (kept,) = (store / "digests").iterdir()
+    kept.write_text("")
+    assert _jit_key.sources(store, tmp_path / "tree") == first
+    before = version.stat()
+    version.write_text("2")
+    os.utime(version, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert _jit_key.sources(store, tmp_path / "tree") != first
 
 
 def test_what_is_built_is_found_without_sources_and_compiler(
