@@ -163,6 +163,16 @@ def _sources(given: Given) -> int:
     return _say(tell(given[0], _targets(given), given["--where"], given["--write"], given["--format"]))
 
 
+_OF_GENERATE = {  # options of CK Tile's 01_fmha/generate.py (docs/how-to/generate-py.md)
+    **dict.fromkeys(("--receipt", "-r"), "the receipt is the first word, list 2"),
+    **dict.fromkeys(("--filter", "-f"), "write --where 'hdim_q=128 dtype=fp16'; a pattern of names is for grep"),
+    **dict.fromkeys(("--api", "-a", "--direction", "-d"), "write --family fmha_fwd, fmha_bwd_dq_dk_dv, ..."),
+    **dict.fromkeys(("--targets", "-t"), "write --target, as ck-gfx942 or hip-gfx942"),
+    **dict.fromkeys(("--list_blobs", "-l"), "list itself shows them: list 2 > FILE"),
+    **dict.fromkeys(("--output_dir", "-o"), "write sources 2 --write DIR"),
+    **dict.fromkeys(("--mask", "-m"), "one kernel serves every mask: write --where mask=window"),
+    "--optdim": "write --where 'hdim_q=64,128'",
+}
 _COMMANDS = (
     Command(
         "list",
@@ -177,6 +187,7 @@ _COMMANDS = (
             ("list flash,fp8 --target all --count", "how many that is"),
         ),
         _list,
+        _OF_GENERATE,
     ),
     Command(
         "explain",

@@ -16,6 +16,10 @@ from typing import NamedTuple
 _WORD = re.compile(r"\S+")
 _VALUE = re.compile(r"[^,]+")
 _CONDITION = re.compile(r"([^=!<>]*)(!=|==?|[<>]=?)([^=!<>]*)")
+_WILDCARDS = (
+    "selections have no wildcards: write the values that it may have, as hdim_q=64,128, hdim_q>=64, or leave the axis "
+    "out; a pattern of names is for grep, over what list shows"
+)
 _HOW = "write axis=value[,value], axis!=value, axis>=number or axis<=number"
 
 YES_NO = {"true": "yes", "on": "yes", "1": "yes", "y": "yes", "false": "no", "off": "no", "0": "no", "n": "no"}
@@ -74,6 +78,8 @@ def parse(text: str, failure: Failure) -> list[list[Condition]]:
 
 
 def _condition(word: str, offset: int, text: str, failure: Failure) -> Condition:
+    if wild := re.search(r"[*\[]", word):
+        raise failure(f"'{word}' has a '{wild[0]}', and {_WILDCARDS}", text, offset)
     split = _CONDITION.fullmatch(word)
     if split is None or not split[1]:
         raise failure(f"'{word}' is no condition: {_HOW}", text, offset)

@@ -5,7 +5,7 @@ argparse costs 6 ms of a listing's 70, words its help differently from one Pytho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from codegen.schema.errors import CodegenError, nearest
@@ -29,6 +29,7 @@ class Command(NamedTuple):
     options: tuple[Option, ...]
     examples: tuple[tuple[str, str], ...]  # command line after `python -m codegen`, and what it does
     run: Callable[[Given], int]
+    elsewhere: Mapping[str, str] = {}  # options of another program that people have used before: what to write here
 
 
 class Given:
@@ -58,6 +59,8 @@ def parse(command: Command, words: Sequence[str], program: str) -> Given | None:
         option = known.get(name)
         if option is None:
             near = nearest(name, [*known, "--help"])
+            if name in command.elsewhere:
+                raise _usage(command, program, f"{command.name} has no option '{name}': {command.elsewhere[name]}")
             choice = f"nearest: {near[0]}" if near else f"options: {', '.join([*known, '--help'])}"
             raise _usage(command, program, f"{command.name} has no option '{name}'; {choice}")
         if not option.metavar:

@@ -84,6 +84,16 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
             "list has no option '--wher'; nearest: --where\nusage: python -m codegen list RECEIPT[,RECEIPT] [options]",
         ),
         (
+            ["list", "--receipt", "2"],
+            "list has no option '--receipt': the receipt is the first word, list 2\n"
+            "usage: python -m codegen list RECEIPT[,RECEIPT] [options]",
+        ),
+        (
+            ["list", "2", "--filter=*d128*"],
+            "list has no option '--filter': write --where 'hdim_q=128 dtype=fp16'; a pattern of names is for grep\n"
+            "usage: python -m codegen list RECEIPT[,RECEIPT] [options]",
+        ),
+        (
             ["list", "flash", "dtype=bf16"],
             "list does not take 'dtype=bf16'; a selection of several words is one argument: quote it\n"
             "usage: python -m codegen list RECEIPT[,RECEIPT] [options]",

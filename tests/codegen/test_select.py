@@ -12,6 +12,10 @@ from codegen.schema.errors import CodegenError, SelectionError
 from codegen.schema.tree import tree
 from tests.codegen.brute import AXES, RECEIPTS, nearest, selected, signatures
 
+WILDCARDS = (
+    "selections have no wildcards: write the values that it may have, as hdim_q=64,128, hdim_q>=64, or leave the axis "
+    "out; a pattern of names is for grep, over what list shows"
+)
 HOW = "write axis=value[,value], axis!=value, axis>=number or axis<=number"
 
 
@@ -80,6 +84,8 @@ def test_a_clause_written_out_reads_back(text: str) -> None:
         ("lse=?", "axis 'lse' of fmha_fwd has no value '?'; values: no, yes", 4),
         ("mask=causal", "axis 'mask' of fmha_fwd has no value 'causal'; values: none, window", 5),
         ("dtype==bf16", "'==' is written '=': dtype=bf16", 0),
+        ("fmha_fwd*d128*", f"'fmha_fwd*d128*' has a '*', and {WILDCARDS}", 0),
+        ("dtype=bf16 hdim_q=[16]*", f"'hdim_q=[16]*' has a '[', and {WILDCARDS}", 11),
         ("dtype", f"'dtype' is no condition: {HOW}", 0),
         ("=bf16", f"'=bf16' is no condition: {HOW}", 0),
         ("hdim_q<64", "'<' is written '<=' and a number: 'hdim_q<64'", 0),
