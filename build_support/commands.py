@@ -13,7 +13,7 @@ from typing import Any
 from codegen.emit import files
 from codegen.emit.flags import COMMON_HEADERS
 
-from . import console, launchers, lock, options, toolchain
+from . import console, launchers, lock, options, own_flags, toolchain
 from .request import Request
 from .variant import every_variant, variant
 
@@ -118,7 +118,9 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
     return Request(
         receipts=receipts(values),
         variant=variant(chosen, everything, values["mode"], values["where"], len(host), values["variant"]),
-        toolchain=toolchain.find(values["cxx"], values["mode"]),
+        toolchain=toolchain.find(
+            values["cxx"], values["mode"], *(own_flags.words(name, values[name]) for name in ("cxxflags", "ldflags"))
+        ),
         launcher=launchers.words(values["launcher"]),
         verbose=values["verbose"] == "yes",
         dry=dry,

@@ -12,7 +12,7 @@ from .request import Request
 from .toolchain import ToolchainError
 
 ERRORS = (options.UsageError, ToolchainError, CodegenError)
-OPTIONS = ("receipt", "target", "where", "operators", "mode", "cxx", "launcher", "verbose")
+OPTIONS = ("receipt", "target", "where", "operators", "mode", "cxx", "cxxflags", "ldflags", "launcher", "verbose")
 """Those of the command line that mean something to a host. `dry` (a bool: write nothing while reading) is one more."""
 
 

@@ -37,7 +37,13 @@ def library(graph: Graph, source: str, name: str, package: str, headers: Sequenc
     place = f"-isystem{include}"
     path = f"{variant.python_directory}/{name}"
     compile_ = tools.compile(graph.at(source), "rows", [graph.at("include")])[:-2]
-    link = ["-shared", "-Wl,--build-id=none", "-Wl,--as-needed", f"-Wl,--version-script={graph.at(EXPORTS)}"]
+    link = [
+        "-shared",
+        *tools.ldflags,
+        "-Wl,--build-id=none",
+        "-Wl,--as-needed",
+        f"-Wl,--version-script={graph.at(EXPORTS)}",
+    ]
     command = [*compile_, graph.at(source), *link, *SELF_CONTAINED, "-o", jobs.OUT, "-ldl"]
     graph.compiled.append(
         {"file": graph.at(source), "output": graph.at(path), "arguments": [*compile_, place, "-c", graph.at(source)]}

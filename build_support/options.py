@@ -65,6 +65,17 @@ OPTIONS = (
     ),
     Option("cxx", "How to build", "COMPILER", "", ("g++ >= 12 or clang++ >= 16; $CXX, else g++, else clang++",)),
     Option(
+        "cxxflags",
+        "How to build",
+        "'FLAGS'",
+        "",
+        (
+            "hardening, debug information and warnings, as packages have;",
+            "before ours: results and instruction sets stay",
+        ),
+    ),
+    Option("ldflags", "How to build", "'FLAGS'", "", ("the same for links",)),
+    Option(
         "launcher",
         "How to build",
         "PREFIX",

@@ -35,7 +35,7 @@ def build_info(root: str, tools: Toolchain) -> dict[str, str]:
         "mode": tools.mode,
         "cxx": os.path.basename(tools.cxx),
         "cxx_version": tools.version,
-        "flags": " ".join(tools.mode_flags("engine")),
+        "flags": " ".join(flag for flag in [*tools.mode_flags("engine"), *tools.ldflags] if "-prefix-map=" not in flag),
     }
 
 
@@ -222,7 +222,7 @@ def binding(graph: Graph) -> Any:
     places = [f"-I{sysconfig.get_paths()['include']}", f"-I{numpy_include}"]
     identity = f"{tools.identity}\n{sys.version}\n{numpy_identity}"
     graph.compiled.append({"file": graph.at(written[0]), "output": graph.at(target), "arguments": [*command, *places]})
-    tail = ["-shared", "-Wl,--build-id=none", "-Wl,--as-needed", "-ldl"]
+    tail = ["-shared", *tools.ldflags, "-Wl,--build-id=none", "-Wl,--as-needed", "-ldl"]
     job = jobs.Job(
         "compile",
         "python/binding for Python " + sys.version.split()[0],

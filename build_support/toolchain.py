@@ -37,14 +37,26 @@ class Toolchain:
     identity: str  # first lines of --version, and the hidden inputs: part of every signature
     mode: str
     top: str = ""  # the directory that commands run in, where it is not that of now
+    cxxflags: tuple[str, ...] = ()  # of cxxflags= (own_flags): before ours, which are stronger
+    ldflags: tuple[str, ...] = ()
 
     @property
     def major(self) -> int:
         return int(self.version.partition(".")[0])
 
+    @property
+    def has_debug_information(self) -> bool:
+        asked = [flag for flag in self.cxxflags if flag.startswith("-g")]
+        return self.mode != "release" or asked[-1:] not in ([], ["-g0"])
+
     def mode_flags(self, what: str) -> list[str]:
         if self.mode == "release":
-            return [flags.OPTIMISED[what], "-g0", flags.NO_ASSERTIONS]
+            none = [] if self.has_debug_information else ["-g0"]
+            return [*self.cxxflags, flags.OPTIMISED[what], *none, flags.NO_ASSERTIONS]
+        return [*self.cxxflags, *self._checked]
+
+    @property
+    def _checked(self) -> list[str]:
         if self.mode == "debug":
             return ["-O0", "-g", "-fno-omit-frame-pointer"]
         # Reports name file, line and function: -g1 has these, and a third of the compile time of -g.
@@ -80,7 +92,7 @@ class Toolchain:
 
     def link(self, shared: bool) -> list[str]:
         """The link command up to `-o`."""
-        command = [self.cxx, *SANITIZERS.get(self.mode, []), *flags.LINK]
+        command = [self.cxx, *self.ldflags, *SANITIZERS.get(self.mode, []), *flags.LINK]
         if self.mode != "release":
             command.append(flags.NO_BUILD_ID)
         return [*command, "-shared"] if shared else command
@@ -89,10 +101,10 @@ class Toolchain:
     def prefix_map(self) -> list[str]:
         """Keeps this directory out of debug information, where there is some. Outside every signature."""
         # Nothing else depends on the directory, and a cache that compares arguments (sccache) hits in every tree.
-        return [] if self.mode == "release" else [f"-ffile-prefix-map={self.top or os.getcwd()}=."]
+        return [] if not self.has_debug_information else [f"-ffile-prefix-map={self.top or os.getcwd()}=."]
 
 
-def find(cxx: str, mode: str) -> Toolchain:
+def find(cxx: str, mode: str, cxxflags: tuple[str, ...] = (), ldflags: tuple[str, ...] = ()) -> Toolchain:
     """The compiler of cxx=, else $CXX, else g++, else clang++. Raises ToolchainError."""
     asked = cxx or os.environ.get("CXX", "")
     names = [asked] if asked else list(flags.LEAST)
@@ -121,7 +133,9 @@ def find(cxx: str, mode: str) -> Toolchain:
             f"{path} is {kind} {whole}, and {flags.LEAST[kind]} or newer is needed. Name another in cxx=."
         )
     hidden = [f"{name}={os.environ[name]}" for name in HIDDEN_INPUTS if name in os.environ]
-    return Toolchain(asked or os.path.basename(path), kind, whole, "\n".join([said, *binutils(), *hidden]), mode)
+    identity = "\n".join([said, *binutils(), *hidden])
+    name = asked or os.path.basename(path)
+    return Toolchain(name, kind, whole, identity, mode, cxxflags=cxxflags, ldflags=ldflags)
 
 
 def kind_and_version(said: str) -> tuple[str, str]:

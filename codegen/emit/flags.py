@@ -47,7 +47,8 @@ NO_BUILD_ID = "-Wl,--build-id=none"
 # of another receipt that the program is linked with, or that somebody has opened RTLD_GLOBAL.
 SELF_CONTAINED = ["-Wl,-Bsymbolic"]
 # Pool threads sleep in the library's code: a dlclose must not take it away.
-LIBRARY_LINK = [*SELF_CONTAINED, "-Wl,-z,nodelete"]
+# Every call is bound at load, after which the table of them is read-only.
+LIBRARY_LINK = [*SELF_CONTAINED, "-Wl,-z,nodelete", "-Wl,-z,now"]
 # One object of many: without --force-group-allocation the COMDAT groups would stay, and the final link would merge a
 # std:: template compiled for one instruction set with that of another.
 JOIN = ["-r", "--force-group-allocation"]
