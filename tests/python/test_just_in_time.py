@@ -236,7 +236,7 @@ def test_a_kernel_is_known_by_what_it_is_made_of(
     assert _jit_key.compiler(store) == here
     _compiler(tmp_path / "one/g++", "13.1.0, replaced in place")
     assert _jit_key.compiler(store) != here
-    # What runs a compiler stays as it is when that compiler is another: ccache, and a script of one's own.
+    # A program that runs a compiler stays as it is when that compiler is another: ccache, or a script of one's own.
     (tmp_path / "wrapper").write_text(f'#!/bin/sh\nexec {tmp_path / "two/g++"} "$@"\n')
     (tmp_path / "wrapper").chmod(0o755)
     monkeypatch.setenv("CXX", str(tmp_path / "wrapper"))
