@@ -103,6 +103,9 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
     from codegen.plan.plan import pick_targets
     from codegen.schema.tree import tree
 
+    own = (own_flags.words(name, values[name]) for name in ("cxxflags", "ldflags"))
+    tools = toolchain.find(values["cxx"], values["mode"], *own)
+    of_compiler = tree().of_machine(tools.machine)
     chosen: list[str] = []
     for word in words(values["target"]) or [""]:
         if word not in ("native", "all") and word not in tree().backends and word not in tree().every_target:
@@ -111,16 +114,27 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
             raise options.UsageError(
                 f"unknown target={word}.{near} The values are native, all, list, {', '.join(every)}."
             )
-        chosen += [target.name for target in pick_targets(tree(), [word])]
-    host = tree().of_host
+        backend = tree().backends.get(word)
+        if word == "all" or (backend and backend.host):
+            chosen += [name for name, one in of_compiler.items() if word in ("all", one.backend)]
+        else:
+            chosen += [target.name for target in pick_targets(tree(), [word or "native"])]
+    for name in chosen:
+        one = tree().every_target[name]
+        arch = one.arch
+        if one.backend_.host and arch not in ("any", tools.machine):
+            raise options.UsageError(
+                f"target={name} is of {arch} machines, and {tools.cxx} compiles for {tools.machine}. "
+                f"Name a compiler for {arch} in cxx=, as cxx={arch}-linux-gnu-g++, or targets of "
+                f"{tools.machine} in target=: {', '.join(of_compiler)}."
+            )
+    host = of_compiler
     everything = list(host if host.keys() >= {*chosen} else tree().every_target)
     programs = values["compiledb"] == "yes" or any(t in PROGRAMS or t.startswith("build/") for t in goals)
     return Request(
         receipts=receipts(values),
         variant=variant(chosen, everything, values["mode"], values["where"], len(host), values["variant"]),
-        toolchain=toolchain.find(
-            values["cxx"], values["mode"], *(own_flags.words(name, values[name]) for name in ("cxxflags", "ldflags"))
-        ),
+        toolchain=tools,
         launcher=launchers.words(values["launcher"]),
         verbose=values["verbose"] == "yes",
         dry=dry,

@@ -159,10 +159,10 @@ class Graph:
 
     def join(self, target: str, objects: Sequence[Any], keep: Sequence[str], label: str) -> Any:
         """One object of many in which only the symbols of `keep` are visible."""
-        partial = f"{jobs.OUT}{jobs.SCRATCH}"
+        partial, prefix = f"{jobs.OUT}{jobs.SCRATCH}", self.request.toolchain.prefix
         commands = [
-            ["ld", *JOIN, "-o", partial, jobs.INPUTS],
-            ["objcopy", *(f"--keep-global-symbol={name}" for name in keep), partial, jobs.OUT],
+            [f"{prefix}ld", *JOIN, "-o", partial, jobs.INPUTS],
+            [f"{prefix}objcopy", *(f"--keep-global-symbol={name}" for name in keep), partial, jobs.OUT],
         ]
         return self.step(target, Job("join", label, commands, self.request.toolchain.identity), objects)
 

@@ -246,7 +246,8 @@ def programs(
 ) -> dict[str, list[Any]]:
     """The C and C++ test programs of this mode, by name. See tests/programs.yaml for what the words mean."""
     variant = graph.request.variant
-    flags = {target.name: list(target.flags) for target in tree().of_host.values()}
+    chosen = (tree().every_target[name] for name in variant.targets)
+    flags = {one.name: list(one.flags) for one in chosen if one.backend_.host}
     include = [*graph.include, "tests"]
     found: dict[str, list[Any]] = {}
     table = graph.env.File(graph.node_path("tests/programs.yaml")).abspath

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from codegen.emit import flags
 
@@ -23,6 +24,7 @@ SANITIZERS = {
 
 # They assemble, join and link what the compiler makes.
 BINUTILS = ("as", "ld", "objcopy")
+MACHINES_OF_TRIPLES = {"arm64": "aarch64", "amd64": "x86_64"}
 
 
 class ToolchainError(Exception):
@@ -39,6 +41,13 @@ class Toolchain:
     top: str = ""  # the directory that commands run in, where it is not that of now
     cxxflags: tuple[str, ...] = ()  # of cxxflags= (own_flags): before ours, which are stronger
     ldflags: tuple[str, ...] = ()
+    machine: str = field(default_factory=platform.machine)  # what it compiles for, as uname -m says it there
+    prefix: str = ""  # of the names of its assembler and linker: a cross compiler's have one
+
+    @property
+    def cross(self) -> bool:
+        """Whether what it makes does not run here."""
+        return self.machine != platform.machine()
 
     @property
     def major(self) -> int:
@@ -133,9 +142,12 @@ def find(cxx: str, mode: str, cxxflags: tuple[str, ...] = (), ldflags: tuple[str
             f"{path} is {kind} {whole}, and {flags.LEAST[kind]} or newer is needed. Name another in cxx=."
         )
     hidden = [f"{name}={os.environ[name]}" for name in HIDDEN_INPUTS if name in os.environ]
-    identity = "\n".join([said, *binutils(), *hidden])
+    machine, prefix = made_for(path)
+    identity = "\n".join([said, *binutils(prefix), *hidden])
     name = asked or os.path.basename(path)
-    return Toolchain(name, kind, whole, identity, mode, cxxflags=cxxflags, ldflags=ldflags)
+    return Toolchain(
+        name, kind, whole, identity, mode, cxxflags=cxxflags, ldflags=ldflags, machine=machine, prefix=prefix
+    )
 
 
 def kind_and_version(said: str) -> tuple[str, str]:
@@ -151,14 +163,22 @@ def kind_and_version(said: str) -> tuple[str, str]:
     return ("g++", gnu[1]) if gnu else ("", "")
 
 
-def binutils() -> list[str]:
+def made_for(path: str) -> tuple[str, str]:
+    """(machine, prefix of its binutils) that a compiler makes code for; without a prefix where that is this machine."""
+    triple = subprocess.run([path, "-dumpmachine"], capture_output=True, text=True, check=False).stdout.strip()
+    machine = MACHINES_OF_TRIPLES.get(triple.partition("-")[0], triple.partition("-")[0]) or platform.machine()
+    return machine, "" if machine == platform.machine() else f"{triple}-"
+
+
+def binutils(prefix: str = "") -> list[str]:
     """Version lines of the tools behind the compiler. Raises ToolchainError for one that is missing."""
     running = []
-    for tool in BINUTILS:
+    package = f"binutils-{prefix.removesuffix('-').replace('_', '-')}" if prefix else "binutils"
+    for tool in (f"{prefix}{one}" for one in BINUTILS):
         try:
             running.append(subprocess.Popen([tool, "--version"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
         except OSError:
             raise ToolchainError(
-                f"{tool} is not on PATH. Install GNU binutils (Debian: apt install binutils)."
+                f"{tool} is not on PATH. Install GNU binutils (Debian: apt install {package})."
             ) from None
     return [process.communicate()[0].decode(errors="replace").partition("\n")[0] for process in running]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
@@ -88,12 +89,17 @@ class Tree:
 
     @cached_property
     def of_host(self) -> dict[str, Target]:
-        """Targets of `all`: one library for every machine. Targets of devices are named, or their backend is."""
-        return _built(self.every_target.of_host())
+        """Targets of `all`: one library for all machines like this. Others are named, or their backend is."""
+        return self.of_machine(platform.machine())
+
+    def of_machine(self, machine: str) -> dict[str, Target]:
+        """The same of another kind of machine, as `uname -m` names it there."""
+        return {name: one for name, one in _built(self.every_target.of_host()).items() if one.arch in ("any", machine)}
 
     def of_backend(self, name: str) -> dict[str, Target]:
         """Targets of a backend's name. CodegenError where it has no target that can be built."""
-        found = {one.name: one for one in self.targets.values() if one.backend == name}
+        known = self.of_host if name in self.backends and self.backends[name].host else self.targets
+        found = {one.name: one for one in known.values() if one.backend == name}
         if not found:
             named = [one.name for one in self.every_target.values() if one.backend == name]
             raise CodegenError(
