@@ -54,7 +54,7 @@ template <int R> struct StridedRows {
   TILEKILN_INLINE StridedRows(const Keys& keys, int first) : stride(keys.stride) {
     TILEKILN_UNROLL(4) for (int r = 0; r < R; r += 4) quad[r / 4] = keys.base + (first + r) * keys.stride;
   }
-  TILEKILN_INLINE vf broadcast(int r) const { return broadcast_word(quad[r / 4] + r % 4 * stride); }
+  TILEKILN_INLINE word word_of(int r) const { return load_word(quad[r / 4] + r % 4 * stride); }
   TILEKILN_INLINE void next_word() { TILEKILN_UNROLL(4) for (int r = 0; r < R; r += 4) quad[r / 4] += 4; }
 };
 
@@ -66,7 +66,7 @@ struct LastRows {
     for (int r = 0; r < 4; ++r)
       row[r] = keys.base + (first + r < keys.count ? first + r : keys.count - 1) * keys.stride;
   }
-  TILEKILN_INLINE vf broadcast(int r) const { return broadcast_word(row[r]); }
+  TILEKILN_INLINE word word_of(int r) const { return load_word(row[r]); }
   TILEKILN_INLINE void next_word() { TILEKILN_UNROLL(4) for (int r = 0; r < 4; ++r) row[r] += 4; }
 };
 
@@ -79,7 +79,7 @@ TILEKILN_INLINE void score_rows(Rows rows, int words, const float* q, float* s, 
     vf x[N];
     TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = load(q + w * kTileQ + j * kLanes);
     TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
-      const vf y = rows.broadcast(r);
+      const word y = rows.word_of(r);
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
     }
     rows.next_word();
@@ -138,7 +138,7 @@ TILEKILN_INLINE void add_values(vf (&sum)[R][N], const float* p, const ValueRows
       vf x[Count];
       TILEKILN_UNROLL(8) for (int j = 0; j < Count; ++j) x[j] = load(p + w * kTileQ + (First + j) * kLanes);
       TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
-        const vf y = broadcast_word(row + r);
+        const word y = load_word(row + r);
         TILEKILN_UNROLL(8)
         for (int j = 0; j < Count; ++j) sum[r][First + j] = Compute::multiply_add(sum[r][First + j], x[j], y);
       }

@@ -1,4 +1,4 @@
-// The operand formats of the micro-kernels. A word is 32 bits along the contraction: one fp32, or two bf16.
+// The operand formats of the micro-kernels. A word is 32 bits along the contraction: one fp32, or two bf16. A factor is a vf or a word.
 #pragma once
 
 #include "kernels/backends/cpu/exp2.h"
@@ -9,7 +9,7 @@ struct ComputeFp32 {
   static constexpr int kWord = 1;        // elements a word
   static constexpr int kExp2Degree = 5;  // of P
   static constexpr uint32_t kSigns = 0x80000000u;
-  static TILEKILN_INLINE vf multiply_add(vf sum, vf a, vf b) { return fma(b, a, sum); }
+  template <class Factor> static TILEKILN_INLINE vf multiply_add(vf sum, vf a, Factor b) { return fma(b, a, sum); }
   static TILEKILN_INLINE vf probability_word(vf p, vf) { return p; }
 };
 
@@ -18,7 +18,7 @@ struct ComputeBf16 {
   static constexpr int kWord = 2;
   static constexpr int kExp2Degree = 3;
   static constexpr uint32_t kSigns = 0x80008000u;
-  static TILEKILN_INLINE vf multiply_add(vf sum, vf a, vf b) { return dot_pair(sum, a, b); }
+  template <class Factor> static TILEKILN_INLINE vf multiply_add(vf sum, vf a, Factor b) { return dot_pair(sum, a, b); }
   static TILEKILN_INLINE vf probability_word(vf p, vf next) { return pair(p, next); }
 };
 #endif

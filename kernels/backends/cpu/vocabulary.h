@@ -1,5 +1,6 @@
 // The SIMD vocabulary: the same names for every ISA, chosen from the compiler's own predefines.
-//   vector.h   vf, kLanes fp32 lanes: loads, arithmetic, selection, transpose, and the register block sizes that suit the ISA
+//   vector.h   vf, kLanes fp32 lanes: loads, arithmetic, selection, transpose, and the register block sizes that suit the ISA;
+//              word, a factor that meets all lanes of another: vf with a copy in each lane, or what the ISA's products take instead
 //   convert.h  kLanes storage elements <-> vf
 //   pairs.h    bf16 pairs and their dot product, where the ISA has one (TILEKILN_PAIRS)
 //   horizontal.h  sums and maxima across lanes

@@ -12,7 +12,9 @@ using i64 = long long;
 // int8 as pairs of int16: any ISA. Sums are int32, modulo 2^32.
 struct ComputeInt16 {
   static constexpr int kWord = 2;
-  static TILEKILN_INLINE vf multiply_add(vf sum, vf b, vf a) { return dot_int16(sum, b, a); }
+  template <class Factor> static TILEKILN_INLINE vf multiply_add(vf sum, vf b, Factor a) {
+    return dot_int16(sum, b, a);
+  }
 };
 
 #if TILEKILN_QUADS
@@ -20,7 +22,7 @@ struct ComputeInt16 {
 // 128 times the sum of a row of A, is taken off before: sums start there.
 struct ComputeInt8 {
   static constexpr int kWord = 4;
-  static TILEKILN_INLINE vf multiply_add(vf sum, vf b, vf a) { return dot_quad(sum, b, a); }
+  template <class Factor> static TILEKILN_INLINE vf multiply_add(vf sum, vf b, Factor a) { return dot_quad(sum, b, a); }
   static TILEKILN_INLINE vf add(vf a, vf b) { return add_int32(a, b); }
 };
 #endif
@@ -31,7 +33,7 @@ template <> constexpr bool kPairsOfBf16<ComputeBf16> = true;
 #endif
 
 // 24 accumulators of 32 registers, or 12 or 8 of 16: Zen 5 wants 8 (fp32) or 12 (bf16) in flight.
-constexpr int kRows = kLanes == 16 ? 6 : block_rows(kBlockVectors);
+constexpr int kRows = kBlockVectors == 4 ? 6 : block_rows(kBlockVectors);
 constexpr int kPanel = kBlockVectors * kLanes;  // columns of B that lie together
 // Half a panel, which is all that narrow products have, takes more rows: 16 accumulators.
 constexpr int kHalfRows = kLanes == 16 ? 8 : 0;
@@ -99,11 +101,11 @@ template <class Compute, int R, int N, class Words = Ready<float>> TILEKILN_INLI
   TILEKILN_UNROLL(16) for (int g = 0; g * kGroup < R; ++g) a[g] = o.a + g * kGroup * o.a_row;
   const i64 row = o.a_row, a_word = o.a_word;
   Words b(o);
-  const auto word = [&]() __attribute__((always_inline)) {
+  const auto next_word = [&]() __attribute__((always_inline)) {
     vf x[N];
     b.next(x);
     TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
-      const vf y = broadcast_word(a[r / kGroup] + r % kGroup * row);
+      const word y = load_word(a[r / kGroup] + r % kGroup * row);
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
     }
     TILEKILN_UNROLL(16) for (int g = 0; g * kGroup < R; ++g) a[g] += a_word;
@@ -115,13 +117,13 @@ template <class Compute, int R, int N, class Words = Ready<float>> TILEKILN_INLI
       for (; w > 0; --w) {
         TILEKILN_UNROLL(4)
         for (int j = 0; j < N; ++j) __builtin_prefetch((const char*)(b.b + j * kLanes) + o.own_ahead, 0, 3);
-        word();
+        next_word();
       }
     } else if (R >= kRows && o.a_ahead) {
       for (; w >= 16; w -= 16) {  // a line of each row
         TILEKILN_UNROLL(16)
         for (int r = 0; r < R; ++r) __builtin_prefetch(a[r / kGroup] + r % kGroup * row + o.a_ahead, 0, 2);
-        TILEKILN_UNROLL(2) for (int i = 0; i < 16; ++i) word();
+        TILEKILN_UNROLL(2) for (int i = 0; i < 16; ++i) next_word();
       }
     } else if (N == kBlockVectors && o.ahead) {
       const char* ahead = o.ahead;
@@ -129,15 +131,15 @@ template <class Compute, int R, int N, class Words = Ready<float>> TILEKILN_INLI
         const char* line = ahead;
         TILEKILN_UNROLL(1) for (int i = 0; i < 8; ++i, line += o.ahead_line) {
           __builtin_prefetch(line, 0, 3), __builtin_prefetch(line + o.ahead_second, 0, 3);
-          word();
+          next_word();
         }
       }
     }
   }
   if constexpr (R * N < 12) {
-    TILEKILN_UNROLL(4) for (; w > 0; --w) word();
+    TILEKILN_UNROLL(4) for (; w > 0; --w) next_word();
   } else {  // 4 are no faster, 1 loses .5 to 1.5 % of squares
-    TILEKILN_UNROLL(2) for (; w > 0; --w) word();
+    TILEKILN_UNROLL(2) for (; w > 0; --w) next_word();
   }
   const i64 to_row = o.to_row;
   const auto store_block = [&](auto* to, auto&& store_vector) __attribute__((always_inline)) {

@@ -4,7 +4,11 @@
 #include "kernels/gemm/cpu/scratch.h"
 #include "kernels/gemm/cpu/shared.h"
 
-#define TILEKILN_DOTS (TILEKILN_QUADS && TILEKILN_PAIRS)
+#if TILEKILN_QUADS && TILEKILN_PAIRS && defined(__AVX512F__)
+#define TILEKILN_DOTS 1
+#else
+#define TILEKILN_DOTS 0
+#endif
 #if TILEKILN_DOTS
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {

@@ -89,12 +89,12 @@ template <class Compute, class Words, int R> TILEKILN_APART_VARIABLES void group
           TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) keep(x[j]);  // else read again for each row
         }
         TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
-          const vf y = broadcast_word(a[r] + 4 * (I + V));
+          const word y = load_word(a[r] + 4 * (I + V));
           TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) s[r][j] = Compute::multiply_add(s[r][j], x[j], y);
         }
       } else {
-        vf y[R];
-        TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) y[r] = broadcast_word(a[r] + 4 * (I + V));
+        word y[R];
+        TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) y[r] = load_word(a[r] + 4 * (I + V));
         TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) {
           const vf x = Words::template get<V>(from + j * kLanes);
           TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) s[r][j] = Compute::multiply_add(s[r][j], x, y[r]);
@@ -168,8 +168,9 @@ inline void start_stretches(int* starts, const matrix::Grouped& g, int m, const 
   const int* sum = g.a_sums + m * blocks + from[0] / matrix::kSummed;
   if (g.group == matrix::kSummed) {  // one a stretch
 #if TILEKILN_QUADS
-    static_assert(kPieces <= kLanes);
-    store_unaligned((float*)starts, times_int32(load_bytes(sum, count * i64(sizeof *sum)), -offset));
+    TILEKILN_UNROLL(4)
+    for (int i = 0; i < kPieces; i += kLanes)
+      store_unaligned((float*)(starts + i), times_int32(load_bytes(sum + i, (count - i) * i64(sizeof *sum)), -offset));
 #else
     for (int i = 0; i < count; ++i) starts[i] = -offset * sum[i];
 #endif
@@ -325,7 +326,7 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
           const int many = (rows - m + blocks - 1) / blocks;
           o.a = a + m * o.a_row, o.sums = sums + m * kPanel;
           o.a_scale = g.a_scale ? g.a_scale + (m0 + m) * g.a_scale_row : nullptr;
-          if (s.offset != 0) {
+          if constexpr (W == 4) {
             if (n == u.n0) {
               for (int r = 0; r < many; ++r)
                 start_stretches(x.group_starts + (m + r) * kPieces, g, m0 + m + r, from, count, s.offset);
@@ -350,11 +351,13 @@ void groups_unit(const matrix::Grouped& g, const matrix::Unit& u, void* scratch)
   const bool int4 = g.weights == matrix::Weights::int4;
   if (g.a_dtype == matrix::Dtype::int8) {
 #if TILEKILN_QUADS
+    constexpr int kExcessOfInt4 = 8 - kQuadZero;
     if (int4 && u.m1 - u.m0 >= kUnpackedRows)
-      return run_groups<ComputeInt8>({nullptr, 1, unpack_int4_int8, kWhole, 8, 8}, g, u, x);
-    if (int4) return run_groups<ComputeInt8, Int4Panels>({nullptr, 1, nullptr, kWhole, 8, 8}, g, u, x);
-    if (u.m1 - u.m0 >= kUnpackedRows) return run_groups<ComputeInt8>({nullptr, 1, nullptr, kWhole, 4, 128}, g, u, x);
-    return run_groups<ComputeInt8, Int8Panels>({nullptr, 1, nullptr, kWhole, 4, 128}, g, u, x);
+      return run_groups<ComputeInt8>({nullptr, 1, unpack_int4_int8, kWhole, 8, kExcessOfInt4}, g, u, x);
+    if (int4) return run_groups<ComputeInt8, Int4Panels>({nullptr, 1, nullptr, kWhole, 8, kExcessOfInt4}, g, u, x);
+    if (kPanel == matrix::kPanelLanes && u.m1 - u.m0 >= kUnpackedRows)
+      return run_groups<ComputeInt8>({nullptr, 1, nullptr, kWhole, 4, kExcess}, g, u, x);
+    return run_groups<ComputeInt8, Int8Panels>({nullptr, 1, nullptr, kWhole, 4, kExcess}, g, u, x);
 #else
     const GroupStages of_int4 = {copy_rows_int16, 1, unpack_int4_int16, kWhole, 8, 0};
     const GroupStages of_int8 = {copy_rows_int16, 1, unpack_int8_int16, kWhole, 4, 0};

@@ -137,7 +137,8 @@ template <class T> void copy_rows_bf16(void* to, i64 to_row, const void* from, i
   for (int i = 0; i < rows; ++i) {
     const T* p = (const T*)from + i * stride;
     bf16* q = (bf16*)((char*)to + i * to_row);
-    for (i64 k = 0; k < elements; k += 32) store_halves(q + k, load_halves(p + k, at_most(elements - k, 32)));
+    constexpr int kStep = 2 * kLanes;
+    for (i64 k = 0; k < elements; k += kStep) store_halves(q + k, load_halves(p + k, at_most(elements - k, kStep)));
   }
 }
 struct MakeBf16 {
@@ -164,7 +165,7 @@ template <bool Flip> TILEKILN_INLINE vf quad_bytes(const int8* p, i64 n) {
   return Flip ? flip_signs(x) : x;
 }
 template <bool Flip> void pack_lanes_int8(float* to, const void* from, i64 stride, int lanes, i64 elements) {
-  static_assert(kPanel == 64);
+  static_assert(kPanel == 4 * kLanes);
   const int8* p = (const int8*)from;
   for (i64 k = 0; k < elements; k += 4, p += 4 * stride, to += kPanel) {
     vf rows[4];
@@ -179,7 +180,7 @@ inline void copy_rows_int8(void* to, i64 to_row, const void* from, i64 stride, i
   for (int i = 0; i < rows; ++i) {
     const int8* p = (const int8*)from + i * stride;
     char* q = (char*)to + i * to_row;
-    for (i64 k = 0; k < elements; k += 64) store((float*)(q + k), load_bytes(p + k, elements - k));
+    for (i64 k = 0; k < elements; k += 4 * kLanes) store((float*)(q + k), load_bytes(p + k, elements - k));
   }
 }
 struct MakeInt8 {

@@ -70,21 +70,23 @@ struct GemmScratch {
 template <class T> TILEKILN_INLINE T least(T a, T b) { return a < b ? a : b; }
 
 #if TILEKILN_QUADS
-// starts[i] = -128 sum of row m0 + i, modulo 2^32
+constexpr int kExcess = 128 - kQuadZero;  // of an unsigned byte of a panel, in products
+// starts[i] = -kExcess times the sum of row m0 + i, modulo 2^32
 TILEKILN_ONE_COPY inline void start_rows(int* starts, const matrix::Problem& p, int m0, int m1) {
   const int8* a = (const int8*)p.a;
   if (!p.a_columns) {
     for (int m = m0; m < m1; m += kLanes) {
       alignas(64) int totals[kLanes];
       store((float*)totals, byte_totals(a + m * p.lda, p.lda, m1 - m, p.k));
-      for (int i = 0; i < least(m1 - m, kLanes); ++i) starts[m - m0 + i] = int(-128u * uint32_t(totals[i]));
+      for (int i = 0; i < least(m1 - m, kLanes); ++i)
+        starts[m - m0 + i] = int(-uint32_t(kExcess) * uint32_t(totals[i]));
     }
     return;
   }
   __builtin_memset(starts, 0, (m1 - m0) * sizeof *starts);
   for (i64 k = 0; k < p.k; ++k) {
     const int8* row = a + k * p.lda + m0;
-    for (int i = 0; i < m1 - m0; ++i) starts[i] = int(uint32_t(starts[i]) - 128u * uint32_t(int(row[i])));
+    for (int i = 0; i < m1 - m0; ++i) starts[i] = int(uint32_t(starts[i]) - uint32_t(kExcess) * uint32_t(int(row[i])));
   }
 }
 // Those of rows m0 to m1, which are made where they are not known.

@@ -36,7 +36,7 @@ template <class Compute> void tall_product(const Operands& o, int rows) {
       TILEKILN_UNROLL(2) for (int v = 0; v < 2; ++v) {
         const vf x = load_unaligned(b + w * kPanel + (j + v) * kLanes);
         TILEKILN_UNROLL(2)
-        for (int i = 0; i < kRest; ++i) s[i][v] = Compute::multiply_add(s[i][v], x, broadcast_word(a_rest[i] + 4 * w));
+        for (int i = 0; i < kRest; ++i) s[i][v] = Compute::multiply_add(s[i][v], x, load_word(a_rest[i] + 4 * w));
       }
     });
     TILEKILN_UNROLL(2) for (int i = 0; i < kRest; ++i) {
@@ -53,7 +53,7 @@ template <class Compute> void tall_product(const Operands& o, int rows) {
         x[j] = load_unaligned(from + j * kLanes);
       }
       TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
-        const vf y = broadcast_word((r < 3 ? a0 : a1) + r % 3 * row);
+        const word y = load_word((r < 3 ? a0 : a1) + r % 3 * row);
         TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
       }
     }

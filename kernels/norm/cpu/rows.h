@@ -113,7 +113,7 @@ template <Norm kNorm, class From> TILEKILN_INLINE float near_centre(const From& 
 template <Norm kNorm, bool kStore, class From>
 TILEKILN_INLINE bool moments_of_pairs(const From& from, int columns, bf16* stored, Moments& of) {
   Sums sum, squares;
-  const vf ones = words({_mm512_set1_epi16(0x3f80)});
+  const vf ones = pairs_of_ones();
   twos<2 * kSums>(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
     const vh v = from.halves(j, left);
     const auto half = [i](Sums& sums)

@@ -12,8 +12,8 @@ template <class T, int R, int N> struct ValueSums {
     u64 next = fetch.first;
     for (; key < end; ++key, next += fetch.step) {
       const char* const row = v[key] + offset;
-      vf x[R];
-      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[r] = broadcast(p[r * kMostKeys + key]);
+      word x[R];
+      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[r] = load_word(p[r * kMostKeys + key]);
       TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) {
         vf a, b;
         fetch_lines<2 * kLanes* int(sizeof(T))>(next + i * 2 * kLanes * sizeof(T), into);
@@ -38,8 +38,8 @@ template <class T, int R, int N> struct ValuePairSums {
       constexpr int kBytes = N * 2 * kLanes * int(sizeof(T));
       fetch_lines<kBytes>(next, into);
       if constexpr (Both) fetch_lines<kBytes>(next + fetch.step, into);
-      vf x[R];
-      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[r] = broadcast_word((const bf16*)(p + r * kMostKeys) + key);
+      word x[R];
+      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[r] = load_word((const bf16*)(p + r * kMostKeys) + key);
       TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) {
         vf low, high;
         interleave_lanes(load_halves(one + i * 2 * kLanes), Both ? load_halves(two + i * 2 * kLanes) : zero_halves(),

@@ -34,6 +34,9 @@ TILEKILN_INLINE vf broadcast(float x) { return {_mm256_set1_ps(x)}; }
 TILEKILN_INLINE vf broadcast_word(const void* p) {
   return {_mm256_set1_ps(*(const unaligned_float*)p)};
 }  // any 32 bits
+using word = vf;
+TILEKILN_INLINE word load_word(const void* p) { return broadcast_word(p); }
+TILEKILN_INLINE word load_word(const float& x) { return broadcast(x); }
 TILEKILN_INLINE vf zero() { return {_mm256_setzero_ps()}; }
 TILEKILN_INLINE vf iota() { return {_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7)}; }
 

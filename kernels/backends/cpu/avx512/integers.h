@@ -20,6 +20,7 @@ TILEKILN_INLINE vf dot_int16(vf sum, vf a, vf b) {
 #else
 
 #define TILEKILN_QUADS 1
+constexpr int kQuadZero = 0;  // what products take off the unsigned bytes
 TILEKILN_INLINE vf add_int32(vf a, vf b) {
   return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), _mm512_castps_si512(b.v)))};
 }

@@ -34,6 +34,8 @@ TILEKILN_INLINE vh interleaved(vh a) {
 
 TILEKILN_INLINE vf words(vh a) { return {_mm512_castsi512_ps(a.v)}; }
 
+TILEKILN_INLINE vf pairs_of_ones() { return words({_mm512_set1_epi16(0x3f80)}); }
+
 // A word per lane: (even, odd), each rounded to nearest even.
 TILEKILN_INLINE vf pair(vf even, vf odd) { return words(interleaved(both(even, odd))); }
 

@@ -38,6 +38,9 @@ TILEKILN_INLINE vf broadcast_word(const void* p) {  // any 32 bits
   __builtin_memcpy(&x, p, sizeof x);
   return broadcast(x);
 }
+using word = vf;
+TILEKILN_INLINE word load_word(const void* p) { return broadcast_word(p); }
+TILEKILN_INLINE word load_word(const float& x) { return broadcast(x); }
 TILEKILN_INLINE vf zero() { return {float4{0, 0, 0, 0}}; }
 TILEKILN_INLINE vf iota() { return {float4{0, 1, 2, 3}}; }
 
