@@ -98,6 +98,8 @@ TABLE = {
     "redis-server": Tool(_program, "apt install redis-server"),
     **{name: Tool(_program, f"apt install {name}") for name in ("ccache", "make", "pkg-config")},
     **{name: Tool(_program, "apt install g++") for name in ("cc", "g++")},
+    "aarch64-linux-gnu-g++": Tool(_program, "apt install g++-aarch64-linux-gnu"),
+    "qemu-aarch64-static": Tool(_program, "apt install qemu-user-static"),
 }
 OF_LLVM = [name for name in TABLE if name.endswith(f"-{LLVM}") and "++" not in name]
 MARKS = {"torch": ["torch"], "transformers": ["torch", "transformers"], "jax": ["jax"]}

@@ -168,9 +168,10 @@ class TargetTable:
         self.index, self.order, self.engines, self.backend = target.index, target.order, engines, target.backend
         self.asked_by_backend = target.backend_.machine is not machines.MACHINES["cpuid"]
         self.levels = any(feature in cpu.LEVELS for feature in target.cpuid)
-        self.cpuid = _supports(target.cpuid)
-        self.features = _supports(cpu.features(target.cpuid))
+        self.cpuid = _supports(target.arch, target.cpuid)
+        self.features = _supports(target.arch, cpu.features(target.cpuid))
 
 
-def _supports(features: Sequence[str]) -> str:
-    return " && ".join(f'__builtin_cpu_supports("{feature}")' for feature in features) or "true"
+def _supports(arch: str, features: Sequence[str]) -> str:
+    asked = "aarch64::has_{}()" if arch == "aarch64" else '__builtin_cpu_supports("{}")'
+    return " && ".join(asked.format(feature) for feature in features) or "true"

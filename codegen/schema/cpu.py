@@ -1,4 +1,4 @@
-"""Features of this machine's CPU, in the words of __builtin_cpu_supports."""
+"""Features of this machine's CPU: of x86-64 in the words of __builtin_cpu_supports, of AArch64 in those of Linux."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ _CPUINFO = {
 }
 _CPUINFO_ONLY = {"x86-64-v3": ("abm", "f16c", "movbe", "xsave"), "x86-64-v4": ("abm", "f16c", "movbe", "xsave")}
 KNOWN = {*LEVELS, *LEVELS["x86-64-v4"], *_CPUINFO}
+# Those of AArch64, in the words of /proc/cpuinfo; kernels/backends/cpu/aarch64.h asks for each.
+KNOWN_OF_AARCH64 = {"asimddp", "asimdhp", "bf16", "i8mm"}
+
+
+def known(arch: str) -> set[str]:
+    """The features that a target of a machine may ask for."""
+    return KNOWN_OF_AARCH64 if arch == "aarch64" else KNOWN
 
 
 def features(cpuid: Iterable[str]) -> list[str]:
@@ -52,7 +59,7 @@ def _flags() -> frozenset[str]:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             for line in file:
-                if line.startswith("flags"):
+                if line.startswith(("flags", "Features")):
                     return frozenset(line.partition(":")[2].split())
     except FileNotFoundError:  # not Linux: only targets that need no feature are known to run
         pass

@@ -23,8 +23,9 @@ def _check_cpuid(target: Target) -> None:
     if target.backend_.host and not target.isa:
         raise target.document.error((), f"'isa' is missing here: a target of backend {target.backend} needs one")
     for index, feature in enumerate(target.cpuid):
-        if feature not in cpu.KNOWN:
-            near = nearest(feature, cpu.KNOWN, 3) or sorted(cpu.KNOWN)
+        known = cpu.known(target.arch)
+        if feature not in known:
+            near = nearest(feature, known, 3) or sorted(known)
             raise target.document.error(("cpuid", index), f"no CPU feature '{feature}'; nearest: {', '.join(near)}")
 
 

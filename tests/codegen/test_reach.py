@@ -39,7 +39,7 @@ def test_an_instance_that_another_always_beats_is_named(copy: Copy) -> None:
     assert failures[0].startswith(
         "receipt fp32_min: fmha_fwd on cpu-generic: qlanes 64x32 is never chosen (dtype=fp32 "
     )
-    assert len(failures) == 4  # a target each
+    assert len(failures) == 6  # a CPU target each, of any machine
 
 
 def test_sizes_that_no_algorithm_takes_are_named(copy: Copy) -> None:

@@ -16,6 +16,8 @@
 TILEKILN_WEAK tilekiln_cpu_avx512bf16_fmha_bwd_dq_dk_dv_qlanes;
 TILEKILN_WEAK tilekiln_cpu_avx512_fmha_bwd_dq_dk_dv_qlanes;
 TILEKILN_WEAK tilekiln_cpu_avx2_fmha_bwd_dq_dk_dv_qlanes;
+TILEKILN_WEAK tilekiln_cpu_neonbf16_fmha_bwd_dq_dk_dv_qlanes;
+TILEKILN_WEAK tilekiln_cpu_neon_fmha_bwd_dq_dk_dv_qlanes;
 TILEKILN_WEAK tilekiln_cpu_generic_fmha_bwd_dq_dk_dv_qlanes;
 
 namespace tilekiln::test {
@@ -186,9 +188,12 @@ int test(const Target<fmha::BwdEngine>& target, Dtype dtype, Steps steps) {
 
 int main(int argc, char** argv) {
   using namespace tilekiln::test;
-  return test_engines(
-      argc, argv,
-      targets(&tilekiln_cpu_avx512bf16_fmha_bwd_dq_dk_dv_qlanes, &tilekiln_cpu_avx512_fmha_bwd_dq_dk_dv_qlanes,
-              &tilekiln_cpu_avx2_fmha_bwd_dq_dk_dv_qlanes, &tilekiln_cpu_generic_fmha_bwd_dq_dk_dv_qlanes),
-      dtype_names, test);
+  const std::vector<Target<tilekiln::fmha::BwdEngine>> targets = {
+      {"cpu_avx512bf16", &tilekiln_cpu_avx512bf16_fmha_bwd_dq_dk_dv_qlanes},
+      {"cpu_avx512", &tilekiln_cpu_avx512_fmha_bwd_dq_dk_dv_qlanes},
+      {"cpu_avx2", &tilekiln_cpu_avx2_fmha_bwd_dq_dk_dv_qlanes},
+      {"cpu_neonbf16", &tilekiln_cpu_neonbf16_fmha_bwd_dq_dk_dv_qlanes},
+      {"cpu_neon", &tilekiln_cpu_neon_fmha_bwd_dq_dk_dv_qlanes},
+      {"cpu_generic", &tilekiln_cpu_generic_fmha_bwd_dq_dk_dv_qlanes}};
+  return test_engines(argc, argv, targets, dtype_names, test);
 }

@@ -15,11 +15,14 @@
 
 #include "guarded.h"
 #include "kernels/attention/kv_engine.h"
+#include "runs.h"
 
 #define TILEKILN_WEAK extern "C" __attribute__((weak)) const tilekiln::fmha::KvEngine
 TILEKILN_WEAK tilekiln_cpu_avx512bf16_fmha_fwd_splitkv_qlanes, tilekiln_cpu_avx512bf16_fmha_fwd_splitkv_dlanes;
 TILEKILN_WEAK tilekiln_cpu_avx512_fmha_fwd_splitkv_qlanes, tilekiln_cpu_avx512_fmha_fwd_splitkv_dlanes;
 TILEKILN_WEAK tilekiln_cpu_avx2_fmha_fwd_splitkv_qlanes, tilekiln_cpu_avx2_fmha_fwd_splitkv_dlanes;
+TILEKILN_WEAK tilekiln_cpu_neonbf16_fmha_fwd_splitkv_qlanes, tilekiln_cpu_neonbf16_fmha_fwd_splitkv_dlanes;
+TILEKILN_WEAK tilekiln_cpu_neon_fmha_fwd_splitkv_qlanes, tilekiln_cpu_neon_fmha_fwd_splitkv_dlanes;
 TILEKILN_WEAK tilekiln_cpu_generic_fmha_fwd_splitkv_qlanes, tilekiln_cpu_generic_fmha_fwd_splitkv_dlanes;
 
 namespace tilekiln::test {
@@ -251,33 +254,22 @@ int test(const char* target, const fmha::KvEngine& qlanes, const fmha::KvEngine&
 struct Target {
   const char* name;
   const fmha::KvEngine *qlanes, *dlanes;
-  bool supported;
 };
 
-std::vector<Target> targets() {
-#if defined(__x86_64__)
-  const bool v4 = __builtin_cpu_supports("x86-64-v4"), v3 = __builtin_cpu_supports("x86-64-v3");
-  const bool bf16 = v4 && __builtin_cpu_supports("avx512bf16");
-#else
-  const bool v4 = false, v3 = false, bf16 = false;
-#endif
-  return {
-      {"cpu_avx512bf16", &tilekiln_cpu_avx512bf16_fmha_fwd_splitkv_qlanes,
-       &tilekiln_cpu_avx512bf16_fmha_fwd_splitkv_dlanes, bf16},
-      {"cpu_avx512", &tilekiln_cpu_avx512_fmha_fwd_splitkv_qlanes, &tilekiln_cpu_avx512_fmha_fwd_splitkv_dlanes, v4},
-      {"cpu_avx2", &tilekiln_cpu_avx2_fmha_fwd_splitkv_qlanes, &tilekiln_cpu_avx2_fmha_fwd_splitkv_dlanes, v3},
-      {"cpu_generic", &tilekiln_cpu_generic_fmha_fwd_splitkv_qlanes, &tilekiln_cpu_generic_fmha_fwd_splitkv_dlanes,
-       true}};
-}
+// Engines of targets that may be linked in.
+#define TILEKILN_OF(target) \
+  {"cpu_" #target, &tilekiln_cpu_##target##_fmha_fwd_splitkv_qlanes, &tilekiln_cpu_##target##_fmha_fwd_splitkv_dlanes}
+const Target kTargets[] = {TILEKILN_OF(avx512bf16), TILEKILN_OF(avx512), TILEKILN_OF(avx2),
+                           TILEKILN_OF(neonbf16),   TILEKILN_OF(neon),   TILEKILN_OF(generic)};
 
 }  // namespace
 }  // namespace tilekiln::test
 
 int main(int argc, char** argv) {
   int failures = 0, tested = 0;
-  for (const auto& target : tilekiln::test::targets()) {
+  for (const auto& target : tilekiln::test::kTargets) {
     const bool asked = argc < 2 || std::strcmp(argv[1], "any") == 0 || std::strcmp(argv[1], target.name) == 0;
-    if (target.qlanes == nullptr || target.dlanes == nullptr || !target.supported || !asked) continue;
+    if (target.qlanes == nullptr || target.dlanes == nullptr || !tilekiln::test::runs(target.name) || !asked) continue;
     ++tested;
     failures += tilekiln::test::test(target.name, *target.qlanes, *target.dlanes);
   }

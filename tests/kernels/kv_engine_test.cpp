@@ -13,12 +13,15 @@
 #include <vector>
 
 #include "kv_case.h"
+#include "runs.h"
 #include "steps.h"
 
 #define TILEKILN_WEAK extern "C" __attribute__((weak)) const tilekiln::fmha::KvEngine
 TILEKILN_WEAK tilekiln_cpu_avx512bf16_fmha_fwd_splitkv_qlanes, tilekiln_cpu_avx512bf16_fmha_fwd_splitkv_dlanes;
 TILEKILN_WEAK tilekiln_cpu_avx512_fmha_fwd_splitkv_qlanes, tilekiln_cpu_avx512_fmha_fwd_splitkv_dlanes;
 TILEKILN_WEAK tilekiln_cpu_avx2_fmha_fwd_splitkv_qlanes, tilekiln_cpu_avx2_fmha_fwd_splitkv_dlanes;
+TILEKILN_WEAK tilekiln_cpu_neonbf16_fmha_fwd_splitkv_qlanes, tilekiln_cpu_neonbf16_fmha_fwd_splitkv_dlanes;
+TILEKILN_WEAK tilekiln_cpu_neon_fmha_fwd_splitkv_qlanes, tilekiln_cpu_neon_fmha_fwd_splitkv_dlanes;
 TILEKILN_WEAK tilekiln_cpu_generic_fmha_fwd_splitkv_qlanes, tilekiln_cpu_generic_fmha_fwd_splitkv_dlanes;
 
 namespace tilekiln::test {
@@ -226,24 +229,13 @@ void randoms(int vec, Pipeline pipeline, const Visit& visit) {
 struct Target {
   const char* name;
   const fmha::KvEngine *qlanes, *dlanes;
-  bool supported;
 };
 
-std::vector<Target> targets() {
-#if defined(__x86_64__)
-  const bool v4 = __builtin_cpu_supports("x86-64-v4"), v3 = __builtin_cpu_supports("x86-64-v3");
-  const bool bf16 = v4 && __builtin_cpu_supports("avx512bf16");
-#else
-  const bool v4 = false, v3 = false, bf16 = false;
-#endif
-  return {
-      {"cpu_avx512bf16", &tilekiln_cpu_avx512bf16_fmha_fwd_splitkv_qlanes,
-       &tilekiln_cpu_avx512bf16_fmha_fwd_splitkv_dlanes, bf16},
-      {"cpu_avx512", &tilekiln_cpu_avx512_fmha_fwd_splitkv_qlanes, &tilekiln_cpu_avx512_fmha_fwd_splitkv_dlanes, v4},
-      {"cpu_avx2", &tilekiln_cpu_avx2_fmha_fwd_splitkv_qlanes, &tilekiln_cpu_avx2_fmha_fwd_splitkv_dlanes, v3},
-      {"cpu_generic", &tilekiln_cpu_generic_fmha_fwd_splitkv_qlanes, &tilekiln_cpu_generic_fmha_fwd_splitkv_dlanes,
-       true}};
-}
+// Engines of targets that may be linked in.
+#define TILEKILN_OF(target) \
+  {"cpu_" #target, &tilekiln_cpu_##target##_fmha_fwd_splitkv_qlanes, &tilekiln_cpu_##target##_fmha_fwd_splitkv_dlanes}
+const Target kTargets[] = {TILEKILN_OF(avx512bf16), TILEKILN_OF(avx512), TILEKILN_OF(avx2),
+                           TILEKILN_OF(neonbf16),   TILEKILN_OF(neon),   TILEKILN_OF(generic)};
 
 // Returns the number of failures.
 int test(const Target& target, Pipeline pipeline, KvDtype dtype, Steps steps) {
@@ -287,9 +279,9 @@ int main(int argc, char** argv) {
   using namespace tilekiln::test;
   const Steps steps = steps_of(argc, argv, 7);
   int failures = 0, tested = 0;
-  for (const Target& target : targets()) {
+  for (const Target& target : kTargets) {
     const bool asked = argc < 2 || std::strcmp(argv[1], "any") == 0 || std::strcmp(argv[1], target.name) == 0;
-    if (target.qlanes == nullptr || target.dlanes == nullptr || !target.supported || !asked) continue;
+    if (target.qlanes == nullptr || target.dlanes == nullptr || !runs(target.name) || !asked) continue;
     for (int i = 0; i < tilekiln::fmha::kKvDtypes; ++i) {
       const KvDtype dtype{static_cast<unsigned char>(i)};
       if (argc > 2 && std::strcmp(argv[2], name_of(dtype)) != 0) continue;

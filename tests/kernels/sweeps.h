@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention_case.h"
+#include "runs.h"
 #include "steps.h"
 
 namespace tilekiln::test {
@@ -148,23 +149,7 @@ template <class Case> void dropouts(const Visitor<Case>& visit) {
 template <class Engine> struct Target {
   const char* name;
   const Engine* engine;
-  bool supported;
 };
-
-template <class Engine>
-std::vector<Target<Engine>> targets(const Engine* avx512bf16, const Engine* avx512, const Engine* avx2,
-                                    const Engine* generic) {
-#if defined(__x86_64__)
-  const bool v4 = __builtin_cpu_supports("x86-64-v4"), v3 = __builtin_cpu_supports("x86-64-v3");
-  const bool bf16 = v4 && __builtin_cpu_supports("avx512bf16");
-#else
-  const bool v4 = false, v3 = false, bf16 = false;
-#endif
-  return {{"cpu_avx512bf16", avx512bf16, bf16},
-          {"cpu_avx512", avx512, v4},
-          {"cpu_avx2", avx2, v3},
-          {"cpu_generic", generic, true}};
-}
 
 // test(target, dtype, steps) for all that the command line asks for: returns the number of failures.
 template <class Engine>
@@ -174,7 +159,7 @@ int test_engines(int argc, char** argv, const std::vector<Target<Engine>>& targe
   int failures = 0, tested = 0;
   for (const Target<Engine>& target : targets) {
     const bool asked = argc < 2 || std::strcmp(argv[1], "any") == 0 || std::strcmp(argv[1], target.name) == 0;
-    if (target.engine == nullptr || !target.supported || !asked) continue;
+    if (target.engine == nullptr || !runs(target.name) || !asked) continue;
     for (size_t dtype = 0; dtype < dtypes.size(); ++dtype) {
       if (argc > 2 && std::strcmp(argv[2], dtypes[dtype]) != 0) continue;
       ++tested;

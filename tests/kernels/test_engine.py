@@ -61,6 +61,11 @@ def test_kv_engines(build_program: Callable[..., Path], sweep: list[str], target
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_gemm_engine(build_program: Callable[..., Path], target: str) -> None:
+    run(build_program("gemm_engine_test", "gemm_default", targets="all"), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_append(build_program: Callable[..., Path], target: str) -> None:
     run(build_program("kv_append_test", KV_RECEIPT, targets="all"), target)
 

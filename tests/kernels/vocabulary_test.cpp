@@ -10,6 +10,7 @@
 #include "guarded.h"
 #include "kernels/attention/cpu/dropout.h"
 #include "kernels/attention/cpu/score.h"
+#include "kernels/backends/cpu/aarch64.h"
 #include "kernels/backends/cpu/exp2.h"
 #include "kernels/backends/cpu/load.h"
 
@@ -191,33 +192,35 @@ void random_blocks() {
 
 #if TILEKILN_PAIRS
 void pairs() {
+  constexpr int kHalves = 2 * kLanes;  // a register
   bool exact = true, partial = true;
-  for (int first = 0; first < 256; first += 32) {
-    fp8 x[32];
-    alignas(64) bf16 got[32];
-    for (int i = 0; i < 32; ++i) x[i].bits = uint8_t(first + i);
-    store_halves(got, load_halves(x, 32));
-    for (int i = 0; i < 32; ++i) exact &= same(core::widen(got[i]), core::widen(x[i]));
+  for (int first = 0; first < 256; first += kHalves) {
+    fp8 x[kHalves];
+    alignas(64) bf16 got[kHalves];
+    for (int i = 0; i < kHalves; ++i) x[i].bits = uint8_t(first + i);
+    store_halves(got, load_halves(x, kHalves));
+    for (int i = 0; i < kHalves; ++i) exact &= same(core::widen(got[i]), core::widen(x[i]));
   }
   CHECK(exact);
-  for (int n = 1; n <= 32; ++n) {
+  for (int n = 1; n <= kHalves; ++n) {
     test::Guarded row(test::Kind::bf16, size_t(n));
     for (int i = 0; i < n; ++i) row.set(size_t(i), float(i + 1));
-    alignas(64) bf16 got[32];
+    alignas(64) bf16 got[kHalves];
     store_halves(got, load_halves(static_cast<const bf16*>(row.data()), n));
-    for (int i = 0; i < 32; ++i) partial &= core::widen(got[i]) == (i < n ? float(i + 1) : 0.f);
+    for (int i = 0; i < kHalves; ++i) partial &= core::widen(got[i]) == (i < n ? float(i + 1) : 0.f);
   }
   CHECK(partial);
 
-  alignas(64) bf16 word[64];
-  alignas(64) bf16 even[32], odd[32];
-  for (int i = 0; i < 32; ++i) {
+  alignas(64) bf16 word[2 * kHalves];
+  alignas(64) bf16 even[kHalves], odd[kHalves];
+  for (int i = 0; i < kHalves; ++i) {
     core::narrow(float(i), even[i]);
     core::narrow(float(100 + i), odd[i]);
   }
-  interleave(word, load_halves(even, 32), load_halves(odd, 32));
+  interleave(word, load_halves(even, kHalves), load_halves(odd, kHalves));
   bool interleaved = true;
-  for (int i = 0; i < 32; ++i) interleaved &= word[2 * i].bits == even[i].bits && word[2 * i + 1].bits == odd[i].bits;
+  for (int i = 0; i < kHalves; ++i)
+    interleaved &= word[2 * i].bits == even[i].bits && word[2 * i + 1].bits == odd[i].bits;
   CHECK(interleaved);
 
   // (i, 2) . (3, 5) + 1
@@ -256,6 +259,10 @@ bool supported() {
   return __builtin_cpu_supports("x86-64-v4");
 #elif defined(__AVX2__)
   return __builtin_cpu_supports("x86-64-v3");
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  return aarch64::has_asimddp() && aarch64::has_asimdhp() && aarch64::has_bf16() && aarch64::has_i8mm();
+#elif defined(__ARM_FEATURE_DOTPROD)
+  return aarch64::has_asimddp() && aarch64::has_asimdhp();
 #else
   return true;
 #endif

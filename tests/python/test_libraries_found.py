@@ -154,7 +154,7 @@ def test_an_isa_that_leaves_nothing_gives_the_sentence_of_the_library(load, tmp_
     library = load("flash", where=WHERE)
     copied = copy(library, tmp_path)
     look = "tk.library.PLACES = (tk.library._from_path,)"
-    for isa in ("AVX512", "avx1024", "generic"):
+    for isa in ("AVX512", "avx1024", "neon", "generic"):
         done = subprocess.run(
             [sys.executable, "-c", SAY.replace("tilekiln as tk", f"tilekiln as tk, tilekiln.library; {look}")],
             env={**os.environ, "TILEKILN_ISA": isa, "TILEKILN_PATH": str(tmp_path)},

@@ -25,6 +25,14 @@
 #include "kernels/backends/cpu/avx2/random.h"
 #include "kernels/backends/cpu/avx2/twos.h"
 #include "kernels/backends/cpu/avx2/vector.h"
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD) && defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+#include "kernels/backends/cpu/neon/convert.h"
+#include "kernels/backends/cpu/neon/horizontal.h"
+#include "kernels/backends/cpu/neon/integers.h"
+#include "kernels/backends/cpu/neon/pairs.h"
+#include "kernels/backends/cpu/neon/random.h"
+#include "kernels/backends/cpu/neon/twos.h"
+#include "kernels/backends/cpu/neon/vector.h"
 #else
 #include "kernels/backends/cpu/generic/convert.h"
 #include "kernels/backends/cpu/generic/horizontal.h"

@@ -6,7 +6,7 @@
 #include "kernels/gemm/cpu/turned.h"
 
 // fp16 is widened by one instruction.
-#if defined(__AVX512F__) || defined(__F16C__)
+#if defined(__AVX512F__) || defined(__F16C__) || defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
 #define TILEKILN_STORED_FP16 1
 #else
 #define TILEKILN_STORED_FP16 0

@@ -1,0 +1,201 @@
+// Products of every dtype by each gemm engine linked in that this machine can run, against a float64 reference: layouts, odd sizes,
+// more words than a block of k holds, weights in groups of int8 and int4.
+//
+//   gemm_engine_test [TARGET]
+// Exit code 77: the target asked for is not linked in, or this machine cannot run it.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "kernels/backends/numbers.h"
+#include "kernels/gemm/engine.h"
+#include "runs.h"
+
+#define TILEKILN_WEAK extern "C" __attribute__((weak)) const tilekiln::matrix::Engine
+TILEKILN_WEAK tilekiln_cpu_avx512bf16_gemm_panels;
+TILEKILN_WEAK tilekiln_cpu_avx512_gemm_panels;
+TILEKILN_WEAK tilekiln_cpu_avx2_gemm_panels;
+TILEKILN_WEAK tilekiln_cpu_neonbf16_gemm_panels;
+TILEKILN_WEAK tilekiln_cpu_neon_gemm_panels;
+TILEKILN_WEAK tilekiln_cpu_generic_gemm_panels;
+
+namespace tilekiln::test {
+namespace {
+
+using namespace matrix;
+
+struct Target {
+  const char* name;
+  const Engine* engine;
+};
+const Target kTargets[] = {{"cpu_avx512bf16", &tilekiln_cpu_avx512bf16_gemm_panels},
+                           {"cpu_avx512", &tilekiln_cpu_avx512_gemm_panels},
+                           {"cpu_avx2", &tilekiln_cpu_avx2_gemm_panels},
+                           {"cpu_neonbf16", &tilekiln_cpu_neonbf16_gemm_panels},
+                           {"cpu_neon", &tilekiln_cpu_neon_gemm_panels},
+                           {"cpu_generic", &tilekiln_cpu_generic_gemm_panels}};
+
+unsigned state = 1;
+int drawn(int below) { return int((state = state * 1664525u + 1013904223u) >> 8) % below; }
+
+int element_bytes(Dtype dtype) {
+  const int bytes[] = {4, 2, 2, 1, 1, 1};
+  return bytes[int(dtype)];
+}
+// Writes the number nearest to x and returns what is written.
+double put(void* to, Dtype dtype, size_t at, float x) {
+  const auto as = [&](auto* typed) {
+    core::narrow(x, typed[at]);
+    return double(core::widen(typed[at]));
+  };
+  switch (dtype) {
+    case Dtype::fp32: return static_cast<float*>(to)[at] = x;
+    case Dtype::fp16: return as(static_cast<core::fp16*>(to));
+    case Dtype::bf16: return as(static_cast<core::bf16*>(to));
+    case Dtype::int8: return static_cast<signed char*>(to)[at] = static_cast<signed char>(std::lrint(x));
+    case Dtype::fp8: return as(static_cast<core::fp8*>(to));
+    default: return as(static_cast<core::bf8*>(to));
+  }
+}
+
+struct Matrix {
+  std::vector<char> bytes;
+  std::vector<double> values;  // as they are stored
+  Matrix(Dtype dtype, size_t count) : bytes(count * size_t(element_bytes(dtype)) + 64), values(count) {
+    const bool whole = dtype == Dtype::int8;
+    for (size_t i = 0; i < count; ++i)
+      values[i] = put(bytes.data(), dtype, i, whole ? float(drawn(256) - 128) : float(drawn(2001) - 1000) / 1000);
+  }
+};
+
+// Forgets the earlier calls of a thread.
+void begin_call(void* scratch) { std::memset(scratch, 0, 64); }
+
+constexpr float kUntouched = -12345.f;
+int failures, checks;
+
+void check(bool right, const char* target, const char* what, int dtype, const Problem& p, double error) {
+  ++checks;
+  if (right) return;
+  ++failures;
+  std::printf("FAIL %s %s dtype %d: m %d n %d k %d, columns of a %d of b %d: error %.2e\n", target, what, dtype, p.m,
+              p.n, p.k, p.a_columns, p.b_columns, error);
+}
+
+void products(const Target& target, void* scratch) {
+  const int sizes[][3] = {{1, 1, 1},   {1, 70, 33},  {3, 17, 5},    {6, 64, 64},    {7, 65, 66},
+                          {18, 40, 9}, {32, 130, 7}, {65, 129, 31}, {13, 20, 2100}, {250, 66, 1300}};
+  for (int d = 0; d < kDtypes; ++d) {
+    for (const auto& [m, n, k] : sizes) {
+      for (int layout = 0; layout < 4; ++layout) {
+        if (m * k > 100000 && layout != d % 4) continue;  // one layout of the largest
+        Problem p = {};
+        p.dtype = Dtype(d), p.out_dtype = p.dtype == Dtype::int8 ? OutDtype::int32 : OutDtype::fp32;
+        p.m = m, p.n = n, p.k = k, p.a_columns = layout & 1, p.b_columns = layout & 2, p.alpha = 1;
+        const Matrix a(p.dtype, size_t(m) * k), b(p.dtype, size_t(k) * n);
+        p.a = a.bytes.data(), p.b = b.bytes.data();
+        p.lda = p.a_columns ? m : k, p.ldb = p.b_columns ? k : n, p.out_row = n + 3;
+        std::vector<float> out(size_t(m) * size_t(n + 3), kUntouched);
+        p.out = out.data();
+        begin_call(scratch);
+        target.engine->run[d](p, {0, m, 0, n}, scratch);
+        double worst = 0;
+        bool inside = true;
+        for (int i = 0; i < m; ++i) {
+          for (int j = 0; j < n + 3; ++j) {
+            const float got = out[size_t(i) * size_t(n + 3) + size_t(j)];
+            if (j >= n) {
+              inside &= got == kUntouched;
+              continue;
+            }
+            double sum = 0, size = 1e-30;
+            for (int l = 0; l < k; ++l) {
+              const double x = a.values[size_t(p.a_columns ? l * m + i : i * k + l)],
+                           y = b.values[size_t(p.b_columns ? j * k + l : l * n + j)];
+              sum += x * y, size += std::abs(x * y);
+            }
+            int integer;
+            std::memcpy(&integer, &got, sizeof integer);
+            const double found = p.dtype == Dtype::int8 ? integer : double(got);
+            worst = std::max(worst, std::abs(found - sum) / size);
+          }
+        }
+        check(worst <= (p.dtype == Dtype::int8 ? 0 : 3e-6), target.name, "product", d, p, worst);
+        check(inside, target.name, "columns that are not out", d, p, 0);
+      }
+    }
+  }
+}
+
+// int8 rows by weights of int8 or int4 in groups of 32 or 64, packed as kernels/gemm/cpu/unpack.h says.
+void groups(const Target& target, void* scratch) {
+  for (const Weights weights : {Weights::int8, Weights::int4}) {
+    for (const int group : {32, 64}) {
+      for (const int m : {1, 5, 16, 40}) {
+        const int n = 2 * kPanelLanes, k = 448, panels = 2, groups_ = k / group,
+                  step = weights == Weights::int4 ? 8 : 4;
+        std::vector<int> w(size_t(n) * k);
+        std::vector<unsigned char> packed(size_t(panels) * size_t(k / step) * 4 * kPanelLanes);
+        for (int j = 0; j < n; ++j) {
+          for (int l = 0; l < k; ++l) {
+            const int value = w[size_t(j) * k + size_t(l)] = step == 8 ? drawn(16) - 8 : drawn(256) - 128;
+            const size_t word =
+                (size_t(j / kPanelLanes) * size_t(k / step) + size_t(l / step)) * kPanelLanes + size_t(j % kPanelLanes);
+            unsigned char& byte = packed[4 * word + size_t(l % 4)];
+            if (step == 4) byte = static_cast<unsigned char>(value + 128);
+            if (step == 8) byte = static_cast<unsigned char>(byte | (value + 8) << (l % 8 < 4 ? 0 : 4));
+          }
+        }
+        const Matrix a(Dtype::int8, size_t(m) * k);
+        std::vector<float> scale(size_t(panels) * size_t(groups_) * kPanelLanes), out(size_t(m) * n);
+        for (float& one : scale) one = float(1 + drawn(100)) / 100;
+        std::vector<int> sums(size_t(m) * k / kSummed);
+        for (size_t i = 0; i < size_t(m) * k; ++i) sums[i / kSummed] += int(a.values[i]);
+        Grouped g = {};
+        g.product.m = m, g.product.n = n, g.product.k = k, g.product.alpha = 1;
+        g.product.a = a.bytes.data(), g.product.lda = k, g.product.b = packed.data(), g.product.out = out.data();
+        g.product.out_row = n, g.a_dtype = Dtype::int8, g.weights = weights, g.group = group;
+        g.b_scale = scale.data(), g.a_sums = sums.data();
+        begin_call(scratch);
+        target.engine->groups(g, {0, m, 0, n}, scratch);
+        double worst = 0;
+        for (int i = 0; i < m; ++i) {
+          for (int j = 0; j < n; ++j) {
+            double sum = 0, size = 1e-30;
+            for (int l = 0; l < k; ++l) {
+              const size_t at = (size_t(j / kPanelLanes) * size_t(groups_) + size_t(l / group)) * kPanelLanes;
+              const double x = a.values[size_t(i) * k + size_t(l)] * w[size_t(j) * k + size_t(l)] *
+                               double(scale[at + size_t(j % kPanelLanes)]);
+              sum += x, size += std::abs(x);
+            }
+            worst = std::max(worst, std::abs(double(out[size_t(i) * n + size_t(j)]) - sum) / size);
+          }
+        }
+        check(worst <= 1e-6, target.name, step == 8 ? "groups of int4" : "groups of int8", 3, g.product, worst);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tilekiln::test
+
+int main(int argc, char** argv) {
+  using namespace tilekiln::test;
+  for (const Target& target : kTargets) {
+    const bool asked = argc < 2 || std::strcmp(argv[1], target.name) == 0;
+    if (target.engine == nullptr || !runs(target.name) || !asked) continue;
+    void* const scratch = std::aligned_alloc(64, (target.engine->scratch_bytes + 63) / 64 * 64);
+    products(target, scratch);
+    groups(target, scratch);
+    std::free(scratch);
+    std::printf("%s: %d checks, %d failed\n", target.name, checks, failures);
+  }
+  if (checks == 0) {
+    std::printf("no engine %s here\n", argc > 1 ? argv[1] : "");
+    return 77;
+  }
+  return failures != 0;
+}

@@ -1,0 +1,25 @@
+// Whether this machine runs the engines of a target, by the target's word.
+#pragma once
+
+#include <cstring>
+
+#include "kernels/backends/cpu/aarch64.h"
+
+namespace tilekiln::test {
+
+inline bool runs(const char* target) {
+  const auto is = [target](const char* name) { return std::strcmp(target, name) == 0; };
+#if defined(__x86_64__)
+  const bool v4 = __builtin_cpu_supports("x86-64-v4");
+  if (is("cpu_avx512bf16")) return v4 && __builtin_cpu_supports("avx512bf16");
+  if (is("cpu_avx512")) return v4;
+  if (is("cpu_avx2")) return __builtin_cpu_supports("x86-64-v3");
+#elif defined(__aarch64__)
+  const bool neon = aarch64::has_asimddp() && aarch64::has_asimdhp();
+  if (is("cpu_neonbf16")) return neon && aarch64::has_bf16() && aarch64::has_i8mm();
+  if (is("cpu_neon")) return neon;
+#endif
+  return is("cpu_generic");
+}
+
+}  // namespace tilekiln::test

@@ -1,0 +1,83 @@
+"""The engines of AArch64, cross built and run by an emulator: as a processor with everything, or of ARMv8.2."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT, Scons
+from tests.programs import need
+
+CXX, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64-static"
+TARGETS = ("cpu-neon", "cpu-neonbf16")
+PLACE = "build/neon+neonbf16-release"
+CASES = {"fwd_engine_test": "fp32_min", "bwd_engine_test": "fp32_min", "kv_engine_test": "fp8"}
+MISSING = 77  # exit code: the machine cannot run that target
+
+
+def built(scons: Scons, receipt: str, *programs: str) -> None:
+    need(CXX, EMULATOR)
+    scons(
+        f"receipt={receipt}", f"target={','.join(TARGETS)}", f"cxx={CXX}", *(f"{PLACE}/bin/{one}" for one in programs)
+    )
+
+
+def emulated(cpu: str, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [EMULATOR, "-L", "/usr/aarch64-linux-gnu", "-cpu", cpu, f"{PLACE}/bin/{program}", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def passes(cpu: str, program: str, *arguments: str) -> None:
+    said = emulated(cpu, program, *arguments)
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_vocabulary(scons: Scons) -> None:
+    """On a Neoverse N1 that of ARMv8.2 runs, and nothing newer is used; the other knows that it cannot."""
+    built(scons, "fp32_min", *(f"{target}/vocabulary_test" for target in TARGETS))
+    for target in TARGETS:
+        passes("max", f"{target}/vocabulary_test")
+    passes("neoverse-n1", "cpu-neon/vocabulary_test")
+    assert emulated("neoverse-n1", "cpu-neonbf16/vocabulary_test").returncode == MISSING
+
+
+def test_gemm(scons: Scons) -> None:
+    built(scons, "gemm_default", "gemm_engine_test")
+    passes("max", "gemm_engine_test", "cpu_neonbf16")
+    passes("neoverse-n1", "gemm_engine_test", "cpu_neon")
+    assert emulated("neoverse-n1", "gemm_engine_test", "cpu_neonbf16").returncode == MISSING
+
+
+@pytest.mark.parametrize("program", CASES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_attention(scons: Scons, request: pytest.FixtureRequest, target: str, program: str) -> None:
+    """A 29th of the cases, of one dtype a day; with --full all."""
+    built(scons, CASES[program], program)
+    cpu, word, full = (
+        "neoverse-n1" if target == "cpu-neon" else "max",
+        target.replace("-", "_"),
+        request.config.option.full,
+    )
+    seed = request.config.option.sample_seed
+    for dtype in ["fp32", "fp16", "bf16"] if full else [("fp32", "bf16")[seed % 2]]:
+        passes(cpu, program, word, dtype, *([] if full else ["few", str(seed)]))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the compilers are those of an x86-64 machine")
+def test_a_target_of_another_machine_is_refused() -> None:
+    """By compilers that cannot make it: asked for by its name, or as native, which is this machine's."""
+    need(CXX, "g++")
+    natives = {"cpu-avx512bf16", "cpu-avx512", "cpu-avx2"}
+    for target, cxx, named, here, there in (
+        ("cpu-neon", "g++", {"cpu-neon"}, "x86_64", "aarch64"),
+        ("native", CXX, natives, "aarch64", "x86_64"),
+    ):
+        command = [sys.executable, "-m", "SCons", "-Q", "receipt=fp32_min", f"target={target}", f"cxx={cxx}"]
+        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert said.returncode == 2
+        refused = f"is of {there} machines, and {cxx} compiles for {here}. Name a compiler for {there} in cxx="
+        assert any(f"target={name} {refused}" in said.stderr for name in named)
+        assert f"or targets of {here} in target=: cpu-generic, " in said.stderr
