@@ -91,7 +91,7 @@ TABLE = {
     **{f"{name}-{LLVM}": Tool(_program, f"apt install clang-{LLVM}") for name in ("clang", "clang++")},
     **{
         f"llvm-{name}-{LLVM}": Tool(_program, f"apt install llvm-{LLVM}")
-        for name in ("mc", "objcopy", "objdump", "readelf")
+        for name in ("mc", "mca", "objcopy", "objdump", "readelf")
     },
     f"ld.lld-{LLVM}": Tool(_program, f"apt install lld-{LLVM}"),
     **{name: Tool(_program, "apt install distcc") for name in ("distcc", "distccd")},

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import ROOT, Scons
 from tests.programs import need
+from tools import ports
 
 CXX, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64-static"
 TARGETS = ("cpu-neon", "cpu-neonbf16")
@@ -64,6 +65,27 @@ def test_attention(scons: Scons, request: pytest.FixtureRequest, target: str, pr
     seed = request.config.option.sample_seed
     for dtype in ["fp32", "fp16", "bf16"] if full else [("fp32", "bf16")[seed % 2]]:
         passes(cpu, program, word, dtype, *([] if full else ["few", str(seed)]))
+
+
+def test_main_loops_multiply_in_nearly_every_cycle(scons: Scons) -> None:
+    """By models of the cores, where the memory answers at once. Of SDOT some cycles are those that flip signs."""
+    need(ports.OBJDUMP, ports.MCA)
+    built(scons, "gemm_default", "gemm_engine_test")
+    built(scons, "fp32_min", "fwd_engine_test")
+    loops = ports.of_build(ROOT / PLACE)
+    assert {(loop.target, loop.function) for loop in loops} == {
+        (target, f"{function}<Compute{of}>")
+        for target in TARGETS
+        for function, formats in {"run_unit": ("Fp32", "Bf16", "Int8"), "full_block": ("Fp32", "Bf16")}.items()
+        for of in formats
+        if (target, of) != ("cpu-neon", "Bf16")
+    }
+    for loop in loops:
+        flips = (loop.target, loop.function) == ("cpu-neon", "run_unit<ComputeInt8>")
+        for core, of in ports.CORES.items():
+            least = (0.9 if of.ports == 4 else 0.79) - 0.15 * flips
+            share = loop.share(core, of.width)
+            assert share >= least, (core, share, *loop)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the compilers are those of an x86-64 machine")
