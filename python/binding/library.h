@@ -43,8 +43,14 @@ static PyObject* library_error(const Library* self, tilekiln_status status) {
   return NULL;
 }
 
-/* The loader ends the process at a file that is shorter than its header says, such as half a copy: says what is wrong, or null. What
- * cannot be opened or is no ELF file is left to the loader, which can say so. */
+extern const ElfW(Ehdr) __ehdr_start __attribute__((visibility("hidden"))); /* of this extension, by the linker */
+
+static const char* machine_name(int machine) {
+  return machine == EM_X86_64 ? "x86-64" : machine == EM_AARCH64 ? "AArch64" : "another kind";
+}
+
+/* The loader ends the process at a file that is shorter than its header says, such as half a copy, and finds no file where one is
+ * for another kind of machine: says what is wrong, or null. What cannot be opened or is no ELF file is left to it. */
 static PyObject* library_damage(const char* path) {
   ElfW(Ehdr) head;
   struct stat status;
@@ -67,7 +73,10 @@ static PyObject* library_damage(const char* path) {
         if (part.p_offset + part.p_filesz > wanted) wanted = part.p_offset + part.p_filesz;
       }
     }
-    if (length < wanted)
+    if (length >= sizeof(head) && head.e_machine != __ehdr_start.e_machine)
+      damage = PyUnicode_FromFormat("the file is for machines of %s, and this process is of %s; build it for this one",
+                                    machine_name(head.e_machine), machine_name(__ehdr_start.e_machine));
+    else if (length < wanted)
       damage = PyUnicode_FromFormat("the file is damaged: it has %llu bytes, must have %llu; build or copy it again",
                                     (unsigned long long)length, (unsigned long long)wanted);
   }

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -119,6 +120,22 @@ def test_a_manifest_without_a_number_is_none_the_worse(flash, place):
     (place / "libtilekiln_mine.json").write_text(json.dumps({"receipt": {"name": "mine", "number": None}}))
     assert tk.load(2).receipt == "flash"
     assert tk.info()["left_out"] == []
+
+
+def test_a_library_for_another_kind_of_machine_says_so(flash, place):
+    """As a cross build leaves it in the tree; the loader says "No such file or directory" of it."""
+    good = copy(flash, place)
+    foreign = bytearray(good.read_bytes())
+    x86, aarch64 = (62, "x86-64"), (183, "AArch64")
+    here, other = (x86, aarch64) if foreign[18] == x86[0] else (aarch64, x86)
+    foreign[18] = other[0]
+    bad = place / "libtilekiln_bad.so"
+    bad.write_bytes(foreign)
+    said = f"{bad}: the file is for machines of {other[1]}, and this process is of {here[1]}; build it for this one"
+    with pytest.raises(ImportError, match=re.escape(said)):
+        tk.Library(bad)
+    with pytest.warns(RuntimeWarning, match=f"left out: .*{re.escape(said)}"):
+        assert [library.path for library in tk.libraries()] == [str(good)]
 
 
 def test_a_truncated_library_is_refused_before_the_loader_ends_the_process(flash, place):
