@@ -88,7 +88,7 @@ def _is_compiler(path: str) -> bool:
 
 
 def _look(status: os.stat_result) -> str:
-    """Facts that change with a file's content: its time of change, too, which nothing sets back as copies do the other."""
+    """Facts that change with a file's content: its time of change, too, which no copy sets back like the other."""
     return f"{status.st_mtime_ns} {status.st_ctime_ns} {status.st_size} {status.st_ino}"
 
 
