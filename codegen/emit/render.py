@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -22,6 +22,7 @@ from codegen.schema import axes as axes_module
 from codegen.schema import tuned
 from codegen.schema.axes import CODES, INTEGERS, Axis, Family
 from codegen.schema.errors import CodegenError
+from codegen.schema.operators import Operator
 from codegen.schema.targets import check_buildable
 from codegen.schema.tree import Tree
 
@@ -35,6 +36,25 @@ def _c_type(axis: Axis) -> str:
 
 def _camel(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _asked(every: Iterable[Operator], family: Family) -> dict[str, list[str]]:
+    """By axis and code the arguments that ask for a value, as literals of C++, where their names are not the axis's."""
+    found: dict[str, list[str]] = {}
+    for operator in every:
+        if operator.file.stages[operator.main] != family.name:
+            continue
+        for name, said in operator.file.signature.items():
+            axis = family.axis_of[name]
+            by_value = {"yes": said} if isinstance(said, str) and axis.kind == axes_module.BOOLEAN else said
+            if isinstance(by_value, str):
+                continue
+            by = [by_value.get(value) for value in axis.values]
+            words = [[one] if isinstance(one, str) else one if isinstance(one, list) else [] for one in by]
+            other = [[] if {*listed} <= {name, "host", "form"} else listed for listed in words]
+            if any(other):
+                found[name] = [c_string(" or ".join(listed)) if listed else "nullptr" for listed in other]
+    return found
 
 
 def _enumerator(value: str) -> str:
@@ -343,7 +363,8 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         for path, family in family_headers.items():
             if path not in contents:
                 plain = [axis for axis in family.axes if axis.kind != axes_module.INTEGER]
-                add(path, renderer.text("runtime/key.h.jinja", family=family, plain=plain))
+                asked = _asked(plan.tree.operators.values(), family)
+                add(path, renderer.text("runtime/key.h.jinja", family=family, plain=plain, asked=asked))
         for name, operator in plan.tree.operators.items():
             if operator.outside:  # those of the tree are committed
                 operator_headers.append(add(f"include/{header.path(operator)}", header.text(operator).encode()))

@@ -206,6 +206,8 @@ int differences(Text* text, const Dispatcher& dispatcher, const Query& query, co
       add_value(*text, axis, have);
       text->add(" (problem: ");
       add_value(*text, axis, want);
+      const char* const asked = axis.asked == nullptr ? nullptr : axis.asked[want];
+      if (asked != nullptr) text->add(", by %s", asked);
       text->add(")");
     }
     ++count;

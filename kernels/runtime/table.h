@@ -22,6 +22,7 @@ struct Axis {                    // one signature axis, in listing order
   bool equal;                    // an integer: a problem has exactly its value; else at most that
   const char* const* values;     // kind 1: the names, by code. kind 0 and 2: null
   const char* const* words;      // of instance names, by code; of an integer what stands before and after its value
+  const char* const* asked = nullptr;  // by code the arguments that ask for a value, where their names say it better; may be null
 };
 // axis in a set: `allowed` has bit c set for code c (booleans: bit 0 no, bit 1 yes); integers list their values instead.
 struct Condition {

@@ -233,7 +233,7 @@ def test_no_kernel_text(load):
     )
     assert lines[1] == (
         f"  nearest: fmha_fwd_fp32_d64x64_batch_nmask_nbias_lse_ndropout_nsoftcap_{tail} "
-        "differs in dropout=no (problem: yes)"
+        "differs in dropout=no (problem: yes, by dropout_p)"
     )
     assert lines[-1].startswith("  this builds it: scons receipt=flash ")
     assert "dtype=fp32 hdim_q=64 hdim_v=64" in lines[-1]
@@ -300,8 +300,8 @@ def test_attention_picks_from_all_libraries(load, monkeypatch):
         "no kernel in any library (fp8, fp32, flash) for fmha_fwd dtype=fp32 hdim_q=64 hdim_v=64 "
     )
     assert [reason.partition("differs in ")[2] or reason for reason in reasons] == [
-        "skip_min_seqlen_q=no (problem: yes)",
-        "skip_min_seqlen_q=no (problem: yes)",
+        "skip_min_seqlen_q=no (problem: yes, by min_seqlen_q)",
+        "skip_min_seqlen_q=no (problem: yes, by min_seqlen_q)",
         "  without this dtype: fp8",
         "  no receipt lists it: add it to one in receipts/ and build that",
     ]

@@ -62,6 +62,13 @@ def test_a_narrowed_library_names_its_own_receipt(build_library: Callable[..., P
     assert "this builds it: scons receipt=fp32_min where='dtype=fp32 hdim_q=128 hdim_v=128 mode=batch " in text
 
 
+def test_the_argument_that_asks_is_named(minimal: tk.Library) -> None:
+    """By its own name where that of the axis is another, and only there."""
+    assert "mask=none (problem: window, by causal or window)" in missing(minimal, np.float32, 64, causal=True)
+    assert "dropout=no (problem: yes, by dropout_p)" in missing(minimal, np.float32, 64, dropout_p=0.5)
+    assert "softcap=no (problem: yes)" in missing(minimal, np.float32, 64, softcap=1.0)
+
+
 def test_a_rule_is_told(minimal: tk.Library) -> None:
     text = missing(minimal, np.float32, 64, softcap=1.0, bias=np.ones((1, 1, 5, 5), np.float32))
     assert text.endswith(
