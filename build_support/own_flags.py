@@ -13,6 +13,9 @@ import shlex
 
 from .options import UsageError
 
+# Variables of the environment, by the options that take their flags.
+COMPILED = ("CPPFLAGS", "CXXFLAGS")
+LINKED = ("LDFLAGS",)
 # Patterns of whole flags.
 _CXX = (
     r"-g\S*", r"-O(?!fast)\S*", r"-W(?!l,|a,|p,)\S*", r"-w", r"-pipe", r"-m64",
@@ -60,13 +63,8 @@ def words(option: str, text: str) -> tuple[str, ...]:
 
 def not_taken(given: dict[str, str]) -> str:
     """A sentence on flags of the environment where the options do not name them; "" where there is nothing to say."""
-    options = {"cxxflags": ("CPPFLAGS", "CXXFLAGS"), "ldflags": ("LDFLAGS",)}
-    left = [
-        (option, name)
-        for option, names in options.items()
-        for name in names
-        if os.environ.get(name, "").strip() and not given[option]
-    ]
+    left = [("cxxflags", name) for name in COMPILED if os.environ.get(name, "").strip() and not given["cxxflags"]]
+    left += [("ldflags", name) for name in LINKED if os.environ.get(name, "").strip() and not given["ldflags"]]
     if not left:
         return ""
     say = " ".join(

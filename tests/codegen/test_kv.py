@@ -8,6 +8,7 @@ import pathlib
 import pytest
 from hypothesis import given, settings
 
+from codegen.cli import help_pages
 from codegen.emit.render import generate
 from codegen.plan.plan import Instance, Plan, resolve
 from codegen.schema.errors import CodegenError
@@ -250,7 +251,7 @@ def test_a_target_with_32_bit_offsets_has_twins_where_a_tile_spans_pages(limited
     assert "kv_load" in table
     assert listing.csv([both]).splitlines()[0].endswith(",target,pipeline,tile,kv_load")
     assert listing.csv([both]).splitlines()[1].endswith(",cpu-avx2,qlanes,64x64,")
-    assert "| 128x128 large | 0 | `page_size=1,16` |" in docs.pages(limited)["targets.md"]
+    assert "| 128x128 large | 0 | `page_size=1,16` |" in docs.pages(limited, help_pages())["targets.md"]
 
 
 def test_a_cpu_limits_nothing() -> None:
