@@ -1,1 +1,1 @@
-"""flash_attn.ops.triton: upstream's names of rotary embedding and cross entropy, without Triton."""
+"""flash_attn.ops.triton: upstream's names of rotary embedding, norms and cross entropy, without Triton."""

@@ -1,0 +1,153 @@
+"""flash_attn.ops.triton.layer_norm: layer and RMS normalisation behind dropout and a residual, without Triton.
+
+Of tensors on the CPU of fp32, fp16 or bf16, differentiable. Errors are those of `Library.layernorm2d` and
+`Library.rmsnorm2d`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...._faces import FaceArgumentError
+from ....torch import norms
+from .._dropout_add import _as, _dropped, _sum, in_widest
+
+__all__ = ["RMSNorm", "layer_norm_fn", "rms_norm_fn"]
+
+
+def _layer(x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
+    return norms.layer_norm(x, weight, bias, epsilon)
+
+
+def _rms(x: Tensor, weight: Tensor, _: Tensor | None, epsilon: float) -> Tensor:
+    return norms.rms_norm(x, weight, epsilon)
+
+
+def _normed(
+    total: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, centered: bool, rms: bool, to: torch.dtype
+) -> Tensor:
+    if centered:
+        weight = weight.float() + 1
+    if not rms:
+        return in_widest(_layer, total, weight, bias, epsilon, to)
+    if bias is None:
+        return in_widest(_rms, total, weight, None, epsilon, to)
+    return _as(in_widest(_rms, total.float(), weight, None, epsilon, torch.float32) + bias, to)
+
+
+def _placed(name: str, made: Tensor, place: Tensor | None) -> Tensor:
+    """A result, or the tensor of the caller's that it is written to."""
+    if place is None:
+        return made
+    if place.shape != made.shape:
+        raise FaceArgumentError(f"{name}: shape was {tuple(place.shape)}, must be {tuple(made.shape)}, that of x")
+    return place.copy_(made)
+
+
+def layer_norm_fn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    x1: Tensor | None = None,
+    weight1: Tensor | None = None,
+    bias1: Tensor | None = None,
+    eps: float = 1e-6,
+    dropout_p: float = 0.0,
+    rowscale: Tensor | None = None,
+    prenorm: bool = False,
+    residual_in_fp32: bool = False,
+    zero_centered_weight: bool = False,
+    is_rms_norm: bool = False,
+    return_dropout_mask: bool = False,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    residual_out: Tensor | None = None,
+) -> Any:
+    """The norm of dropout(x rowscale) + dropout(x1) + residual, and of the same sum with weight1 and bias1.
+
+    x, x1, residual (..., columns), weight, bias, weight1, bias1 (columns), rowscale (...), which has no x1 beside it,
+    of any of fp32, fp16 and bf16. The sum has the dtype of residual; without one x's, or fp32 with residual_in_fp32;
+    before it is rounded to that everything is computed in fp32. Norms have out_dtype, else x's dtype.
+    zero_centered_weight: by 1 + weight. is_rms_norm: x / sqrt(mean(x^2) + eps) weight + bias.
+    Results: the norm, that with weight1 if there is one, with prenorm the sum, with return_dropout_mask what dropout
+    keeps of x and of x1, bool, None where nothing is dropped; a tuple if there are several.
+    out, residual_out: where to write the norm and the sum, of their shape.
+    """
+    if rowscale is not None and x1 is not None:
+        raise FaceArgumentError("rowscale: was given, must be absent beside x1: scale x before")
+    scale = None if rowscale is None else rowscale.reshape(x.shape[:-1])[..., None]
+    dropped = [_dropped(one, dropout_p, by) for one, by in ((x, scale), (x1, None)) if one is not None]
+    to = residual.dtype if residual is not None else torch.float32 if residual_in_fp32 else x.dtype
+    total = _sum(tuple(one for one, _ in dropped), residual, to)
+    of_out = x.dtype if out_dtype is None else out_dtype
+    made = [_placed("out", _normed(total, weight, bias, eps, zero_centered_weight, is_rms_norm, of_out), out)]
+    if weight1 is not None:
+        made.append(_normed(total, weight1, bias1, eps, zero_centered_weight, is_rms_norm, of_out))
+    written = _placed("residual_out", total, residual_out)
+    masks = [*(mask for _, mask in dropped), None][:2] if return_dropout_mask else []
+    results = (*made, *([written] if prenorm else []), *masks)
+    return results if len(results) > 1 else results[0]
+
+
+def rms_norm_fn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    x1: Tensor | None = None,
+    weight1: Tensor | None = None,
+    bias1: Tensor | None = None,
+    eps: float = 1e-6,
+    dropout_p: float = 0.0,
+    rowscale: Tensor | None = None,
+    prenorm: bool = False,
+    residual_in_fp32: bool = False,
+    zero_centered_weight: bool = False,
+    return_dropout_mask: bool = False,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    residual_out: Tensor | None = None,
+) -> Any:
+    """`layer_norm_fn` with is_rms_norm."""
+    return layer_norm_fn(
+        x, weight, bias, residual, x1, weight1, bias1, eps, dropout_p, rowscale, prenorm, residual_in_fp32,
+        zero_centered_weight, True, return_dropout_mask, out_dtype, out, residual_out,
+    )  # fmt: skip
+
+
+class RMSNorm(torch.nn.Module):
+    """rms_norm_fn with a weight (hidden_size); dropout while training."""
+
+    bias: None
+
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float = 1e-5,
+        dropout_p: float = 0.0,
+        zero_centered_weight: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.eps, self.zero_centered_weight = eps, zero_centered_weight
+        self.drop = torch.nn.Dropout(dropout_p) if dropout_p > 0.0 else None
+        self.weight = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
+        self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        torch.nn.init.constant_(self.weight, 0.0 if self.zero_centered_weight else 1.0)
+
+    def forward(
+        self, x: Tensor, residual: Tensor | None = None, prenorm: bool = False, residual_in_fp32: bool = False
+    ) -> Any:
+        dropout_p = self.drop.p if self.drop is not None and self.training else 0.0
+        return rms_norm_fn(
+            x, self.weight, self.bias, residual=residual, eps=self.eps, dropout_p=dropout_p, prenorm=prenorm,
+            residual_in_fp32=residual_in_fp32, zero_centered_weight=self.zero_centered_weight,
+        )  # fmt: skip
