@@ -539,7 +539,7 @@ __attribute__((noinline, cold)) static PyObject* run_recorded(const Operator* se
   int bad = !arrays || !keywords;
   for (Py_ssize_t i = 0; !bad && names && i < PyTuple_Size(names); ++i)
     bad = PyDict_SetItem(keywords, PyTuple_GetItem(names, i), values[positional + i]) < 0;
-  if (!bad) result = PyObject_CallMethod(facade, "recorded", "sOO", self->name, arrays, keywords);
+  if (!bad) result = PyObject_CallMethod(facade, "recorded", "sOOO", self->name, arrays, keywords, self->library);
   Py_XDECREF(arrays);
   Py_XDECREF(keywords);
   return result;

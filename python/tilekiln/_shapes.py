@@ -140,7 +140,7 @@ class Operator(_Record):
         made: dict[str, bool] = {}
         for one in self.results:
             flag = given.get(one.asked_by) if one.asked_by else True
-            wanted = given.get(one.unless_said) is not None if flag is None and one.unless_said else bool(flag)
+            wanted = given.get(one.unless_said) is not None if flag is None and one.unless_said else _there(flag)
             needs = made[one.needs] if one.needs in made else not one.needs or bool(_there(given.get(one.needs)))
             made[one.name] = wanted and needs
         return list(made.values())

@@ -42,6 +42,7 @@ def flash(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch) -> t
     return library
 
 
+Q = torch.randn(1, 9, 2, 16)
 CALLS: dict[str, Callable[[tk.Library], Function]] = {
     "attention": lambda _: lambda q: tk.attention(q, q, q, causal=True),
     "few queries": lambda _: lambda q: tk.attention(q[:, :1].contiguous(), q, q),
@@ -51,6 +52,11 @@ CALLS: dict[str, Callable[[tk.Library], Function]] = {
     "dropout": lambda lib: lambda q: lib.fmha_fwd(q, q, q, dropout_p=0.5, rng=(1, 2)),
     "split": lambda lib: lambda q: lib.fmha_fwd_splitkv(q, q, q),
     "by name": lambda lib: lambda q: lib.fmha_fwd(softmax_scale=0.5, v=q, q=q, k=q),
+    "a seed of 64 bits": lambda lib: lambda q: lib.fmha_fwd(q, q, q, dropout_p=0.5, rng=(2**64 - 3, 2**63)),
+    "an instance's number": lambda lib: (
+        lambda q: lib.fmha_fwd(q, q, q, return_lse=True, instance=lib.fmha_fwd_find(Q, Q, Q, return_lse=True))[0]
+    ),
+    "no instance": lambda lib: lambda q: lib.fmha_fwd(q, q, q, instance=-1),
     "one by name": lambda lib: lambda q: lib.fmha_fwd(q, q, v=q, causal=True),
 }
 
@@ -96,6 +102,35 @@ def test_torch_func(flash: tk.Library) -> None:
     leaf = q[0].clone().requires_grad_()
     tk.attention(leaf, leaf, leaf).sum().backward()
     torch.testing.assert_close(torch.func.grad(lambda q: flash.fmha_fwd(q, q, q).sum())(q[0]), leaf.grad)
+
+
+def test_a_result_that_is_asked_for_by_its_place(load: Callable[..., tk.Library]) -> None:
+    library = load("aiter")
+    q, bias = torch.randn(1, 8, 2, 128).bfloat16(), torch.randn(1, 2, 8, 8).bfloat16()
+    out, lse = library.fmha_fwd(q, q, q, bias=bias, return_lse=True)
+    want, got = torch.zeros_like(bias), torch.zeros_like(bias)
+    library.fmha_bwd(q, q, q, q, out, lse, bias=bias, dbias=want, deterministic=True)
+    with Seen() as seen:
+        library.fmha_bwd(q, q, q, q, out, lse, bias=bias, dbias=got, deterministic=True)
+    assert "tilekiln.fmha_bwd.default" in seen.names
+    assert want.any()
+    torch.testing.assert_close(got, want)
+
+
+def test_a_place_of_the_longest_sequence(flash: tk.Library) -> None:
+    """The operator makes random bytes for all rows of k, a caller's place has room for the keys of sequences."""
+    q, k = torch.randn(9, 2, 64).bfloat16(), torch.randn(8, 2, 64).bfloat16()
+    starts = {
+        name: torch.tensor([0, end], dtype=torch.int32)
+        for name, end in (("cu_seqlens_q", 9), ("cu_seqlens_k", 6), ("seqstart_q", 9), ("seqstart_k", 8))
+    }
+    bytes_ = [torch.zeros(2, 9, 6, dtype=torch.uint8) for _ in range(2)]
+    flash.fmha_fwd(q, k, k, **starts, dropout_p=0.3, rng=(1, 2), randval=bytes_[0])
+    with Seen() as seen:
+        flash.fmha_fwd(q, k, k, **starts, dropout_p=0.3, rng=(1, 2), randval=bytes_[1])
+    assert any(one.startswith("tilekiln.fmha_fwd") for one in seen.names)
+    assert bytes_[0].any()
+    assert torch.equal(*bytes_)
 
 
 def test_arguments_that_the_operator_lacks_are_named(flash: tk.Library) -> None:

@@ -302,7 +302,9 @@ def as_operator(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -
     arguments = dict(arguments)
     for argument, state in table.states.items():
         if arguments.get(argument) is not None:
-            arguments[state] = torch.tensor(arguments.pop(argument), dtype=torch.int64, device="cpu")
+            numbers = [int(one) for one in arguments.pop(argument)]  # of 64 bits without a sign, whose bits int64 has
+            signed = [one - 2**64 if 2**63 <= one < 2**64 else one for one in numbers]
+            arguments[state] = torch.tensor(signed, dtype=torch.int64, device="cpu")
     if name == "fmha_fwd" and _transformed():  # which has the derivative that torch.func.grad wants
         return_lse = arguments.pop("return_lse", False)
         q, k, v = arrays
@@ -318,10 +320,19 @@ def as_operator(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -
     made = []
     for one, wanted, result in zip(table.results, asked, _traced(name, arrays, arguments | asks), strict=True):
         place = places.get(one.name)
-        copied = result if place is None else place.copy_(result)
+        copied = result if place is None else _copied(place, result)
         if wanted:
             made.append(copied)
     return tuple(made) if len(made) > 1 else made[0] if made else None
+
+
+def _copied(place: Tensor, result: Tensor) -> Tensor:
+    """A result in a place of the caller's, which need not have room for rows behind the last sequence, or has more."""
+    if place.shape == result.shape:
+        return place.copy_(result)
+    both = tuple(slice(min(lengths)) for lengths in zip(place.shape, result.shape, strict=True))
+    place[both].copy_(result[both])
+    return place
 
 
 def _traced(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> tuple[Any, ...]:

@@ -58,7 +58,7 @@ def facade_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
         return arguments
     for state, name in _STATES.items():
         if state in arguments:
-            arguments[name] = tuple(arguments.pop(state).tolist())
+            arguments[name] = tuple(one % 2**64 for one in arguments.pop(state).tolist())
     for name, ((left, left_default), (right, right_default)) in _PAIRS.items():
         if left in arguments or right in arguments:
             arguments[name] = arguments.pop(left, left_default), arguments.pop(right, right_default)
