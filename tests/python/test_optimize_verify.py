@@ -243,3 +243,43 @@ def test_embeddings_are_resized_before() -> None:
     model.resize_token_embeddings(100)
     optimize(model)
     assert model(prompt())[0].shape[-1] == 100
+
+
+@torch.no_grad()
+def test_the_look_is_at_a_layer_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones; at all of them where a model computes with all alone."""
+    from tilekiln.torch.checked import Check
+
+    calls: list[int] = []
+
+    def counted(own: Any) -> Any:
+        def forward(*given: Any, **named: Any) -> Any:
+            calls.append(1)
+            return own(*given, **named)
+
+        return forward
+
+    for name, kinds in (("Llama", 1), ("Gemma2", 2)):
+        model = make(name, num_hidden_layers=6)
+        layers = list(model.model.layers)
+        for one in layers:
+            monkeypatch.setattr(one, "forward", counted(one.forward))
+        calls.clear()
+        check = Check.of(model)
+        assert isinstance(check, Check)
+        assert len(calls) == 2 * kinds  # tokens, and one more by the cache
+        assert check.why_not(model, True) == ""
+        assert len(calls) == 4 * kinds
+        assert list(model.model.layers) == layers
+    own = type(model.model).forward
+
+    def whole(self: Any, *given: Any, **named: Any) -> Any:
+        assert len(self.layers) == 6
+        return own(self, *given, **named)
+
+    monkeypatch.setattr(type(model.model), "forward", whole)
+    calls.clear()
+    check = Check.of(model)
+    assert isinstance(check, Check)
+    assert len(calls) == 2 * 6
+    assert check.why_not(model, True) == ""

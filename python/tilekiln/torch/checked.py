@@ -10,15 +10,20 @@ import torch
 from torch import Tensor
 
 TOKENS = 5
+PLAIN = (bool, int, float, str, type(None))
 OFF = {torch.float32: 2e-3, torch.float16: 3e-2, torch.bfloat16: 0.15}
 """By dtype, how far results may be apart: the norm of the difference over the norm. Layers add up their roundings."""
 
 
 class Check:
-    """The results of a model, to be compared with those that it gives later."""
+    """The results of a model, to be compared with those that it gives later.
 
-    def __init__(self, tokens: Tensor, results: list[Tensor]) -> None:
-        self._tokens, self._results = tokens, results
+    They are of as many layers as have one of each kind, where the model computes without the others: a whole pass reads
+    all weights, as packing them does.
+    """
+
+    def __init__(self, tokens: Tensor, results: list[Tensor], counts: dict[str, int]) -> None:
+        self._tokens, self._results, self._counts = tokens, results, counts
 
     @classmethod
     def of(cls, model: Any) -> Check | str:
@@ -36,15 +41,18 @@ class Check:
             return f"is on {device}"
         random = torch.Generator().manual_seed(0)
         tokens = torch.randint(vocabulary, (2, TOKENS + 1), generator=random, device="cpu")
+        with contextlib.suppress(Exception):  # of layers that need others
+            counts = _counts(model)
+            return cls(tokens, _results(model, tokens, counts), counts)
         try:
-            return cls(tokens, _results(model, tokens))
+            return cls(tokens, _results(model, tokens, {}), {})
         except Exception as error:  # what it cannot do as it is, it need not do later
             return f"raised {type(error).__name__} before: {next(iter(str(error).splitlines()), '')}"
 
     def why_not(self, model: Any, compare: bool) -> str:
         """The way in which a model is not what it was; "" where it is. compare: its numbers, too."""
         try:
-            now = _results(model, self._tokens)
+            now = _results(model, self._tokens, self._counts)
         except Exception as error:
             return f"the model raised {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         if len(now) != len(self._results):
@@ -60,14 +68,55 @@ class Check:
         return ""
 
 
-def _results(model: Any, tokens: Tensor) -> list[Tensor]:
-    with _apart(model), torch.no_grad():
+def _results(model: Any, tokens: Tensor, counts: dict[str, int]) -> list[Tensor]:
+    with _apart(model), _first_layers(model, counts), torch.no_grad():
         first = model(input_ids=tokens[:, :TOKENS])
         results = [first[0]]
         cache = getattr(first, "past_key_values", None)
         if cache is not None:
             results.append(model(input_ids=tokens[:, TOKENS:], past_key_values=cache)[0])
     return [one.detach().clone() for one in results]
+
+
+def _counts(model: torch.nn.Module) -> dict[str, int]:
+    """By name of each list of layers how many of the first ones have every kind of them."""
+    found = {}
+    for name, layers in model.named_modules():
+        if name.rpartition(".")[2] in ("layers", "layer", "h") and isinstance(layers, torch.nn.ModuleList):
+            kinds = [_kind(layer) for layer in layers]
+            found[name] = max((kinds.index(kind) + 1 for kind in kinds), default=0)
+    return found
+
+
+@contextlib.contextmanager
+def _first_layers(model: torch.nn.Module, counts: dict[str, int]) -> Iterator[None]:
+    """The model with so many of its layers, those that come first."""
+    lists = [(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], name) for name in counts]
+    whole = [(module, key, module._modules[key]) for module, key, _ in lists]
+    try:
+        for module, key, name in lists:
+            layers: Any = module._modules[key]
+            module._modules[key] = torch.nn.ModuleList(layers[: counts[name]])
+        yield
+    finally:
+        for module, key, layers in whole:
+            module._modules[key] = layers
+
+
+def _kind(layer: torch.nn.Module) -> tuple[Any, ...]:
+    """What tells a layer from others: its parts, their shapes, and its plain attributes, but its number."""
+    return tuple(
+        (
+            type(one).__name__,
+            *(tuple(parameter.shape) for parameter in one.parameters(recurse=False)),
+            *(
+                (key, value)
+                for key, value in sorted(vars(one).items())
+                if key != "layer_idx" and isinstance(value, PLAIN)
+            ),
+        )
+        for one in layer.modules()
+    )
 
 
 @contextlib.contextmanager
