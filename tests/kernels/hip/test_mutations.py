@@ -13,6 +13,7 @@ from tools.executor.amdgcn.code_object import CodeObject, FaultError, disassembl
 
 ARCHITECTURES = ("gfx942", "gfx1100", "gfx1201")  # MFMA, WMMA whose halves repeat, WMMA whose halves do not
 HEADER = forward.ROOT / "kernels" / "backends" / "hip" / "vocabulary.h"
+PROBLEM = forward.ROOT / "kernels" / "attention" / "hip" / "problem.h"
 
 # name: (text of the kernel or its vocabulary, what it becomes)
 MUTATIONS = {
@@ -89,7 +90,7 @@ def mutated(mutation: str, place):
     """A copy of the kernel's files with the mutation in one of them."""
     old, new = MUTATIONS[mutation]
     found = 0
-    for path in (HEADER, forward.SOURCE, forward.SOURCE.with_name("problem.h")):
+    for path in (HEADER, forward.SOURCE, PROBLEM):
         text = path.read_text()
         found += text.count(old)
         text = text.replace(old, new, 1)
