@@ -104,7 +104,7 @@ def _first_layers(model: torch.nn.Module, counts: dict[str, int]) -> Iterator[No
 
 
 def _kind(layer: torch.nn.Module) -> tuple[Any, ...]:
-    """What tells a layer from others: its parts, their shapes, and its plain attributes, but its number."""
+    """Facts that tell a layer from others: its parts, their shapes, and its plain attributes, but its number."""
     return tuple(
         (
             type(one).__name__,
