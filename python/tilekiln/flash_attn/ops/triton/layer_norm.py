@@ -12,18 +12,11 @@ import torch
 from torch import Tensor
 
 from ...._faces import FaceArgumentError
-from ....torch import norms
 from .._dropout_add import _as, _dropped, _sum, in_widest
+from ..layer_norm import _norm as _layer
+from ..rms_norm import _norm as _rms
 
 __all__ = ["RMSNorm", "layer_norm_fn", "rms_norm_fn"]
-
-
-def _layer(x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
-    return norms.layer_norm(x, weight, bias, epsilon)
-
-
-def _rms(x: Tensor, weight: Tensor, _: Tensor | None, epsilon: float) -> Tensor:
-    return norms.rms_norm(x, weight, epsilon)
 
 
 def _normed(
