@@ -28,22 +28,14 @@ def transforms() -> bool:
     return sys.modules["torch"]._C._functorch.peek_interpreter_stack() is not None
 
 
-def recorded(operator: str, arrays: tuple[Any, ...], arguments: dict[str, Any], library: Any = None) -> Any:
+def recorded(operator: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
     """A Library function's call while PyTorch traces this thread or a dispatch mode watches it: as PyTorch's operator.
 
-    The library is then the one that `tilekiln.attention` and its like would choose; a number of an instance is one of
-    `library`, and goes on as its name.
+    The library is then the one that `tilekiln.attention` and its like would choose.
     """
-    from ._tables import OPERATORS
     from .torch import calls
 
-    given = dict(arguments)
-    if type(given.get("instance")) is int:
-        number = given.pop("instance")
-        if number != -1:
-            given["instance"] = library.instance_name(number)
-    named = [name for name in OPERATORS[operator].arrays[len(arrays) :] if name in given]
-    return calls.as_operator(operator, (*arrays, *map(given.pop, named)), given)
+    return calls.as_operator(operator, arrays, arguments)
 
 
 def adopt(like: Any, made: Any) -> Any:

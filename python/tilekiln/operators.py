@@ -231,8 +231,11 @@ def _run(operator: str, arrays: tuple[Any, ...], arguments: Any, q: Any, v: Any,
         except ArgumentError as refusal:  # the same look on another device
             if not _of_another_device(refusal):
                 raise
-    if records(arrays):  # before libraries are asked, which can tell nothing of tensors without values
-        return recorded(operator, arrays, arguments)
+    if records(arrays):  # before libraries are asked for kernels, who can tell nothing of tensors without values
+        library = next((one for one in _at_hand() if operator in one.operators), None)
+        if library is None or not isinstance(arrays[0], sys.modules["torch"].Tensor):
+            return recorded(operator, arrays, arguments)
+        return getattr(library, operator)(*arrays, **arguments)  # which checks what it can, and has it recorded
     serve = getattr(_choose(operator, arrays, arguments), operator)
     if look is not None:
         _keep(look, serve)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -131,6 +132,37 @@ def test_a_place_of_the_longest_sequence(flash: tk.Library) -> None:
     assert any(one.startswith("tilekiln.fmha_fwd") for one in seen.names)
     assert bytes_[0].any()
     assert torch.equal(*bytes_)
+
+
+WRONG: dict[str, Callable[[Any, Any], object]] = {
+    "instance": lambda f, q: f(q, q, q, instance=10**9),
+    "below": lambda f, q: f(q, q, q, instance=-5),
+    "half": lambda f, q: f(q, q, q, instance=2.5),
+    "rng": lambda f, q: f(q, q, q, dropout_p=0.5, rng=5),
+    "seed": lambda f, q: f(q, q, q, dropout_p=0.5, rng=(2**64, 0)),
+    "sign": lambda f, q: f(q, q, q, dropout_p=0.5, rng=(-1, 0)),
+    "window": lambda f, q: f(q, q, q, window=3),
+    "missing": lambda f, q: f(q, q),
+    "twice": lambda f, q: f(q, q, q, q=q),
+    "many": lambda f, q: f(q, q, q, q),
+    "unknown": lambda f, q: f(q, q, q, nope=1),
+    "none": lambda f, q: f(q, None, q),
+    "small out": lambda f, q: f(q, q, q, out=q[:, 1:].clone()),
+    "small lse": lambda f, q: f(q, q, q, lse=torch.empty(1, 2, 8)),
+    "other dtype": lambda f, q: f(q, q.half(), q),
+    "leaf": lambda f, q: f(q, q, q, out=q.clone().requires_grad_()),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_refused_in_the_same_words(flash: tk.Library, name: str) -> None:
+    """As where nothing is recorded, and before anything is written."""
+    said = []
+    for mode in (contextlib.nullcontext(), Seen()):
+        with mode, pytest.raises((tk.ArgumentError, TypeError)) as error:
+            WRONG[name](flash.fmha_fwd, Q)
+        said.append((error.type, str(error.value)))
+    assert said[0] == said[1]
 
 
 def test_arguments_that_the_operator_lacks_are_named(flash: tk.Library) -> None:

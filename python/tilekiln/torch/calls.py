@@ -302,8 +302,8 @@ def as_operator(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -
     arguments = dict(arguments)
     for argument, state in table.states.items():
         if arguments.get(argument) is not None:
-            numbers = [int(one) for one in arguments.pop(argument)]  # of 64 bits without a sign, whose bits int64 has
-            signed = [one - 2**64 if 2**63 <= one < 2**64 else one for one in numbers]
+            numbers = map(int, arguments.pop(argument))  # of 64 bits without a sign, whose bits int64 has
+            signed = [one - 2**64 if one >= 2**63 else one for one in numbers]
             arguments[state] = torch.tensor(signed, dtype=torch.int64, device="cpu")
     if name == "fmha_fwd" and _transformed():  # which has the derivative that torch.func.grad wants
         return_lse = arguments.pop("return_lse", False)
