@@ -133,7 +133,15 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
     programs = values["compiledb"] == "yes" or any(t in PROGRAMS or t.startswith("build/") for t in goals)
     return Request(
         receipts=receipts(values),
-        variant=variant(chosen, everything, values["mode"], values["where"], len(host), values["variant"]),
+        variant=variant(
+            chosen,
+            everything,
+            values["mode"],
+            values["where"],
+            len(host),
+            values["variant"],
+            tools.machine if tools.cross else "",
+        ),
         toolchain=tools,
         launcher=launchers.words(values["launcher"]),
         verbose=values["verbose"] == "yes",

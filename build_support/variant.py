@@ -20,15 +20,17 @@ class Variant:
     where: str = ""
     every: bool = False
     named: str = ""  # the folder, whatever is built there: objects that many plans share are made once
+    machine: str = ""  # another kind of machine, for which a cross compiler makes code
 
     @property
     def name(self) -> str:
+        mode = f"{self.machine}-{self.mode}" if self.machine else self.mode
         if self.named:
-            return f"{self.named}-{self.mode}"
+            return f"{self.named}-{mode}"
         short = "all" if self.every else "+".join(target.removeprefix("cpu-") for target in self.targets)
         # Blanks between the conditions mean nothing, so they make no other variant.
         where = " ".join(self.where.split())
-        return f"{short}-{self.mode}" + (f"-{hashlib.sha256(where.encode()).hexdigest()[:8]}" if where else "")
+        return f"{short}-{mode}" + (f"-{hashlib.sha256(where.encode()).hexdigest()[:8]}" if where else "")
 
     @property
     def directory(self) -> str:
@@ -70,8 +72,14 @@ def every_variant() -> list[str]:
 
 
 def variant(
-    targets: Sequence[str], everything: Sequence[str], mode: str, where: str = "", all_: int = 0, named: str = ""
+    targets: Sequence[str],
+    everything: Sequence[str],
+    mode: str,
+    where: str = "",
+    all_: int = 0,
+    named: str = "",
+    machine: str = "",
 ) -> Variant:
     """`all_`: how many of `everything`, the first, `all` means; 0: each."""
     chosen, count = tuple(name for name in everything if name in targets), all_ or len(everything)
-    return Variant(chosen, mode, where, count > 1 and chosen == tuple(everything[:count]), named)
+    return Variant(chosen, mode, where, count > 1 and chosen == tuple(everything[:count]), named, machine)

@@ -1,6 +1,6 @@
 """The ports that multiply, and how busy AArch64's main loops keep them by llvm-mca's models of Neoverse cores.
 
-    tools/dev python tools/ports.py build/neon+neonbf16-release      after a build for targets cpu-neon and cpu-neonbf16
+    tools/dev python tools/ports.py build/neon+neonbf16-aarch64-release   after a build for both targets
 
 Loops are cut out of the objects that libraries are linked of, by their functions' symbols. A main loop is an innermost
 one whose products, of a register by one lane of another, fill whole register blocks. Its share is the cycles of its

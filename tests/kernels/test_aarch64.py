@@ -14,7 +14,7 @@ from tools import ports
 
 CXX, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64-static"
 TARGETS = ("cpu-neon", "cpu-neonbf16")
-PLACE = "build/neon+neonbf16-release"
+PLACE = "build/neon+neonbf16-aarch64-release"
 CASES = {"fwd_engine_test": "fp32_min", "bwd_engine_test": "fp32_min", "kv_engine_test": "fp8"}
 MISSING = 77  # exit code: the machine cannot run that target
 
@@ -86,6 +86,17 @@ def test_main_loops_multiply_in_nearly_every_cycle(scons: Scons) -> None:
             least = (0.9 if of.ports == 4 else 0.79) - 0.15 * flips
             share = loop.share(core, of.width)
             assert share >= least, (core, share, *loop)
+
+
+@pytest.mark.parametrize("target", ["all", "cpu-generic"])
+def test_a_build_for_another_machine_has_a_folder_of_its_own(target: str) -> None:
+    """Names of targets are the same for both: one would replace the other."""
+    need(CXX)
+    command = [sys.executable, "-m", "SCons", "-Q", "receipt=fp32_min", f"target={target}", f"cxx={CXX}", "-n"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    name = "all" if target == "all" else "generic"
+    assert f"build/{name}-aarch64-release/lib/libtilekiln_fp32_min.so" in said.stdout
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the compilers are those of an x86-64 machine")
