@@ -245,6 +245,21 @@ def test_embeddings_are_resized_before() -> None:
     assert model(prompt())[0].shape[-1] == 100
 
 
+def test_what_a_layer_may_become_is_of_its_kind() -> None:
+    """Hooks, forwards of their own and other dtypes leave modules as they are: other layers become something else."""
+    from tilekiln.torch.checked import _counts
+
+    model = make("Llama", num_hidden_layers=6)
+    layers = model.model.layers
+    assert _counts(model) == {"model.layers": 1}
+    layers[2].mlp.register_forward_hook(lambda *_: None)
+    assert _counts(model) == {"model.layers": 3}
+    layers[3].self_attn.forward = layers[3].self_attn.forward
+    assert _counts(model) == {"model.layers": 4}
+    layers[5].input_layernorm.double()
+    assert _counts(model) == {"model.layers": 6}
+
+
 @torch.no_grad()
 def test_the_look_is_at_a_layer_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first ones; at all of them where a model computes with all alone."""

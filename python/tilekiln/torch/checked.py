@@ -32,8 +32,10 @@ class Check:
         asked = getattr(model, "main_input_name", "")
         if model.training:
             return "is in training mode"
-        if asked != "input_ids" or not isinstance(vocabulary, int):
-            return f"takes {asked or 'something'}, not tokens" if asked != "input_ids" else "has no vocab_size"
+        if asked != "input_ids":
+            return f"takes {asked or 'something'}, not tokens"
+        if not isinstance(vocabulary, int):
+            return "has no vocab_size"
         if getattr(model.config, "is_encoder_decoder", False):
             return "has an encoder and a decoder"
         device = next((one.device for one in model.parameters() if one.device.type != "cpu"), None)
@@ -104,11 +106,14 @@ def _first_layers(model: torch.nn.Module, counts: dict[str, int]) -> Iterator[No
 
 
 def _kind(layer: torch.nn.Module) -> tuple[Any, ...]:
-    """Facts that tell a layer from others: its parts, their shapes, and its plain attributes, but its number."""
+    """Facts that tell a layer from others, as it is and as it may become: its parts, their parameters, hooks and own
+    forwards, and plain attributes, but its number."""
     return tuple(
         (
             type(one).__name__,
-            *(tuple(parameter.shape) for parameter in one.parameters(recurse=False)),
+            *((type(own), own.dtype, tuple(own.shape)) for own in one.parameters(recurse=False)),
+            bool(one._forward_hooks or one._forward_pre_hooks),
+            "forward" in vars(one),
             *(
                 (key, value)
                 for key, value in sorted(vars(one).items())
