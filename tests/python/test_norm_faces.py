@@ -144,6 +144,45 @@ def test_dropout_of_all_leaves_the_residual(kind: str) -> None:
     assert not kept.any()
 
 
+def added(kind: str, **more: Any) -> Any:
+    ops = importlib.import_module(f"tilekiln.flash_attn.ops.{kind}")
+    given = {"x0": torch.ones(2, 3, 64), "residual": None, "weight": torch.ones(64), "bias": None} | more
+    return getattr(ops, f"dropout_add_{kind}")(**{"dropout_p": 0.0, "epsilon": 1e-5} | given)
+
+
+def parallel(kind: str, **more: Any) -> Any:
+    ops = importlib.import_module(f"tilekiln.flash_attn.ops.{kind}")
+    weight = torch.ones(64)
+    given = {"x0": torch.ones(2, 3, 64), "x1": None, "residual": None, "dropout_p": 0.0, "epsilon": 1e-5} | more
+    function = getattr(ops, f"dropout_add_{kind}_parallel_residual")
+    return function(weight0=weight, bias0=None, weight1=None, bias1=None, **given)[0]
+
+
+def of_triton(kind: str, **more: Any) -> Any:
+    from tilekiln.flash_attn.ops.triton import layer_norm
+
+    more["x"] = more.pop("x0", torch.ones(2, 3, 64))
+    return getattr(layer_norm, f"{kind}_fn")(weight=torch.ones(64), bias=None, **more)
+
+
+@pytest.mark.parametrize("kind", ["rms_norm", "layer_norm"])
+@pytest.mark.parametrize("call", [added, parallel, of_triton])
+def test_rows_are_neither_repeated_nor_guessed(kind: str, call: Any) -> None:
+    """Residuals and x1 of other leading dimensions have as many rows; a residual of one row was added to all."""
+    for name in ("residual",) if call is added else ("residual", "x1"):
+        rows = torch.randn(2, 3, 64)
+        assert torch.equal(call(kind, **{name: rows.reshape(6, 64)}), call(kind, **{name: rows}))
+        for shape in ((1, 64), (2, 1, 64), (4, 2, 3, 64), (2, 3, 1), (64, 6)):
+            with pytest.raises(ValueError, match=rf"^{name}: shape was \({', '.join(map(str, shape))}\), must be"):
+                call(kind, **{name: torch.randn(shape)})
+    with pytest.raises(ValueError, match=r"^dropout_p: was 1\.5, must be in \[0, 1\]"):
+        call(kind, dropout_p=1.5)
+    if call is not parallel:
+        with pytest.raises(ValueError, match=r"^rowscale: shape was \(2,\), must be \(2, 3\)"):
+            call(kind, rowscale=torch.ones(2))
+        assert torch.equal(call(kind, rowscale=torch.ones(6)), call(kind))
+
+
 @pytest.mark.parametrize("kind", ["rms_norm", "layer_norm"])
 @pytest.mark.parametrize(("dtype", "of_residual"), WITH_FP32)
 @pytest.mark.parametrize("form", ["", "_subset", "_parallel_residual"])

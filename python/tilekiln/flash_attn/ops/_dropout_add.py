@@ -32,8 +32,30 @@ def in_widest(norm: Norm, x: Tensor, weight: Tensor, bias: Tensor | None, epsilo
     return _as(norm(_as(x, wide), _as(weight, wide), bias, epsilon), to)
 
 
+def like(name: str, given: Tensor | None, x: Tensor) -> Tensor | None:
+    """Rows of a tensor in the shape of x, which has as many of them: others would be repeated, or repeat x."""
+    if given is None or given.shape == x.shape:
+        return given
+    if given.shape[-1:] != x.shape[-1:] or given.numel() != x.numel():
+        raise FaceArgumentError(f"{name}: shape was {tuple(given.shape)}, must be {tuple(x.shape)}, or as many rows")
+    return given.reshape(x.shape)
+
+
+def scale_of_rows(rowscale: Tensor | None, x: Tensor) -> Tensor | None:
+    """A factor a row, to multiply x by."""
+    if rowscale is None:
+        return None
+    if rowscale.numel() != x[..., :1].numel():
+        raise FaceArgumentError(
+            f"rowscale: shape was {tuple(rowscale.shape)}, must be {tuple(x.shape[:-1])}, a factor a row"
+        )
+    return rowscale.reshape(x.shape[:-1])[..., None]
+
+
 def _dropped(x0: Tensor, dropout_p: float, *scales: Tensor | float | None) -> tuple[Tensor, Tensor | None]:
     """x0 by the scales, of which dropout keeps a part, and what it keeps: in fp32 where anything is done to x0."""
+    if not 0.0 <= dropout_p <= 1.0:
+        raise FaceArgumentError(f"dropout_p: was {dropout_p}, must be in [0, 1]")
     x, mask = x0, None
     for scale in scales:
         if scale is not None:
@@ -75,7 +97,8 @@ def dropout_add_norm(
     return_dropout_mask: bool,
 ) -> Any:
     """norm(dropout(x0 rowscale layerscale) + residual) in x0's dtype; the sum has residual's, or fp32, or x0's."""
-    x, mask = _dropped(x0, dropout_p, None if rowscale is None else rowscale[..., None], layerscale)
+    residual = like("residual", residual, x0)
+    x, mask = _dropped(x0, dropout_p, scale_of_rows(rowscale, x0), layerscale)
     total = _sum((x,), residual, _dtype_of_sum(x0, residual, residual_in_fp32))
     out = in_widest(norm, total, weight, bias, epsilon, x0.dtype)
     if not prenorm and not return_dropout_mask:
@@ -154,6 +177,7 @@ def dropout_add_norm_parallel_residual(
     return_dropout_mask: bool,
 ) -> Any:
     """Two norms of one sum: dropout(x0) + dropout(x1) + residual."""
+    x1, residual = like("x1", x1, x0), like("residual", residual, x0)
     dropped = [_dropped(x, dropout_p) for x in (x0, x1) if x is not None]
     total = _sum(tuple(x for x, _ in dropped), residual, _dtype_of_sum(x0, residual, residual_in_fp32))
     out0 = in_widest(norm, total, weight0, bias0, epsilon, x0.dtype)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...._faces import FaceArgumentError
-from .._dropout_add import _as, _dropped, _sum, in_widest
+from .._dropout_add import _as, _dropped, _sum, in_widest, like, scale_of_rows
 from ..layer_norm import _norm as _layer
 from ..rms_norm import _norm as _rms
 
@@ -72,7 +72,7 @@ def layer_norm_fn(
     """
     if rowscale is not None and x1 is not None:
         raise FaceArgumentError("rowscale: was given, must be absent beside x1: scale x before")
-    scale = None if rowscale is None else rowscale.reshape(x.shape[:-1])[..., None]
+    x1, residual, scale = like("x1", x1, x), like("residual", residual, x), scale_of_rows(rowscale, x)
     dropped = [_dropped(one, dropout_p, by) for one, by in ((x, scale), (x1, None)) if one is not None]
     to = residual.dtype if residual is not None else torch.float32 if residual_in_fp32 else x.dtype
     total = _sum(tuple(one for one, _ in dropped), residual, to)
