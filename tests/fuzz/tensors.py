@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tilekiln import ArgumentError
+import tilekiln as tk
 
 from tests.fuzz.calls import Call, MismatchError
 from tests.python.kv_problems import WRITTEN
@@ -46,7 +46,7 @@ class TensorCall(Call):
         with Noting():
             try:
                 function(**arguments, **{name: one for name, one in self.options.items() if name != "instance"})
-            except ArgumentError as error:
+            except tk.ArgumentError as error:
                 if "must be absent while the call is traced" not in str(error):  # what PyTorch's operators lack
                     raise
                 return
