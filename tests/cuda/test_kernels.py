@@ -15,7 +15,7 @@ import pytest
 
 from build_support.toolchains.cubin import CubinError, changed, changes, compile_cubin, exchanged, machine_code
 from tests.programs import need
-from tools.gpu import builds, sass
+from tools.gpu import builds, compare, sass
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [build.name for build in builds.builds() if build.dtype in ("bf16", "fp8bf16", "any")]
@@ -181,3 +181,46 @@ def test_help_says_where_to_read_what_no_library_has() -> None:
     said = run("--help")
     assert said.returncode == 0
     assert "What no library holds yet, tools/gpu/README.md says." in said.stdout
+
+
+def loop_of(text: str) -> compare.Function:
+    return compare.functions(text, sass.PRODUCTS)["kernel"]
+
+
+def test_what_comparing_sees() -> None:
+    """Each limit by itself, at it and beyond it."""
+    before = loop_of(LOOP.replace("WARPSYNC R3", "R2UR UR4, R3"))
+    assert (before.instructions, before.local) == (7, 1)
+    assert compare.worse(before, before) == []
+
+    def said(more: str, line: str = "FMNMX") -> list[str]:
+        text = LOOP.replace("WARPSYNC R3", "R2UR UR4, R3").replace(f"{line} R5", f"{more} ;\n/*0041*/ {line} R5")
+        return compare.worse(before, loop_of(text))
+
+    nops = "NOP ;\n/*0042*/ NOP"
+    assert said(nops) == []
+    assert said(f"{nops} ;\n/*0043*/ NOP") == ["main loop 0: 9 instructions, at most 8 may be"]
+    assert said("STL [R1], R2") == ["main loop 0: 2 local accesses, at most 1 may be"]
+    assert said("WARPSYNC R3") == ["main loop 0: 1 WARPSYNC, at most 0 may be"]
+    assert said("R2UR UR5, R3") == ["main loop 0: 2 R2UR, at most 1 may be"]
+    assert compare.worse(before, compare.Function(7, 1, ())) == ["0 main loops, before 1: compare them by hand"]
+
+
+def test_work_under_the_last_product_may_fall_by_spills_that_are_gone() -> None:
+    body = "FMUL R1, R2, R3 ;\n/*0003*/ LDL R1, [R2]"
+    before = loop_of(LOOP.replace("WARPSYNC R3", "NOP").replace("WARPGROUP", f"{body} ;\n/*0011*/ WARPGROUP"))
+    without = LOOP.replace("WARPSYNC R3", "NOP").replace("WARPGROUP", "FMUL R1, R2, R3 ;\n/*0011*/ WARPGROUP")
+    assert (before.loops[0].covered, loop_of(without).loops[0].covered) == (3, 2)
+    assert compare.worse(before, loop_of(without)) == []
+    none = loop_of(LOOP.replace("WARPSYNC R3", "NOP"))
+    assert compare.worse(loop_of(without), none) == [
+        "main loop 0: 1 instructions under the last product, at least 2 must be"
+    ]
+
+
+def test_comparing_needs_both_folders(tmp_path: Path, tools: tuple[Path, Path]) -> None:
+    said = run("compare", str(tmp_path), str(tmp_path), "gemm_row_row")
+    assert said.returncode == 1
+    assert said.stderr == (
+        f"tools/gpu: after: {tmp_path} has no cubin of these kernels, must be a folder that tools/gpu build wrote\n"
+    )

@@ -1,7 +1,7 @@
-"""python tools/gpu build|gates|check|bench|test|field: CUDA kernels, built and gated anywhere, run and timed on a GPU.
+"""python tools/gpu build|gates|compare|check|bench|test|field: kernels, gated anywhere, run and timed on a GPU.
 
-build, gates, check and bench take kernels alone, each launched by these programs. test and bench --library take a
-library with a cuda target. What no library holds yet, tools/gpu/README.md says.
+build, gates, compare, check and bench take kernels alone, each launched by these programs. test and bench --library
+take a library with a cuda target. What no library holds yet, tools/gpu/README.md says.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     build = commands.add_parser("build", help="compile every kernel (nvcc 13.0) and hold each against its gates")
     gates = commands.add_parser("gates", help="hold cubins that are built against their gates (cuobjdump)")
+    compare = commands.add_parser(
+        "compare", help="hold the main loops of cubins against those of the cubins before a change (cuobjdump)"
+    )
+    compare.add_argument("before", type=Path, help="folder that tools/gpu build --out wrote of the tree before")
+    compare.add_argument("after", type=Path, help="the same of the tree after")
+    compare.add_argument("names", nargs="*", metavar="NAME", help="only kernels whose name begins so (all)")
     check = commands.add_parser("check", help="compare every kernel with float64, on a GPU")
     bench = commands.add_parser("bench", help="time every kernel beside cuDNN and PyTorch's flash, on a GPU")
     test = commands.add_parser(
@@ -152,6 +158,10 @@ def main(argv: list[str]) -> int:
                 builds.gates(options.out, options.names)
         elif options.command == "gates":
             builds.gates(options.out, options.names)
+        elif options.command == "compare":
+            from tools.gpu import compare
+
+            compare.run(options.before, options.after, options.names)
         elif options.command == "check":
             from tools.gpu import check
 
