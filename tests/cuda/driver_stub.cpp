@@ -9,7 +9,7 @@
 #include "kernels/attention/fmha_fwd/cuda/ampere_row.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/row.h"
 #include "kernels/backends/cuda/launch_config.h"
-#include "kernels/gemm/gemm/cuda/row.h"
+#include "kernels/gemm/gemm/cuda/params.h"
 
 #define EXPORT extern "C"
 
@@ -19,7 +19,7 @@ using AmpereBackwardRow = tilekiln::cuda::fmha_bwd::AmpereRow;
 using BackwardRow = tilekiln::cuda::fmha_bwd::Row;
 using DecodeRow = tilekiln::cuda::fmha_decode::Row;
 using tilekiln::cuda::LaunchConfig;
-using ProductRow = tilekiln::cuda::gemm::Row;
+using ProductParams = tilekiln::cuda::gemm::Params;
 
 extern "C" {
 int stub_devices = 1, stub_major = 9, stub_minor = 0;
@@ -34,7 +34,7 @@ uint32_t stub_boxes[3][5] = {};
 Row stub_row = {};
 DecodeRow stub_decode_row = {};      // of the last launch over a KV cache by decode
 BackwardRow stub_backward_row = {};  // of the last launch of any of its stages
-ProductRow stub_product = {};
+ProductParams stub_product = {};
 AmpereRow stub_ampere_row = {};
 AmpereBackwardRow stub_ampere_backward_row = {};
 int stub_together = 0, stub_early = 0, stub_stages = 0, stub_pinned = 0, stub_host_steps = 0;
@@ -54,9 +54,9 @@ EXPORT void stub_backward_steps(int64_t* to) {
   memcpy(to, steps, sizeof(steps));
 }
 EXPORT void stub_product_sizes(int* to) {
-  const ProductRow& p = stub_product;
-  const int sizes[] = {p.m,         p.n,          p.k,        p.tiles_m, p.tiles_n, p.tiles, p.a_batches,
-                       p.b_batches, p.activation, p.features, p.steps,   p.whole,   p.shared};
+  const ProductParams& p = stub_product;
+  const int sizes[] = {p.m,         p.n,          p.k,        p.grid.tiles_m, p.grid.tiles_n, p.grid.tiles, p.a_batches,
+                       p.b_batches, p.activation, p.features, p.grid.steps,   p.grid.whole,   p.grid.shared};
   memcpy(to, sizes, sizeof(sizes));
 }
 EXPORT int stub_backward_row_bytes() { return sizeof(BackwardRow); }
@@ -115,7 +115,7 @@ EXPORT int cuLaunchKernel(Opaque function, unsigned grid, unsigned, unsigned, un
   }
   if (strncmp(stub_name, "fmha_decode_linear", 18) == 0)
     return memcpy(&stub_decode_row, parameters[0], sizeof stub_decode_row), 0;
-  if (strncmp(stub_name, "gemm_", 5) == 0) return memcpy(&stub_product, parameters[0], sizeof(ProductRow)), 0;
+  if (strncmp(stub_name, "gemm_", 5) == 0) return memcpy(&stub_product, parameters[0], sizeof(ProductParams)), 0;
   if (strcmp(stub_name, "fmha_fwd_ampere") == 0)
     return memcpy(&stub_ampere_row, parameters[0], sizeof(AmpereRow)), stub_row = stub_ampere_row.row, 0;
   if (strcmp(stub_name, "fmha_fwd_hopper") != 0) return 0;  // of another row

@@ -10,7 +10,7 @@ import tilekiln as tk
 
 from tests.cuda.host_side import Device, number, numbers, refused, stub
 
-WIDE_OUT, WIDE_EXTRAS, GATHER_A, GATHER_B, ALIGNED = 2, 4, 16, 32, 64  # kernels/gemm/gemm/cuda/row.h
+WIDE_OUT, WIDE_EXTRAS, GATHER_A, GATHER_B, ALIGNED = 2, 4, 16, 32, 64  # kernels/gemm/gemm/cuda/params.h
 NAMES = (
     "m",
     "n",

@@ -1,4 +1,4 @@
-// The ampere engine of matrix products: a checked call becomes the row of one launch.
+// The ampere engine of matrix products: a checked call becomes the parameters of one launch.
 #include "kernels/gemm/gemm/cuda/launch.h"
 
 namespace tilekiln::cuda::gemm {
@@ -15,8 +15,8 @@ Tiles choose(const Batch& of, const Build& build, i64 blocks, Shares* shares) {
   return tiles;
 }
 
-tilekiln_status place(const Operand& of, int gather, Gathered* from, Row* row) {
-  if (!of.as_built || !can_copy(of)) row->features |= gather;
+tilekiln_status place(const Operand& of, int gather, Gathered* from, Params* params) {
+  if (!of.as_built || !can_copy(of)) params->features |= gather;
   *from = gathered(of);
   return TILEKILN_OK;
 }
@@ -27,7 +27,9 @@ tilekiln_status launch_ampere(const Site& site, const void* problem) {
       [&](const Batch& of, const Build& build, Shares* shares) {
         return choose(of, build, together * facts(site.device.id)->multiprocessors, shares);
       },
-      [](const Operand& of, int gather, TensorMap*, Gathered* from, Row* row) { return place(of, gather, from, row); });
+      [](const Operand& of, int gather, TensorMap*, Gathered* from, Params* params) {
+        return place(of, gather, from, params);
+      });
 }
 
 }  // namespace

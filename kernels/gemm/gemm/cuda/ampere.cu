@@ -1,28 +1,20 @@
 // Matrix products by mma.sync and cp.async, for every GPU from sm_80 on: out = epilogue(a b) for 16-bit a and b, summed in fp32.
 //
 // A CTA is four warps that compute a tile of 128 x 128, a quarter each, with a ring of kStages tiles of kSteps along k that
-// cp.async fills. The order of tiles, how they are shared (share.h) and the epilogue are those of the Hopper kernels. Either operand may be
+// cp.async fills. The order of tiles, how they are shared (tile/scheduler.h) and the epilogue are those of the Hopper kernels. Either operand may be
 // contiguous along k or along its lines (rows of a, columns of b): four builds, of which only the places in shared memory and the ldmatrix
 // differ. What copies of 16 bytes cannot follow is gathered element by element.
 //
 // -D: LINES_A, LINES_B (1: contiguous along its lines), STAGES; TILEKILN_FP16 for fp16.
 #include "kernels/backends/cuda/mma.h"
+#include "kernels/backends/cuda/tile/scheduler.h"
 #include "kernels/gemm/gemm/cuda/epilogue.h"
-#include "kernels/gemm/gemm/cuda/share.h"
 
 namespace tilekiln::cuda::gemm {
 
 constexpr int kRows = 128, kColumns = 128, kSteps = 32, kStages = STAGES, kThreads = 128;
 constexpr int kWarpRows = 64, kWarpColumns = 64;
 constexpr uint32_t kBytes = 128 * kSteps * 2;  // of a stage of an operand
-
-struct Tile { int m, n, batch; };
-TILEKILN_DEVICE Tile tile_of(const Row& p, int number) {
-  const int each = p.tiles_m * p.tiles_n, batch = number / each, at = number - batch * each;
-  const int per_group = p.group * p.tiles_n, group = at / per_group, rest = at - group * per_group;
-  const int rows = min(p.group, p.tiles_m - group * p.group), n = rest / rows;
-  return {(group * p.group + rest - n * rows) * kRows, n * kColumns, batch};
-}
 
 // The offset of 16 bytes in an operand's tile. Contiguous along k: 128 lines of 64 bytes; else kSteps steps of 256.
 template <bool kLines> TILEKILN_DEVICE uint32_t place(int row, int piece) {
@@ -84,23 +76,24 @@ template <bool kLines> TILEKILN_DEVICE void load_b(uint32_t (&b)[4], uint32_t at
 
 TILEKILN_DEVICE float (&block(float* sums, int at))[4] { return *reinterpret_cast<float (*)[4]>(sums + 4 * at); }
 
-template <bool kLinesA, bool kLinesB> TILEKILN_DEVICE void multiply(const Row& p) {
+template <bool kLinesA, bool kLinesB> TILEKILN_DEVICE void multiply(const Params& p) {
   extern __shared__ __align__(128) char raw[];
   const uint32_t ring = shared_address(raw);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int warp_row = warp / 2 * kWarpRows, warp_column = warp % 2 * kWarpColumns;
   const bool gather_a = p.features & kGatherA, gather_b = p.features & kGatherB;
-  __shared__ unsigned said;
-  Work<false> work(p);
-  for (Piece piece; work.next(piece);) {
-    const Tile tile = tile_of(p, piece.tile);
+  __shared__ unsigned arrived;
+  TileScheduler<false> scheduler(p.grid);
+  for (WorkTile work; scheduler.next(work);) {
+    TileCoord tile = scheduler.coord(work);
+    tile.m *= kRows, tile.n *= kColumns;
     const uint16_t* const a = p.from_a.data + (p.a_batches ? tile.batch : 0) * p.from_a.batch + tile.m * p.from_a.line;
     const uint16_t* const b = p.from_b.data + (p.b_batches ? tile.batch : 0) * p.from_b.batch + tile.n * p.from_b.line;
-    const int stages = piece.last - piece.first;
+    const int stages = work.last - work.first;
     const auto load = [&](int k) {
       if (k < stages) {
         const uint32_t to = ring + k % kStages * 2 * kBytes;
-        const int step = (piece.first + k) * kSteps;
+        const int step = (work.first + k) * kSteps;
         load_stage<kLinesA>(p.from_a, gather_a, to, p.m, p.k, tile.m, step, a + step * p.from_a.step);
         load_stage<kLinesB>(p.from_b, gather_b, to + kBytes, p.n, p.k, tile.n, step, b + step * p.from_b.step);
       }
@@ -133,9 +126,9 @@ template <bool kLinesA, bool kLinesB> TILEKILN_DEVICE void multiply(const Row& p
       }
     }
     copy_async_wait<0>();
-    __syncthreads();  // the next piece's stages take the places of these
+    __syncthreads();  // the next tile's stages take the places of these
     const bool mine = tile.m + warp_row < p.m;
-    if (stages < p.steps && !join(work.worker, piece, sum, 0, 1, threadIdx.x, mine, said)) continue;
+    if (stages < p.grid.steps && !fix_up(scheduler, work, sum, 0, 1, threadIdx.x, mine, arrived)) continue;
     if (!mine) continue;
     in_turns<kOfRows>(sum, [&](float (&v)[kOfRows], int m) {
       finish(p, v, tile.batch, tile.m + warp_row + 16 * m + lane / 4, tile.n + warp_column, lane);
@@ -161,6 +154,6 @@ extern "C" __constant__ gemm::Build gemm_build = {gemm::kRows,
 #endif
 };
 
-extern "C" __global__ void __launch_bounds__(gemm::kThreads) gemm_ampere(const __grid_constant__ gemm::Row p) {
+extern "C" __global__ void __launch_bounds__(gemm::kThreads) gemm_ampere(const __grid_constant__ gemm::Params p) {
   gemm::multiply<LINES_A, LINES_B>(p);
 }

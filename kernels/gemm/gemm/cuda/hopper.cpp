@@ -1,4 +1,4 @@
-// The hopper engine of matrix products: a checked call becomes the row of one launch.
+// The hopper engine of matrix products: a checked call becomes the parameters of one launch.
 #include "kernels/gemm/gemm/cuda/launch.h"
 
 namespace tilekiln::cuda::gemm {
@@ -17,10 +17,10 @@ tilekiln_status encode_operand(const Operand& of, bool ahead, int device, Tensor
 }
 
 // The map of an operand, or where to gather it.
-tilekiln_status place(const Operand& of, int device, int gather, TensorMap* map, Gathered* from, Row* row) {
+tilekiln_status place(const Operand& of, int device, int gather, TensorMap* map, Gathered* from, Params* params) {
   constexpr int most_streamed = 256;  // rows of products that read each byte of b about once
-  if (of.as_built && can_copy(of)) return encode_operand(of, row->m <= most_streamed, device, map);
-  row->features |= gather;
+  if (of.as_built && can_copy(of)) return encode_operand(of, params->m <= most_streamed, device, map);
+  params->features |= gather;
   *from = gathered(of);
   return TILEKILN_OK;
 }
@@ -68,8 +68,8 @@ tilekiln_status launch_hopper(const Site& site, const void* problem) {
       [&](const Batch& of, const Build& build, Shares* shares) {
         return choose(of, build, facts(device)->multiprocessors, shares);
       },
-      [&](const Operand& of, int gather, TensorMap* map, Gathered* from, Row* row) {
-        return place(of, device, gather, map, from, row);
+      [&](const Operand& of, int gather, TensorMap* map, Gathered* from, Params* params) {
+        return place(of, device, gather, map, from, params);
       });
 }
 

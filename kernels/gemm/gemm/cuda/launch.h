@@ -1,10 +1,10 @@
-// From a checked product to the rows of its kernels: what the pipelines have in common. Included once, by the file of a pipeline, which is
+// From a checked product to the parameters of its kernels: what the pipelines have in common. Included once, by the file of a pipeline, which is
 // compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <algorithm>
 
 #include "kernels/backends/cuda/held.h"
-#include "kernels/gemm/gemm/cuda/row.h"
+#include "kernels/gemm/gemm/cuda/params.h"
 #include "kernels/gemm/lists.h"
 
 #define TILEKILN_JOIN(a, b, c, d) a##b##c##d
@@ -56,39 +56,40 @@ bool can_copy(const Operand& of) {
          (rows == 1 || (of.between < most && sound(of.between * 2))) && (of.batches() == 1 || sound(of.batch_bytes));
 }
 
-void fill_extra(const matrix::Extra& from, i64 batch_bytes, i64 size, float factor, bool multiply, Row* row) {
+void fill_extra(const matrix::Extra& from, i64 batch_bytes, i64 size, float factor, bool multiply, Params* params) {
   if (from.data == nullptr) return;
-  Extra& to = row->extra[row->extra[0].data != nullptr ? 1 : 0];
+  Extra& to = params->extra[params->extra[0].data != nullptr ? 1 : 0];
   to = {from.data, from.row, from.column, batch_bytes / size, factor, multiply ? 1 : 0};
   const bool wide = from.column == 1 && from.row % 2 == 0 && to.batch % 2 == 0 &&
                     reinterpret_cast<uintptr_t>(from.data) % static_cast<uintptr_t>(2 * size) == 0;
-  if (!wide) row->features &= ~kWideExtras;
+  if (!wide) params->features &= ~kWideExtras;
 }
 
-void fill_epilogue(const Batch& of, Row* row) {
+void fill_epilogue(const Batch& of, Params* params) {
   const Problem& p = of.first;
   const bool fp32 = p.out_dtype == OutDtype::fp32;
   const i64 size = fp32 ? 4 : 2, wide = 16 / size;  // elements of 16 bytes
-  row->features |= kWideExtras | (fp32 ? kOutFp32 : 0) | (p.bias_of_rows ? kBiasOfRows : 0);
-  row->out = p.out;
-  row->out_row = p.out_row;
-  row->out_batch = of.out_step / size;
-  if (p.out_row % wide == 0 && row->out_batch % wide == 0 &&
+  params->features |= kWideExtras | (fp32 ? kOutFp32 : 0) | (p.bias_of_rows ? kBiasOfRows : 0);
+  params->out = p.out;
+  params->out_row = p.out_row;
+  params->out_batch = of.out_step / size;
+  if (p.out_row % wide == 0 && params->out_batch % wide == 0 &&
       reinterpret_cast<uintptr_t>(p.out) % static_cast<uintptr_t>(wide * size) == 0)
-    row->features |= kWideOut;
-  fill_extra(p.c, of.c_step, size, p.beta, false, row);
-  fill_extra(p.d[0], 0, size, 1, p.multiply, row);
-  fill_extra(p.d[1], 0, size, 1, p.multiply, row);
-  row->bias = p.bias;
-  row->row_scale = p.row_scale;
-  row->column_scale = p.column_scale;
+    params->features |= kWideOut;
+  fill_extra(p.c, of.c_step, size, p.beta, false, params);
+  fill_extra(p.d[0], 0, size, 1, p.multiply, params);
+  fill_extra(p.d[1], 0, size, 1, p.multiply, params);
+  params->bias = p.bias;
+  params->row_scale = p.row_scale;
+  params->column_scale = p.column_scale;
   const auto pairs = [](const float* numbers) { return reinterpret_cast<uintptr_t>(numbers) % 8 == 0; };
   constexpr int wide_both = kWideOut | kWideExtras;
-  if ((row->features & wide_both) == wide_both && pairs(p.bias) && pairs(p.column_scale)) row->features |= kAligned;
-  row->alpha = p.alpha;
-  row->clamp_min = p.clamp_min;
-  row->clamp_max = p.clamp_max;
-  row->activation = static_cast<int>(p.activation);
+  if ((params->features & wide_both) == wide_both && pairs(p.bias) && pairs(p.column_scale))
+    params->features |= kAligned;
+  params->alpha = p.alpha;
+  params->clamp_min = p.clamp_min;
+  params->clamp_max = p.clamp_max;
+  params->activation = static_cast<int>(p.activation);
 }
 
 // A kernel's tile, and what its time is estimated by.
@@ -134,54 +135,54 @@ Shares share(const Tiles& of, i64 tiles, i64 steps, i64 workers, double least_ns
   return shared.ns < alone.ns ? shared : alone;
 }
 
-// Whole lines of eight, which the swizzle turns, or panels of 64.
+// Whole lines of eight, after which the pattern of a tile in shared memory repeats, or panels of 64.
 int copied_rows(const Problem& p, const Tiles& form) {
   const i64 whole = p.a_columns ? 64 : 8;
   return static_cast<int>(std::min<i64>(form.rows / form.ctas, divide_up(p.m, whole) * whole));
 }
 
-// The row of a launch by tiles of `form` but for where a and b lie, and its estimated time.
-tilekiln_status fill_row(const Batch& of, const Build& build, const Tiles& form, Row* row) {
+// The parameters of a launch by tiles of `form` but for where a and b lie, and its estimated time.
+tilekiln_status fill_params(const Batch& of, const Build& build, const Tiles& form, Params* params) {
   const Problem& p = of.first;
   const i64 down = divide_up(p.m, form.rows), across = divide_up(p.n, form.columns);
   if (down * across > INT32_MAX / 2 / of.count)
     return fail_argument("out", "had %lld tiles of %d x %d, must have fewer than 2^30 on cuda",
                          down * across * of.count, form.rows, form.columns);
-  fill_epilogue(of, row);
-  row->m = p.m;
-  row->n = p.n;
-  row->k = p.k;
-  row->tiles_m = static_cast<int>(down);
-  row->tiles_n = static_cast<int>(across);
-  row->tiles = static_cast<int>(down * across * of.count);
-  row->steps = static_cast<int>(divide_up(p.k, build.steps));
-  row->rows_a = copied_rows(p, form);
+  fill_epilogue(of, params);
+  params->m = p.m;
+  params->n = p.n;
+  params->k = p.k;
+  params->grid.tiles_m = static_cast<int>(down);
+  params->grid.tiles_n = static_cast<int>(across);
+  params->grid.tiles = static_cast<int>(down * across * of.count);
+  params->grid.steps = static_cast<int>(divide_up(p.k, build.steps));
+  params->grid.rows_a = copied_rows(p, form);
   constexpr int rows_in_flight = 16;
-  row->pairs = form.ctas - 1;
-  row->group = rows_in_flight / form.ctas;
+  params->grid.pairs = form.ctas - 1;
+  params->grid.group = rows_in_flight / form.ctas;
   return TILEKILN_OK;
 }
 
 // Launches it over the tiles of `form`, with memory for the parts of those that are shared.
 tilekiln_status launch_shared(const Site& site, const Kernel* kernel, const Tiles& form, const Shares& shares,
-                              Row* row) {
+                              Params* params) {
   const Build& build = build_of(*kernel);
-  row->whole = static_cast<int>(shares.whole);
-  row->shared = (row->tiles - row->whole) * row->steps;
+  params->grid.whole = static_cast<int>(shares.whole);
+  params->grid.shared = (params->grid.tiles - params->grid.whole) * params->grid.steps;
   LaunchMemory memory;
-  if (row->shared > 0) {
+  if (params->grid.shared > 0) {
     const int most_teams = 2 * form.ctas;
     TILEKILN_TRY(memory.take(site, static_cast<size_t>(2 * shares.grid * form.part_bytes()),
-                             static_cast<uint32_t>(most_teams * (row->tiles - row->whole))));
-    row->parts = static_cast<float4*>(memory.data());
-    row->arrivals = memory.zeros();
+                             static_cast<uint32_t>(most_teams * (params->grid.tiles - params->grid.whole))));
+    params->grid.partials = static_cast<float4*>(memory.data());
+    params->grid.arrivals = memory.zeros();
   }
   return launch(site, {kernel,
                        form.function,
                        {static_cast<unsigned>(shares.grid * form.ctas), 1, 1},
                        static_cast<unsigned>(build.threads),
                        static_cast<unsigned>(build.shared_bytes),
-                       row,
+                       params,
                        false,
                        false,
                        static_cast<unsigned>(form.ctas)});
@@ -226,7 +227,7 @@ i64 tiles_of(const Batch& of, const Tiles& form) {
   return divide_up(of.first.m, form.rows) * divide_up(of.first.n, form.columns) * of.count;
 }
 
-// One launch. `choose` gives the tiles and their shares; `place` says in the row how an operand is read, `gather` being its feature.
+// One launch. `choose` gives the tiles and their shares; `place` says in the parameters how an operand is read, `gather` being its feature.
 template <class Choose, class Place>
 tilekiln_status launch_product(const Site& site, const void* problem, const Choose& choose, const Place& place) {
   const auto& of = *static_cast<const Batch*>(problem);
@@ -237,16 +238,16 @@ tilekiln_status launch_product(const Site& site, const void* problem, const Choo
   const Build& build = build_of(*kernel);
   Shares shares = {};
   const Tiles form = choose(of, build, &shares);
-  Row row = {};
-  TILEKILN_TRY(fill_row(of, build, form, &row));
+  Params params = {};
+  TILEKILN_TRY(fill_params(of, build, form, &params));
   if (p.k > 0) {
     const Operand a = operand_a(of, build, form), b = operand_b(of, build, form);
-    TILEKILN_TRY(place(a, kGatherA, &row.a, &row.from_a, &row));
-    TILEKILN_TRY(place(b, kGatherB, &row.b, &row.from_b, &row));
-    row.a_batches = a.batches() > 1 ? 1 : 0;
-    row.b_batches = b.batches() > 1 ? 1 : 0;
+    TILEKILN_TRY(place(a, kGatherA, &params.a, &params.from_a, &params));
+    TILEKILN_TRY(place(b, kGatherB, &params.b, &params.from_b, &params));
+    params.a_batches = a.batches() > 1 ? 1 : 0;
+    params.b_batches = b.batches() > 1 ? 1 : 0;
   }
-  return launch_shared(site, kernel, form, shares, &row);
+  return launch_shared(site, kernel, form, shares, &params);
 }
 
 }  // namespace

@@ -1,24 +1,20 @@
-// The row of CUDA's matrix products: the one argument of the kernel, and what one build of it is made for.
-//
-// Plain data. tools/gpu reads the fields of `Row` and `Build` from this text, so a declaration is one line.
+// Parameters of CUDA's GEMM kernels, their one argument, and what one build of them is made for. Plain data.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/backends/cuda/tensor_map.h"
-
-struct float4;
+#include "kernels/backends/cuda/tile/tile_grid.h"
 
 namespace tilekiln::cuda::gemm {
 
-// Bits of Row::features, uniform over a launch.
+// Bits of Params::features, uniform over a launch.
 enum Feature : int {
   kOutFp32 = 1,     // out, c, d0 and d1 are fp32; else of the dtype of a
   kWideOut = 2,     // rows of out begin at 16 bytes
   kWideExtras = 4,  // pairs of columns of every extra matrix lie at one address of their size
   kBiasOfRows = 8,
-  kGatherA =
-      16,  // a or b lies where the copy engine cannot follow, or otherwise than the build has it: element by element
+  kGatherA = 16,  // a or b lies where TMA cannot follow, or otherwise than the build has it: element by element
   kGatherB = 32,
   kAligned = 64,  // kWideOut, kWideExtras, and numbers of columns from an address of two on
 };
@@ -38,7 +34,7 @@ struct Gathered {
 };
 
 // out[i][j] = activation(alpha row_scale[i] column_scale[j] sum over k of a b + bias, then the extras), i < m, j < n.
-struct alignas(128) Row {
+struct alignas(128) Params {
   TensorMap a, b;
   Gathered from_a, from_b;
   void* out;
@@ -50,24 +46,15 @@ struct alignas(128) Row {
   float alpha;
   float clamp_min, clamp_max;
   int m, n, k;
-  int tiles_m, tiles_n, tiles;  // of one product, and of all
-  int rows_a;                   // of a stage, that are copied; the others are zeros, where tiles have more rows than a
-  int pairs;                    // 1: clusters of two CTAs have tiles one below the other, and share their reads of b
-  int group;                    // rows of tiles that are walked together, so that their operands stay in L2
-  int steps;                    // stages along k of a tile
-  int whole,
-      shared;  // tiles, or pairs of them, that one worker computes each, the first ones; steps of the others together (share.h)
-  float4* parts;             // sums of parts of tiles
-  unsigned* arrivals;        // zeros, one for each team of each shared tile
+  TileGrid grid;
   int a_batches, b_batches;  // 0: all products share the operand
   int activation;            // matrix::Activation
   int features;
 };
 
-// The kernels of a build for Hopper: tiles of kTileRows rows, two warpgroups with half of them each. All have stages of about as many bytes
-// together. Narrow tiles are of products of few rows: rows that out does not have are not read.
+// The kernels of a build for Hopper: tiles of kTileRows rows, two warpgroups with half of them each. All have stages of
+// about as many bytes together. Narrow tiles are of products of few rows: rows that out does not have are not read.
 constexpr int kTileRows = 128;
-constexpr int kBoxRows = 16;  // of out, that a warp stores together
 struct Form {
   const char* function;
   int columns, stages;

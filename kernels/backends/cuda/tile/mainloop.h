@@ -1,0 +1,35 @@
+// The main loop of a GEMM's consumer: a wgmma group a stage, one in flight, under which the stage before is released.
+//
+// Invariants: steps [first, last) are uniform over the warp. The stages of the pipeline are structs with tiles `a` and
+// `b`. Between multiply_stages and finish_stages the last group is in flight: what is done there is hidden by it, and
+// must not touch c.
+#pragma once
+
+#include "kernels/backends/cuda/tile/fragment.h"
+#include "kernels/backends/cuda/tile/pipeline.h"
+
+namespace tilekiln::cuda {
+
+// c = sum over steps of a[line .. line + 63] b.
+template <class Pipe, int kColumns>
+TILEKILN_DEVICE void multiply_stages(Consumer<Pipe>& pipe, Fragment<kColumns>& c, int line, int first, int last) {
+#pragma unroll 1
+  for (int k = first; k < last; ++k) {
+    auto& stage = pipe.wait();
+    wgmma_fence();
+    mma(c, stage.a.from(line), stage.b.from(0), k > first);
+    wgmma_commit();
+    wgmma_wait<1>();
+    pipe.release_previous(k > first);
+    pipe.advance();
+  }
+}
+// Waits for the last group; c = 0 where there was no step.
+template <class Pipe, int kColumns>
+TILEKILN_DEVICE void finish_stages(Consumer<Pipe>& pipe, Fragment<kColumns>& c, int first, int last) {
+  wgmma_wait<0>(c);
+  if (first == last) c.clear();
+  pipe.release_previous(last > first);
+}
+
+}  // namespace tilekiln::cuda

@@ -1,0 +1,88 @@
+// A ring of stages in shared memory between producers and consumers, with a full and an empty mbarrier each.
+//
+//     Pipeline<Stage, 4> in shared memory; one thread: init(producer arrivals, consumer arrivals)
+//     Producer:  Stage& s = pipe.acquire(); pipe.expect(bytes); s.a.load(map, pipe.full(), ...); pipe.advance();
+//     Consumer:  Stage& s = pipe.wait(); mma(...); pipe.release_previous(not the first); pipe.advance();
+//
+// Invariants: producers and consumers walk the stages in one order, each with a state of its own in registers. A stage
+// is written between acquire and its barrier's last arrival, and read between wait and release. Every consumer warp
+// releases every stage once; of a cluster, in all of its CTAs, since either CTA's TMA writes to both. A release is
+// predicated: at a branch ptxas would wait for all wgmmas in flight.
+#pragma once
+
+#include "kernels/backends/cuda/ptx.h"
+
+namespace tilekiln::cuda {
+
+// The next stage, and the parity of its round.
+template <int kStages> struct PipelineState {
+  int slot = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ void advance() {
+    if (++slot == kStages) slot = 0, phase ^= 1;
+  }
+  __device__ __forceinline__ int previous() const { return slot == 0 ? kStages - 1 : slot - 1; }
+};
+
+template <class Stage_, int kStages_, bool kCluster_ = false> struct Pipeline {
+  using Stage = Stage_;
+  static constexpr int kStages = kStages_;
+  static constexpr bool kCluster = kCluster_;
+  static_assert(kStages >= 2, "a pipeline needs two stages: one is read while the other is written");
+
+  Stage stage[kStages];
+  uint64_t full[kStages], empty[kStages];
+
+  // Arrivals a stage: Roles::arrivals counts those of consumers. Called in Roles::run's init.
+  __device__ __forceinline__ void init(int producers, int consumers) {
+    for (int i = 0; i < kStages; ++i) barrier_init(full[i], producers), barrier_init(empty[i], consumers);
+  }
+};
+
+template <class Pipe> struct Producer {
+  Pipe& pipe;
+  PipelineState<Pipe::kStages> at;
+  explicit __device__ __forceinline__ Producer(Pipe& pipe) : pipe(pipe) {}
+
+  // The next stage, once its consumers have released it.
+  __device__ __forceinline__ typename Pipe::Stage& acquire() const {
+    wait(pipe.empty[at.slot], at.phase ^ 1);
+    return pipe.stage[at.slot];
+  }
+  __device__ __forceinline__ uint64_t& full() const { return pipe.full[at.slot]; }
+  // One arrival, and so many bytes of TMA to come.
+  __device__ __forceinline__ void expect(uint32_t bytes) const { arrive_expecting(full(), bytes); }
+  // One arrival of a warp whose lanes have stored to the stage.
+  __device__ __forceinline__ void commit_stores(int lane) const {
+    async_shared_fence();
+    warp_arrive(full(), lane);
+  }
+  __device__ __forceinline__ void advance() { at.advance(); }
+};
+
+template <class Pipe> struct Consumer {
+  Pipe& pipe;
+  int lane, peers;  // peers: the other CTAs of the cluster, 0 or 1
+  PipelineState<Pipe::kStages> at;
+  __device__ __forceinline__ Consumer(Pipe& pipe, int lane, int peers) : pipe(pipe), lane(lane), peers(peers) {}
+
+  // The next stage, once it is full.
+  __device__ __forceinline__ typename Pipe::Stage& wait() const {
+    cuda::wait(pipe.full[at.slot], at.phase);
+    return pipe.stage[at.slot];
+  }
+  __device__ __forceinline__ void advance() { at.advance(); }
+  // Releases the stage before the next one, where `condition`: the warp has read it.
+  __device__ __forceinline__ void release_previous(bool condition) const {
+    uint64_t& empty = pipe.empty[at.previous()];
+    if constexpr (Pipe::kCluster) {
+      const int cta = fresh_lane();
+      __syncwarp();
+      cluster_arrive_if(condition && cta <= peers, cluster_address(shared_address(&empty), cta & peers));
+    } else {
+      warp_arrive_if(condition, empty, lane);
+    }
+  }
+};
+
+}  // namespace tilekiln::cuda

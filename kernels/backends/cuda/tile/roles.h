@@ -1,0 +1,55 @@
+// Warp specialisation: warpgroup 0 produces, the others consume, and setmaxnreg moves registers from the one to the
+// others.
+//
+// Invariants: every thread of the CTA calls run, once. Barriers are initialised and visible before any role begins; all
+// CTAs of a cluster begin and end together, since they copy to each other and arrive at each other's barriers. A role's
+// warpgroup index is uniform. Roles are branches of one `if` each: else ptxas ignores setmaxnreg (C7508).
+#pragma once
+
+#include "kernels/backends/cuda/ptx.h"
+
+namespace tilekiln::cuda {
+
+struct Warpgroup {
+  int index, thread;  // index: among the consumers, from 0; thread: 0 to 127
+  __device__ __forceinline__ int lane() const { return thread & 31; }
+  __device__ __forceinline__ int warp() const { return uniform(thread >> 5); }
+};
+
+template <int kConsumers_, int kProducerRegisters, int kConsumerRegisters> struct Roles {
+  static constexpr int kConsumers = kConsumers_, kThreads = 128 * (kConsumers + 1);
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // of a thread, when it begins
+  static_assert((kProducerRegisters + kConsumers * kConsumerRegisters) * 128 <= kLaunchRegisters * kThreads,
+                "setmaxnreg would wait for ever: the roles ask for more registers than the launch has");
+
+  // Arrivals at an empty barrier: one a warp of `warpgroups` consumers in each of `ctas` CTAs.
+  static __device__ __forceinline__ int arrivals(int warpgroups, int ctas) { return 4 * warpgroups * ctas; }
+
+  // init() by one thread, then produce(thread) and consume(Warpgroup) by their warpgroups; `consumers` of these have
+  // work.
+  template <bool kCluster, class Init, class Produce, class Consume>
+  static __device__ __forceinline__ void run(int consumers, Init&& init, Produce&& produce, Consume&& consume) {
+    const int warpgroup = uniform(threadIdx.x >> 7), thread = threadIdx.x & 127;
+    if (threadIdx.x == 0) {
+      init();
+      barrier_init_done();
+    }
+    if constexpr (kCluster)
+      cluster_arrive_relaxed(), cluster_wait();
+    else
+      __syncthreads();
+    if (warpgroup == 0) {
+      fewer_registers<kProducerRegisters>();
+      produce(thread);
+    } else if (warpgroup <= consumers) {
+      more_registers<kConsumerRegisters>();
+      consume(Warpgroup{warpgroup - 1, thread});
+    }
+    if constexpr (kCluster) {
+      __syncwarp();
+      cluster_arrive_relaxed(), cluster_wait();
+    }
+  }
+};
+
+}  // namespace tilekiln::cuda
