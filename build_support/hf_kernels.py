@@ -23,7 +23,8 @@ MODULE = '''"""Attention kernels of Tilekiln: receipt {receipt}, for {backend}.
 
 `library` is the library, as `tilekiln.load` gives it; the rest is that of the package tilekiln, which comes along and
 is used unless the program has imported one. The kernels are at hand everywhere in tilekiln, its faces too. Like other
-attention kernels of the Hub this has the functions of flash_attn: those of tilekiln.flash_attn, imported when used.
+attention kernels of the Hub this has the functions of flash_attn: those of tilekiln.compat.flash_attn, imported when
+used.
 `layers` are RMSNorm and SiluAndMul for `kernelize`, where the library has their kernels (receipt norm_default).
 """
 
@@ -55,9 +56,9 @@ def __getattr__(name):
         import tilekiln.torch.layers
 
         return tilekiln.torch.layers
-    import tilekiln.flash_attn
+    import tilekiln.compat.flash_attn
 
-    return getattr(tilekiln.flash_attn, name)
+    return getattr(tilekiln.compat.flash_attn, name)
 '''
 
 

@@ -18,7 +18,9 @@ from wheel.wheelfile import WheelFile
 
 from .platform_tag import platform_tag
 
-NAMES = runpy.run_path(os.path.join(os.path.dirname(os.path.dirname(__file__)), "python/tilekiln/_distribution.py"))
+NAMES = runpy.run_path(
+    os.path.join(os.path.dirname(os.path.dirname(__file__)), "python/tilekiln/_core/distribution.py")
+)
 """Names of the distributions, as the package itself declares them."""
 PACKAGE: str = NAMES["PACKAGE"]
 EXTRAS = {"demo": "rich", "install": "packaging"}
@@ -98,7 +100,7 @@ def facade(root: str, version: str, binding: str, more: Mapping[str, str]) -> Wh
 
 
 SOURCES = ("VERSION", "SConstruct", "SConscript", "build_support", "codegen", "include", "kernels", "receipts")
-"""Sources of a kernel; `tilekiln.jit` looks at the same (python/tilekiln/just_in_time.py)."""
+"""Sources of a kernel; `tilekiln.jit` looks at the same (python/tilekiln/api/just_in_time.py)."""
 
 
 def sources(root: str, version: str) -> Wheel:

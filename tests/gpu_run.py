@@ -31,7 +31,7 @@ def reason(error: BaseException) -> str | None:
     if "ArgumentError" not in kinds:
         return None
     chosen = (frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__))
-    if "must be cpu" in text and "tilekiln.operators" not in chosen:  # else the facade's choice was wrong
+    if "must be cpu" in text and "tilekiln.api.operators" not in chosen:  # else the facade's choice was wrong
         return "must be cpu"
     return next((end for end in NOT_THERE if end in text), None)
 

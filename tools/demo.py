@@ -1,4 +1,4 @@
-"""python tools/demo.py RECEIPT...: tilekiln.demo with the share of this core's peak, measured in the same run."""
+"""python tools/demo.py RECEIPT...: tilekiln.cli.demo with the share of this core's peak, measured in the same run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(ROOT, "python"), ROOT]
 
-from tilekiln import demo  # noqa: E402
+from tilekiln.cli import demo  # noqa: E402
 
 from tools.bench.peak import peak  # noqa: E402
 

@@ -3,8 +3,8 @@
 Conditions side by side must all hold; clauses are separated by the word `or`, and one that holds is enough. Booleans
 are yes and no. `dtype=bf16 hdim_q=64,128 or dtype=fp32 hdim_q>=96 mask!=none`.
 
-The generator and the Python facade read it with this one file (python/tilekiln/_language.py is a link to it), so it
-imports nothing of either.
+The generator and the Python facade read it with this one file (python/tilekiln/_core/language.py is a link to it), so
+it imports nothing of either.
 """
 
 from __future__ import annotations

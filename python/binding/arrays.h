@@ -13,7 +13,7 @@
 #include "tilekiln/tilekiln.h"
 
 static PyObject *ArgumentError, *NoKernelError;
-static PyObject* facade; /* tilekiln._frameworks */
+static PyObject* facade; /* tilekiln._core.frameworks */
 
 /* Sets ArgumentError "argument: ..." and returns -1. */
 static int refuse(const char* argument, const char* format, ...) {

@@ -121,7 +121,7 @@ PyMODINIT_FUNC PyInit__binding(void) {
   LibraryType = (PyTypeObject*)PyType_FromSpec(&library_spec);
   PyObject* launcher_type = PyType_FromSpec(&launcher_spec);
   OperatorType = (PyTypeObject*)PyType_FromSpec(&operator_spec);
-  facade = PyImport_ImportModule("tilekiln._frameworks");
+  facade = PyImport_ImportModule("tilekiln._core.frameworks");
   const int good = ArgumentError && NoKernelError && StreamType && LibraryType && OperatorType && launcher_type &&
                    facade && PyModule_AddObjectRef(module, "ArgumentError", ArgumentError) == 0 &&
                    PyModule_AddObjectRef(module, "NoKernelError", NoKernelError) == 0 &&

@@ -14,9 +14,10 @@ Importing this imports neither NumPy nor any framework.
 
 from __future__ import annotations
 
-from . import _distribution
+from ._core import distribution, moved
 
-_distribution.check(__path__[0])
+distribution.check(__path__[0])
+moved.follow()
 
 TYPE_CHECKING = False  # what typing has, without its import
 if TYPE_CHECKING:
@@ -24,44 +25,44 @@ if TYPE_CHECKING:
 
     from . import reference, tune
     from ._binding import ArgumentError, NoKernelError, Stream, __version__
-    from ._launcher import BackwardLauncher
-    from .just_in_time import jit
-    from .kv_cache import KVCache, decode
-    from .library import Instance, Library, add_library, libraries, load
-    from .machine import info
-    from .operators import attention, attention_backward
-    from .packed_experts import PackedExperts, experts
-    from .product_lists import grouped_gemm
-    from .products import PackedWeight, linear, matmul
-    from .quantised_weight import QuantisedWeight
-    from .workspace import BackwardWorkspace, plan_backward_workspace
+    from .api.just_in_time import jit
+    from .api.kv_cache import KVCache, decode
+    from .api.launcher import BackwardLauncher
+    from .api.library import Instance, Library, add_library, libraries, load
+    from .api.machine import info
+    from .api.operators import attention, attention_backward
+    from .api.packed_experts import PackedExperts, experts
+    from .api.product_lists import grouped_gemm
+    from .api.products import PackedWeight, linear, matmul
+    from .api.quantised_weight import QuantisedWeight
+    from .api.workspace import BackwardWorkspace, plan_backward_workspace
 
 _HOME = {
-    "__version__": "._native",
-    "ArgumentError": "._native",
-    "BackwardLauncher": "._launcher",
-    "BackwardWorkspace": ".workspace",
-    "Instance": ".library",
-    "KVCache": ".kv_cache",
-    "Library": ".library",
-    "NoKernelError": "._native",
-    "PackedExperts": ".packed_experts",
-    "PackedWeight": ".products",
-    "QuantisedWeight": ".quantised_weight",
-    "Stream": "._native",
-    "add_library": ".library",
-    "attention": ".operators",
-    "attention_backward": ".operators",
-    "decode": ".kv_cache",
-    "experts": ".packed_experts",
-    "grouped_gemm": ".product_lists",
-    "info": ".machine",
-    "jit": ".just_in_time",
-    "libraries": ".library",
-    "linear": ".products",
-    "load": ".library",
-    "matmul": ".products",
-    "plan_backward_workspace": ".workspace",
+    "__version__": "._core.native",
+    "ArgumentError": "._core.native",
+    "BackwardLauncher": ".api.launcher",
+    "BackwardWorkspace": ".api.workspace",
+    "Instance": ".api.library",
+    "KVCache": ".api.kv_cache",
+    "Library": ".api.library",
+    "NoKernelError": "._core.native",
+    "PackedExperts": ".api.packed_experts",
+    "PackedWeight": ".api.products",
+    "QuantisedWeight": ".api.quantised_weight",
+    "Stream": "._core.native",
+    "add_library": ".api.library",
+    "attention": ".api.operators",
+    "attention_backward": ".api.operators",
+    "decode": ".api.kv_cache",
+    "experts": ".api.packed_experts",
+    "grouped_gemm": ".api.product_lists",
+    "info": ".api.machine",
+    "jit": ".api.just_in_time",
+    "libraries": ".api.library",
+    "linear": ".api.products",
+    "load": ".api.library",
+    "matmul": ".api.products",
+    "plan_backward_workspace": ".api.workspace",
     "reference": ".reference",
     "tune": ".tune",
 }
@@ -101,9 +102,11 @@ def __getattr__(name: str) -> Any:
     """Names arrive at their first use, which keeps the import itself at a few milliseconds."""
     import importlib
 
+    if f"tilekiln.{name}" in moved.MOVED:
+        return importlib.import_module(f"tilekiln.{name}")
     if name not in _HOME and (name.startswith("_") or name not in _operators()):
         raise AttributeError(f"module 'tilekiln' has no attribute {name!r}")
-    module = importlib.import_module(_HOME.get(name, ".operators"), __name__)
+    module = importlib.import_module(_HOME.get(name, ".api.operators"), __name__)
     value = globals()[name] = (
         module if name in ("reference", "tune") else getattr(module, name) if name in _HOME else module.face(name)
     )
@@ -111,7 +114,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _operators() -> frozenset[str]:
-    from ._tables import OPERATORS
+    from ._generated.tables import OPERATORS
 
     return frozenset(OPERATORS)
 

@@ -9,8 +9,10 @@ import sys
 import time
 from typing import Any
 
-from . import _language, install, installed, just_in_time, machine, replay, trace, wheel_index
+from ._core import language
+from .api import just_in_time, machine
 from .bench import command as bench
+from .cli import install, installed, replay, trace, wheel_index
 from .tune import command as tune
 
 
@@ -48,7 +50,7 @@ class _Version(argparse.Action):
         super().__init__(**{**given, "nargs": 0, "dest": argparse.SUPPRESS, "default": argparse.SUPPRESS})
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from ._native import __version__
+        from ._core.native import __version__
 
         print(f"tilekiln {__version__}")
         parser.exit()
@@ -60,7 +62,7 @@ def _refuse(command: argparse.ArgumentParser, word: str) -> None:
         command.error(f"{word!r}: there is no argument for it")
     known = [option for action in command._actions for option in action.option_strings]
     name = word.partition("=")[0]
-    near = _language.nearest(name, known)
+    near = language.nearest(name, known)
     command.error(
         f"there is no option {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}")
     )

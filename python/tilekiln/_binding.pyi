@@ -2,8 +2,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, Final, Self, Unpack
 
-from ._declared import Array, FmhaBwdArguments
-from ._functions import Functions
+from ._generated.declared import Array, FmhaBwdArguments
+from ._generated.functions import Functions
 
 ABI_VERSION: Final[int]
 __version__: str

@@ -62,8 +62,8 @@ try:
 except ImportError:  # Transformers 4, whose encoders make their masks themselves
     bidirectional_mask_function: Any = None  # type: ignore[no-redef]
 
-from ._native import NoKernelError  # noqa: E402
-from .operators import _call  # noqa: E402
+from ._core.native import NoKernelError  # noqa: E402
+from .api.operators import _call  # noqa: E402
 from .torch import calls, dot_product  # noqa: E402
 
 NAME = "tilekiln"
@@ -90,7 +90,8 @@ def register(*, flash_attention_2: bool = False) -> None:
     """Make attn_implementation="tilekiln" known to Transformers, to version 5 experts_implementation="tilekiln" too.
 
     flash_attention_2: also stand in for "flash_attention_2", for code that asks for it by that name: Transformers' own
-    check for the package and a GPU is passed over for that name, and its functions are those of tilekiln.flash_attn.
+    check for the package and a GPU is passed over for that name, and its functions are those of
+    tilekiln.compat.flash_attn.
     `unregister` undoes both. Warns once (RuntimeWarning) of a version of Transformers that is none of TESTED.
     """
     _warn_of_untested(transformers.__version__)
@@ -138,7 +139,7 @@ def _flash_functions(own: Any) -> Any:
     def imports(implementation: str | None, *others: Any, **named: Any) -> Any:
         if implementation != BATCHING and (implementation != FLASH or FLASH not in _undo):
             return own(implementation, *others, **named)
-        from . import flash_attn
+        from .compat import flash_attn
 
         over_pages = (None,) if hasattr(flash, "_flash_with_kvcache_fn") else ()  # block tables are not supported
         functions = flash_attn.flash_attn_func, flash_attn.flash_attn_varlen_func

@@ -95,5 +95,5 @@ def test_the_other_projects_init_over_ours_is_noticed(tmp_path: Path) -> None:
             (package / path.name).symlink_to(path)
     (package / "__init__.py").touch()
     (tmp_path / "tilekiln-0.8.4.dist-info").mkdir()
-    assert imported(tmp_path, "import tilekiln.library").startswith("ImportError: ")
-    assert "holds files of two projects" in imported(tmp_path, "import tilekiln.library")
+    assert imported(tmp_path, "import tilekiln.api.library").startswith("ImportError: ")
+    assert "holds files of two projects" in imported(tmp_path, "import tilekiln.api.library")

@@ -95,7 +95,7 @@ def test_no_wheel_of_a_receipt(index: Path, say, monkeypatch: pytest.MonkeyPatch
         1,
         "tilekiln install: receipt: was 'flahs', must be one that the index has: fp32_min, fp8\n",
     )
-    monkeypatch.setattr("tilekiln._probes.cpu_flags", lambda: frozenset({"sse2"}))
+    monkeypatch.setattr("tilekiln.cli.probes.cpu_flags", lambda: frozenset({"sse2"}))
     shutil.rmtree(index / "generic")
     say("index", index)
     code, _, error = say("install", "fp8", "--index", index)
@@ -137,7 +137,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, say, index: Path) -> None:
     ],
 )
 def test_gpus(arch: str, devices: set[str], fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilekiln import install
+    from tilekiln.cli import install
 
     monkeypatch.setattr(install, "_capabilities", lambda: frozenset(devices))
     assert (install.lacks({"name": "x", "backend": "cuda", "arch": arch}) == "") is fits

@@ -180,7 +180,7 @@ def run(python: Path, *arguments: str) -> str:
 
 
 def test_a_clean_environment_runs_the_demo(clean_python):
-    said = run(clean_python, "-m", "tilekiln.demo", *RECEIPTS)
+    said = run(clean_python, "-m", "tilekiln.cli.demo", *RECEIPTS)
     for receipt in RECEIPTS:
         assert f"{receipt}: " in said
 
@@ -230,7 +230,7 @@ print(round(float(library.softmax(x).sum()), 5), library.receipt)
 
 def test_jit_builds_from_the_wheel_of_the_sources(packed, clean_python, tmp_path):
     """Without it, the error names it; with it kernels are built, once; without a compiler, that is what is said."""
-    from tilekiln import _jit_key  # its binding is built now
+    from tilekiln.api import _jit_key  # its binding is built now
 
     assert _jit_key.SOURCES == wheels.SOURCES
     told = (
@@ -298,7 +298,7 @@ def test_hf_module_has_the_functions_of_flash_attn(packed):
         f"spec = importlib.util.spec_from_file_location('a_kernel', {str(variant / '__init__.py')!r})\n"
         "module = sys.modules['a_kernel'] = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(module)\n"
-        "print(hasattr(module, '__no_such'), hasattr(module, 'no_such'), 'tilekiln.flash_attn' in sys.modules)\n"
+        "print(hasattr(module, '__no_such'), hasattr(module, 'no_such'), 'tilekiln.compat.flash_attn' in sys.modules)\n"
         "ones = torch.ones(1, 8, 1, 128)\n"
         "print(module.attention(ones, ones, ones).sum().item(), module.flash_attn_varlen_func.__name__)\n"
     )

@@ -13,7 +13,7 @@ from tests.clients.judge import agree
 with mock.patch("transformers.utils.is_flash_attn_2_available", return_value=True):
     from transformers.models.modernbert import modeling_modernbert as modernbert
 
-assert modernbert.ModernBertUnpaddedRotaryEmbedding.__mro__[1].__module__ == "tilekiln.flash_attn.layers.rotary"
+assert modernbert.ModernBertUnpaddedRotaryEmbedding.__mro__[1].__module__ == "tilekiln.compat.flash_attn.layers.rotary"
 config = modernbert.ModernBertConfig(
     vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, pad_token_id=0,
     bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, local_attention=8, global_attn_every_n_layers=3,

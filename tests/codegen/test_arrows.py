@@ -25,13 +25,13 @@ CODEGEN = ("schema", "plan", "emit", "tell", "out")  # its rooms, in the order d
 BELOW = ("kernels/runtime/", "kernels/backends/")  # of every operator
 BESIDE = {("kernels/moe/", "kernels/gemm/")}  # areas that see another: experts are products
 CIRCLES = [  # that are left; none may be added, and none may grow
-    {"tilekiln", "tilekiln._native", "tilekiln._shapes", "tilekiln._tables"},
+    {"tilekiln", "tilekiln._core.native", "tilekiln._core.shapes", "tilekiln._generated.tables"},
     {
-        "tilekiln._frameworks",
-        "tilekiln._launcher",
-        "tilekiln.just_in_time",
-        "tilekiln.library",
-        "tilekiln.operators",
+        "tilekiln._core.frameworks",
+        "tilekiln.api.launcher",
+        "tilekiln.api.just_in_time",
+        "tilekiln.api.library",
+        "tilekiln.api.operators",
         "tilekiln.torch.batching",
         "tilekiln.torch.calls",
         "tilekiln.torch.derivatives",

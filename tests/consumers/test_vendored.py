@@ -153,7 +153,9 @@ def test_cmake_installs_what_scons_installs(made_by_cmake: Vendored, installed: 
 
 def test_the_facade_calls_it(made_by_make: Vendored, binding: Path) -> None:
     """The demo ends with 1 when a result is above its bound."""
-    said = run(sys.executable, "-m", "tilekiln.demo", made_by_make.library, cwd=ROOT, PYTHONPATH=str(ROOT / "python"))
+    said = run(
+        sys.executable, "-m", "tilekiln.cli.demo", made_by_make.library, cwd=ROOT, PYTHONPATH=str(ROOT / "python")
+    )
     assert "fp32, causal" in said
 
 

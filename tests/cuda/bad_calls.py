@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import tilekiln as tk
-from tilekiln import _frameworks
+from tilekiln._core import frameworks
 
 from tests.fuzz import calls
 from tests.fuzz.bad import BadCall
@@ -58,7 +58,7 @@ class DeclaredCudaCall(Given, DeclaredCall):
 
 
 def main(path: str, count: int, seed: int) -> None:
-    _frameworks.current_stream = lambda array, device: 0
+    frameworks.current_stream = lambda array, device: 0
     library, of_any_target = tk.Library(path), calls.instances
     calls.instances = lambda one, family: [row for row in of_any_target(one, family) if "_cuda_" in row.name]
     turns = [(name, "arguments", BadCudaCall) for name, of in FAMILIES.items() if calls.instances(library, of)]

@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import tilekiln as tk
-from tilekiln import _frameworks
+from tilekiln._core import frameworks
 
 from tests.python.capsules import Exported
 
@@ -38,7 +38,7 @@ def row() -> Any:
 
 
 # The framework of Device works in the default stream and says so: nobody waits for the end of a call.
-_frameworks.current_stream = lambda array, device: 0
+frameworks.current_stream = lambda array, device: 0
 
 
 class Device:

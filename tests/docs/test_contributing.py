@@ -22,9 +22,9 @@ PARTS = (
     "docs/reference",
     "VERSION",
     "LICENSE",
-    "python/tilekiln/_declared.py",
-    "python/tilekiln/_functions.pyi",
-    "python/tilekiln/_tables.py",
+    "python/tilekiln/_generated/declared.py",
+    "python/tilekiln/_generated/functions.pyi",
+    "python/tilekiln/_generated/tables.py",
     "python/tilekiln/bench/_declared.py",
     "python/tilekiln/dispatcher/_fields.py",
     "python/tilekiln/dispatcher/_limits.py",
@@ -247,7 +247,11 @@ def test_an_operator(scratch: Scratch) -> None:
     files = re.findall(r"^   \| `([^`]+)` \|", text[text.index("## An operator\n") :], re.M)
     shared = [name for name in files if "softmax" not in name]
     assert shared == ["kernels/targets/cpu-generic.yaml", "receipts/norm_default.yaml"]
-    python = ("python/tilekiln/_declared.py", "python/tilekiln/_functions.pyi", "python/tilekiln/_tables.py")
+    python = (
+        "python/tilekiln/_generated/declared.py",
+        "python/tilekiln/_generated/functions.pyi",
+        "python/tilekiln/_generated/tables.py",
+    )
     pages = ("include/tilekiln/operators.h", *python, "docs/reference/receipts.md")
     made = {name: (ROOT / name).read_bytes() for name in (*pages, "include/tilekiln/operators/softmax.h")}
 
@@ -314,7 +318,11 @@ def test_kernels_of_an_operator(scratch: Scratch) -> None:
 
 def test_no_list_by_hand_names_the_worked_operator() -> None:
     """Modules in the package that name softmax are generated; the page names all others."""
-    generated = {"python/tilekiln/_declared.py", "python/tilekiln/_tables.py", "python/tilekiln/bench/_declared.py"}
+    generated = {
+        "python/tilekiln/_generated/declared.py",
+        "python/tilekiln/_generated/tables.py",
+        "python/tilekiln/bench/_declared.py",
+    }
     said = {
         str(file.relative_to(ROOT))
         for file in (ROOT / "python").rglob("*.py")

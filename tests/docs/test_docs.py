@@ -91,9 +91,9 @@ def test_python(  # type: ignore[no-untyped-def]
     # The page's reader has just built flash; here another test may have built a narrower one since.
     built = [build_library(receipt) for receipt in ("flash", "aiter") if receipt == "flash" or receipt in page.name]
     monkeypatch.setenv("TILEKILN_PATH", os.pathsep.join(map(str, built)))
-    monkeypatch.setattr("tilekiln.operators._at_hand", functools.cache(tilekiln.libraries))
-    monkeypatch.setattr("tilekiln.operators._served", {})
-    monkeypatch.setattr("tilekiln.just_in_time.loaded", [])
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", functools.cache(tilekiln.libraries))
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.just_in_time.loaded", [])
     monkeypatch.setenv("TILEKILN_JIT", str(tmp_path))
     monkeypatch.setenv("TILEKILN_JIT_OPTIONS", " ".join(shared_objects()))
     namespace: dict[str, object] = {"np": np}

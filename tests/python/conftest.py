@@ -52,7 +52,7 @@ def gemm_examples(scons: Scons, binding: object) -> str:
 @pytest.fixture
 def gemm(gemm_examples: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     """ctypes_utils, upstream's names of products, over that library."""
-    from tilekiln import operators  # here, as it needs the binding
+    from tilekiln.api import operators  # here, as it needs the binding
 
     monkeypatch.syspath_prepend(ROOT / "python" / "compat" / "ck_dispatcher")
     monkeypatch.setenv("TILEKILN_PATH", gemm_examples)
@@ -73,7 +73,7 @@ def _native_kernels_forget() -> None:
 @pytest.fixture
 def at_hand(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package's functions find the `library` of the test's file, and no other."""
-    from tilekiln import operators  # here, as it needs the binding
+    from tilekiln.api import operators  # here, as it needs the binding
 
     operators.look_again()
     monkeypatch.setattr(operators, "_at_hand", lambda: [library])

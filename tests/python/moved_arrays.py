@@ -15,13 +15,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import tilekiln as tk
-from tilekiln import _frameworks
+from tilekiln._core import frameworks
 
 from tests.executor.ptx.device import CUDA, TARGET, ask, driver
 from tests.python.capsules import Exported
 from tests.python.device_arrays import CODES as OF_DEVICES
 
-CODES, COMPLEX = {**_frameworks.CODES, **OF_DEVICES}, 5
+CODES, COMPLEX = {**frameworks.CODES, **OF_DEVICES}, 5
 ALIGNED = 256
 """Bytes at whose multiples an array lies as it does on the host: one that is badly aligned stays so."""
 

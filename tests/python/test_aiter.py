@@ -1,4 +1,4 @@
-"""tilekiln.aiter: signatures, results, and what each argument does that the matrix does not show."""
+"""tilekiln.compat.aiter: signatures, results, and what each argument does that the matrix does not show."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ PRIVATE = {
 @pytest.fixture(autouse=True)
 def libraries(load, monkeypatch):
     library = load("aiter")
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [library])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [library])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
 
 
 @pytest.fixture
 def face(binding):
-    import tilekiln.aiter
+    import tilekiln.compat.aiter
 
-    return tilekiln.aiter
+    return tilekiln.compat.aiter
 
 
 def int32(*values):
@@ -117,7 +117,7 @@ def by_position(function):
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signature(face, name):
     """Names, order and defaults by position; aiter.ops.mha has the same functions. Ours alone is keyword-only."""
-    from tilekiln.aiter.ops import mha
+    from tilekiln.compat.aiter.ops import mha
 
     ours = ["sink_size"] if name in ("mha_bwd", "mha_varlen_bwd") else []
     assert by_position(getattr(face, name)) == (SIGNATURES[name], ours)
@@ -133,7 +133,7 @@ def test_window_sizes_that_are_none_are_named(face, window):
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_private_signature(face, name):
-    from tilekiln.aiter.ops import mha
+    from tilekiln.compat.aiter.ops import mha
 
     assert by_position(getattr(mha, name)) == (PRIVATE[name], [])
 
@@ -313,7 +313,7 @@ def test_the_other_soft_cap_is_refused(face, monkeypatch):
 
 def test_below_autograd_batch(face):
     """mha_fwd and mha_bwd give what autograd gives, to the bit, and softmax_d."""
-    from tilekiln.aiter.ops import mha
+    from tilekiln.compat.aiter.ops import mha
 
     q, k, v = qkv(33, 40, grad=True)
     bias, sink, dout = normal(33, 40, grad=True), torch.randn(4, requires_grad=True), normal(2, 33, 4, 64, seed=9)
@@ -402,7 +402,7 @@ def test_sinks_of_each_sequence(face, varlen):
 
 
 def test_splits_below_autograd(face):
-    from tilekiln.aiter.ops import mha
+    from tilekiln.compat.aiter.ops import mha
 
     q, k, v = qkv(1, 300)
     rest = (0.0, None, True, -1, -1, 0, None, None, None, None, None, True, False)
@@ -418,7 +418,7 @@ def test_splits_below_autograd(face):
 
 
 def test_below_autograd_varlen(face):
-    from tilekiln.aiter.ops import mha
+    from tilekiln.compat.aiter.ops import mha
 
     q, k, v = packed(20, 30, grad=True)
     sink, dout = torch.randn(4, requires_grad=True), normal(20, 4, 64, seed=9)
@@ -543,7 +543,7 @@ def test_wrong_arguments_are_named_as_aiter_names_them(face):
 
 
 def test_what_is_not_here(face):
-    with pytest.raises(AttributeError, match=r"tilekiln.aiter has no 'fused_moe': it has the attention functions"):
+    with pytest.raises(AttributeError, match=r"compat.aiter has no 'fused_moe': it has the attention functions"):
         _ = face.fused_moe
     with pytest.raises(AttributeError, match="without assembly is mha_fwd and mha_bwd"):
         _ = face.fmha_v3_fwd

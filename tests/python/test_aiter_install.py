@@ -14,9 +14,9 @@ USE = """
 import importlib.metadata, importlib.util, torch
 from aiter import flash_attn_func, mha_batch_prefill_func
 from aiter.ops.mha import _flash_attn_backward, _flash_attn_varlen_backward, flash_attn_varlen_func
-import aiter, aiter.ops.mha, tilekiln.aiter.ops.mha
-assert aiter is tilekiln.aiter
-assert aiter.ops.mha is tilekiln.aiter.ops.mha
+import aiter, aiter.ops.mha, tilekiln.compat.aiter.ops.mha
+assert aiter is tilekiln.compat.aiter
+assert aiter.ops.mha is tilekiln.compat.aiter.ops.mha
 assert importlib.util.find_spec("aiter.ops.triton") is None
 assert importlib.metadata.version("aiter") == aiter.__version__ == "0.1.9+tilekiln"
 x = torch.randn(1, 4, 2, 16).bfloat16()
@@ -33,7 +33,7 @@ def other(tmp_path):
     return package.parent
 
 
-INSTALL = "import tilekiln.aiter\ntilekiln.aiter.install()\n"
+INSTALL = "import tilekiln.compat.aiter\ntilekiln.compat.aiter.install()\n"
 
 
 def test_install_and_drop_in_directory(run):
@@ -46,11 +46,11 @@ def test_install_and_drop_in_directory(run):
 def test_the_drop_in_directory_carries_a_version(run):
     code = "import importlib.metadata as m, sys; print(m.version('aiter')); assert 'torch' not in sys.modules"
     version = run(code, DROP_IN).strip()
-    assert run("import tilekiln.aiter as a; print(a.__version__)", ROOT / "python").strip() == version
+    assert run("import tilekiln.compat.aiter as a; print(a.__version__)", ROOT / "python").strip() == version
 
 
 def test_never_over_an_installed_one_unless_told_to(run, other):
     said = run(INSTALL, ROOT / "python", other, fails="ImportError: aiter is installed at ")
     assert str(other / "aiter" / "__init__.py") in said
-    told = "import tilekiln.aiter\ntilekiln.aiter.install(over_installed=True)\n"
+    told = "import tilekiln.compat.aiter\ntilekiln.compat.aiter.install(over_installed=True)\n"
     run("from aiter import flash_attn_func as old\n" + told + USE + "assert old == 'theirs'", ROOT / "python", other)

@@ -1,4 +1,4 @@
-"""tilekiln.aiter over the axes of aiter's suite, every two values of which meet, judged as upstream judges."""
+"""tilekiln.compat.aiter over the axes of aiter's suite, every two values of which meet, judged as upstream judges."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def name(case: dict[str, Any]) -> str:
 @pytest.fixture(autouse=True)
 def libraries(load, monkeypatch):
     library = load("aiter")
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [library])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [library])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
 
 
 def offsets(lengths: list[int]) -> Any:
@@ -99,7 +99,7 @@ class Sequences:
 @pytest.mark.sampled(32)
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_matrix(case):
-    import tilekiln.aiter as face
+    import tilekiln.compat.aiter as face
 
     seed = CASES.index(case)
     generator = torch.Generator(DEVICE).manual_seed(seed)
@@ -249,7 +249,7 @@ def vectorized_v(pool: Any) -> Any:
 
 @pytest.mark.parametrize("case", PREFILL_CASES, ids=name)
 def test_batch_prefill_matrix(case):
-    import tilekiln.aiter as face
+    import tilekiln.compat.aiter as face
 
     seed = PREFILL_CASES.index(case)
     generator = torch.Generator(DEVICE).manual_seed(seed)
@@ -355,7 +355,7 @@ FP8_CASES = upstream.pairwise(
 
 @pytest.mark.parametrize("case", FP8_CASES, ids=name)
 def test_fp8_matrix(case):
-    import tilekiln.aiter as face
+    import tilekiln.compat.aiter as face
 
     seed = FP8_CASES.index(case)
     (seqlen_q, seqlen_k), (hdim_q, hdim_v) = case["seqlens"], case["hdims"]

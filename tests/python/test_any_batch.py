@@ -135,7 +135,7 @@ def test_rows(load, operator, columns, dtype):
 def test_rows_of_products(load, monkeypatch, dtype):
     """Row-major b, packed and quantised weights: any rows. Column-major b: more than 18 rows; up to 18 other bits."""
     library, packing = load("gemm_default"), load("gemm_linear")
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [library, packing])
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [library, packing])
     parts = [slice(0, 1), slice(7, 9), slice(10, 18), slice(20, 38), slice(40, 59), slice(33, 97), slice(0, 200)]
     a, weight = normal(0, 210, 1000, dtype=DTYPES[dtype]), normal(1, 300, 1000, dtype=DTYPES[dtype])
     row_major, packed = np.ascontiguousarray(weight.T), tk.PackedWeight(weight)

@@ -191,7 +191,7 @@ def test_refused_by_name(fp32, case):
 def test_refused_by_the_other_ways_in(fp32, case, monkeypatch):
     """find, why, workspace_size and attention_backward check alike."""
     call, name = call_of(case)
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [fp32])
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [fp32])
     ways = [tk.attention_backward]
     if case != "workspace too small":  # its size is known when the stages are chosen
         ways += [fp32.fmha_bwd_find, fp32.fmha_bwd_why]

@@ -15,7 +15,7 @@ from tests.python import gradients, problems
 @pytest.fixture(autouse=True)
 def at_hand(load, monkeypatch):
     libraries = [load("aiter")]
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: libraries)
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: libraries)
 
 
 def starts(*lengths: int) -> list[int]:

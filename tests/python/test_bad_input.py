@@ -230,7 +230,7 @@ def test_refused_by_the_other_ways_in(flash, case, monkeypatch):
     """find, why and attention check alike."""
     good, name, changes = CASES[case]
     call = {**good(), **changes}
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash])
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
     for way in (flash.fmha_fwd_find, flash.why, tk.attention):
         with pytest.raises(tk.ArgumentError, match=f"^{name}: "):
             way(**call)
@@ -246,7 +246,7 @@ def test_good_calls_are_good(flash, good):
 def test_arrays_of_no_dimensions(flash, which, monkeypatch):
     arrays = [f32(1, 4, 2, 16) for _ in range(3)]
     arrays[which] = f32()
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash])
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
     for way in (flash.fmha_fwd, flash.fmha_fwd_find, tk.attention):
         with pytest.raises(tk.ArgumentError, match=f"^{'qkv'[which]}: had 0 dimensions, must have "):
             way(*arrays)

@@ -20,7 +20,7 @@ COMPAT = pathlib.Path(__file__).resolve().parents[2] / "python" / "compat" / "ck
 
 @pytest.fixture
 def fmha(flash: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Any:
-    from tilekiln import operators
+    from tilekiln.api import operators
 
     monkeypatch.syspath_prepend(COMPAT)
     monkeypatch.setenv("TILEKILN_PATH", flash.path)

@@ -61,7 +61,7 @@ def say(
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., str]:
     """say(program, *arguments) -> what it prints; it runs in this process, over the tests' libraries."""
-    from tilekiln import operators
+    from tilekiln.api import operators
 
     def run(program: pathlib.Path, *arguments: str) -> str:
         folder = program.parts[1]

@@ -70,7 +70,7 @@ def bits(result: Any) -> list[bytes]:
 @pytest.fixture(scope="module")
 def built(load: Any, binding: object, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Library, dispatcher, and by case the library that `jit` built for it; all cases in one build."""
-    from tilekiln import just_in_time, operators
+    from tilekiln.api import just_in_time, operators
 
     library, flash = (load(receipt, targets="all") for receipt in ("ck_default", "flash"))
     of_case = {name: flash if "alibi_slopes" in case else library for name, case in CASES.items()}

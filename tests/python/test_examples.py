@@ -68,7 +68,7 @@ def test_demo(path):
 def test_demo_of_the_package(path):
     """Out of the tree nothing measures the peak, and nothing of the tree is imported."""
     program = "import runpy, sys; sys.argv = ['demo', 'fp8']\n"
-    program += "try:\n    runpy.run_module('tilekiln.demo', run_name='__main__')\n"
+    program += "try:\n    runpy.run_module('tilekiln.cli.demo', run_name='__main__')\n"
     program += "finally:\n    assert not any(name.partition('.')[0] == 'tools' for name in sys.modules)\n"
     done = run(path, "-c", program)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -78,7 +78,7 @@ def test_demo_of_the_package(path):
 def test_demo_of_a_library_without_forward(build_library):
     """It says what the receipt has instead, and that is no failure."""
     library = build_library("fp32_min", mode="debug", where="family=fmha_bwd_dq_dk_dv hdim_q=64")
-    done = run(str(library.parent), "-m", "tilekiln.demo", str(library))
+    done = run(str(library.parent), "-m", "tilekiln.cli.demo", str(library))
     assert done.returncode == 0, done.stdout + done.stderr
     assert " ".join(done.stdout.split()).endswith(
         "The demo computes forward attention (fmha_fwd), which this receipt leaves out. "
@@ -87,7 +87,7 @@ def test_demo_of_a_library_without_forward(build_library):
 
 
 def test_demo_refuses_what_is_not_there(path):
-    done = run(path, "-m", "tilekiln.demo", "no_such_receipt")
+    done = run(path, "-m", "tilekiln.cli.demo", "no_such_receipt")
     assert done.returncode != 0
     assert "no_such_receipt" in done.stderr
 

@@ -41,7 +41,7 @@ def run(code: str, **environment: str) -> str:
 @pytest.fixture
 def here(monkeypatch, tmp_path, flash):
     """Only TILEKILN_PATH is searched, and it holds a copy of flash."""
-    monkeypatch.setattr("tilekiln.library.PLACES", (tk.library._from_path,))
+    monkeypatch.setattr("tilekiln.api.library.PLACES", (tk.library._from_path,))
     shutil.copy(flash.path, tmp_path)
     shutil.copy(pathlib.Path(flash.path).with_suffix(".json"), tmp_path)
     monkeypatch.setenv("TILEKILN_PATH", str(tmp_path))
@@ -76,7 +76,7 @@ def test_a_rebuilt_library_is_loaded_anew(here, flash, load):
 
 def test_tilekiln_path_takes_files_and_goes_first(here, monkeypatch):
     monkeypatch.setenv("TILEKILN_PATH", f"/nowhere{os.pathsep}{here / 'libtilekiln_flash.so'}")
-    monkeypatch.setattr("tilekiln.library.PLACES", (tk.library._from_path, tk.library._from_tree))
+    monkeypatch.setattr("tilekiln.api.library.PLACES", (tk.library._from_path, tk.library._from_tree))
     assert pathlib.Path(tk.load("flash").path).parent == here
 
 
@@ -90,7 +90,7 @@ def test_installed_packages_are_found(tmp_path, monkeypatch, flash):
     )
     (tmp_path / "kilnpack.py").write_text(f"PATH = {flash.path!r}\ndef where():\n    return PATH\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("tilekiln.library.PLACES", (tk.library._from_packages,))
+    monkeypatch.setattr("tilekiln.api.library.PLACES", (tk.library._from_packages,))
     assert tk.load("flash").path == flash.path
     assert tk.load("mine").path == flash.path
 
@@ -128,8 +128,8 @@ def test_a_receipt_without_a_number(here, monkeypatch, tmp_path):
     (tmp_path / "receipts").mkdir()
     (tmp_path / "receipts/mine.yaml").write_text("receipt: mine\nabout: Me.\n")
     (tmp_path / "receipts/flash.yaml").write_text("receipt: flash\nnumber: 2\nabout: Others.\n")
-    monkeypatch.setattr("tilekiln.library.TREE", tmp_path)
-    monkeypatch.setattr("tilekiln.library.in_tree", lambda: True)
+    monkeypatch.setattr("tilekiln.api.library.TREE", tmp_path)
+    monkeypatch.setattr("tilekiln.api.library.in_tree", lambda: True)
     with pytest.raises(tk.NoKernelError, match="the library of receipt 'mine' is not built"):
         tk.load("mine")
     with pytest.raises(tk.ArgumentError, match=r"there is no receipt 7; there are: 2 flash$"):
@@ -276,8 +276,8 @@ def test_results_do_not_depend_on_threads(flash):
 
 def test_attention_picks_from_all_libraries(load, monkeypatch):
     flash, fp32, fp8 = load("flash"), load("fp32"), load("fp8")
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [fp8, fp32, flash])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [fp8, fp32, flash])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     made = problems.make(
         {"dtype": "fp32", "mode": "batch", "mask": "window", "bias": "elementwise", "lse": True, "dropout": False,
          "softcap": False, "skip_min_seqlen_q": False, "sink": False, "qscale": "none"},
@@ -313,7 +313,7 @@ def test_what_no_library_could_ever_do_is_told_once(load, monkeypatch):
     q, k, v = arrays()
     bias = np.ones((1, 2, 5, 5), np.float32)
     for libraries in ([fp8, fp32, flash], [flash]):
-        monkeypatch.setattr("tilekiln.operators._at_hand", lambda libraries=libraries: libraries)
+        monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda libraries=libraries: libraries)
         with pytest.raises(tk.NoKernelError) as error:
             tk.attention(q, k, v, softcap=2.0, bias=bias)
         names = ", ".join(library.receipt for library in libraries)
@@ -323,7 +323,7 @@ def test_what_no_library_could_ever_do_is_told_once(load, monkeypatch):
             "hdim_q=64 hdim_v=64 mode=batch mask=none bias=elementwise lse=no dropout=no softcap=yes "
             "skip_min_seqlen_q=no sink=no qscale=none",
         ]
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [fp8, fp32, flash])
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [fp8, fp32, flash])
     with pytest.raises(tk.NoKernelError) as error:
         tk.BackwardLauncher(
             dtype="fp32",
@@ -343,7 +343,7 @@ def test_what_no_library_could_ever_do_is_told_once(load, monkeypatch):
 
 
 def test_a_rule_of_a_target_is_told_as_other_rules():
-    from tilekiln._refusals import Refusal, one_text
+    from tilekiln.api._refusals import Refusal, one_text
 
     problem, says = "fmha_fwd dtype=fp32 hdim_q=64", "on a CUDA GPU q, k and v are fp16 or bf16"
     text = (
@@ -360,8 +360,8 @@ def test_a_rule_of_a_target_is_told_as_other_rules():
 def test_attention_takes_the_least_head_dim_waste(load, monkeypatch):
     wide, narrow = load("flash", where="hdim_q=128 dtype=fp32"), load("flash", where="hdim_q=64 dtype=fp32")
     asked = []
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [wide, narrow])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [wide, narrow])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     monkeypatch.setattr(
         tk.operators, "_choose", lambda *a, choose=tk.operators._choose: asked.append(choose(*a)) or asked[-1]
     )
@@ -372,7 +372,7 @@ def test_attention_takes_the_least_head_dim_waste(load, monkeypatch):
 
 
 def test_attention_without_libraries(monkeypatch):
-    monkeypatch.setattr("tilekiln.operators._at_hand", list)
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", list)
     with pytest.raises(
         tk.NoKernelError, match=r"no library is built or installed; looked in: .*\n  build one: tools/dev scons"
     ):
@@ -423,8 +423,8 @@ def test_the_module_shows_what_it_offers_and_nothing_else(binding):
 
 
 def test_every_operator_is_a_function_over_all_libraries(flash, monkeypatch):
-    from tilekiln import operators
-    from tilekiln._tables import OPERATORS
+    from tilekiln._generated.tables import OPERATORS
+    from tilekiln.api import operators
 
     monkeypatch.setattr(operators, "_at_hand", lambda: [flash])
     q = np.ones((1, 5, 2, 64), np.float32)
@@ -444,7 +444,7 @@ def test_every_operator_is_a_function_over_all_libraries(flash, monkeypatch):
 
 
 def test_a_missing_operator_names_the_receipt_that_builds_it(flash, monkeypatch):
-    from tilekiln import operators
+    from tilekiln.api import operators
 
     monkeypatch.setattr(operators, "_at_hand", lambda: [flash])
     with pytest.raises(tk.NoKernelError) as told:
@@ -461,7 +461,7 @@ def test_help_says_what_there_is(flash):
     for name in signature.parameters:
         assert f"\n{name}: " in text, name
     assert inspect.signature(flash.why) == signature
-    from tilekiln._arguments import AttentionArguments
+    from tilekiln._core.arguments import AttentionArguments
 
     assert set(AttentionArguments.__annotations__) == set(signature.parameters) - {"q", "k", "v"}
     for name in tk.__all__:

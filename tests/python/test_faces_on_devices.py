@@ -39,21 +39,21 @@ def traced(call: Callable[..., Any], device: str) -> list[tuple[str, Any, Any]]:
 
 
 def varlen(empty: Any, ints: Any) -> Any:
-    from tilekiln import flash_attn
+    from tilekiln.compat import flash_attn
 
     q = empty(50, 4, 64)
     return flash_attn.flash_attn_varlen_func(q, q, q, ints(3), ints(3), 30, 40)
 
 
 def packed(empty: Any, ints: Any) -> Any:
-    from tilekiln import flash_attn
+    from tilekiln.compat import flash_attn
 
     made = flash_attn.flash_attn_varlen_kvpacked_func(empty(50, 4, 64), empty(80, 2, 4, 64), ints(3), ints(3), 30, 40)
     return made, flash_attn.flash_attn_varlen_qkvpacked_func(empty(50, 3, 4, 64), ints(3), 40)
 
 
 def gradients(empty: Any, ints: Any) -> Any:
-    from tilekiln.flash_attn.flash_attn_interface import _flash_attn_varlen_backward
+    from tilekiln.compat.flash_attn.flash_attn_interface import _flash_attn_varlen_backward
 
     q, lse = empty(50, 4, 64), empty(4, 50, dtype=torch.float32)
     dq, dk, dv = (torch.empty_like(q) for _ in range(3))
@@ -63,7 +63,7 @@ def gradients(empty: Any, ints: Any) -> Any:
 
 
 def pages(empty: Any, ints: Any) -> Any:
-    from tilekiln import flash_attn
+    from tilekiln.compat import flash_attn
 
     cache = empty(8, 16, 4, 64)
     return flash_attn.flash_attn_varlen_func(
@@ -72,7 +72,7 @@ def pages(empty: Any, ints: Any) -> Any:
 
 
 def decode(empty: Any, ints: Any) -> Any:
-    from tilekiln import flash_attn
+    from tilekiln.compat import flash_attn
 
     q, cache, table = empty(2, 1, 4, 64), empty(8, 16, 4, 64), ints(2, 4)
     new = empty(2, 1, 4, 64)
@@ -84,7 +84,7 @@ def decode(empty: Any, ints: Any) -> Any:
 
 
 def of_aiter(empty: Any, ints: Any) -> Any:
-    from tilekiln.aiter.ops import mha
+    from tilekiln.compat.aiter.ops import mha
 
     q, cache = empty(50, 4, 64), empty(8, 16, 4, 64)
     return (
@@ -113,7 +113,7 @@ def test_max_seqlen_is_handed_on(face: Callable[..., Any]) -> None:
 
 
 def test_kernels_of_gpus_read_eight_elements() -> None:
-    from tilekiln.flash_attn import _arguments
+    from tilekiln.compat.flash_attn import _arguments
 
     q, k = torch.empty(1, 8, 2, 60, device="meta"), torch.empty(1, 8, 2, 64, device="meta")
     assert [x.shape[-1] for x in _arguments.in_vectors(q, k)] == [64, 64]
@@ -137,7 +137,7 @@ def with_gradients(call: Callable[..., Any], *tensors: Any) -> list[Any]:
 
 
 def of_functions() -> list[Any]:
-    from tilekiln import flash_attn
+    from tilekiln.compat import flash_attn
 
     starts = torch.tensor([0, 4, 9], dtype=torch.int32)
     tensors = [drawn(1, 9, 2) for _ in range(3)]
@@ -152,7 +152,7 @@ def of_functions() -> list[Any]:
 
 
 def of_private_functions() -> list[Any]:
-    from tilekiln.flash_attn import flash_attn_interface as face
+    from tilekiln.compat.flash_attn import flash_attn_interface as face
 
     q, k, v, dout = (drawn(1, 9, 2) for _ in range(4))
     made = []
@@ -171,7 +171,7 @@ def of_private_functions() -> list[Any]:
 
 
 def of_pages() -> list[Any]:
-    from tilekiln import flash_attn
+    from tilekiln.compat import flash_attn
 
     q, k, v = drawn(7, 2), drawn(4, 16, 2), drawn(4, 16, 2)
     table = torch.tensor([[0, 3], [2, 1]], dtype=torch.int32)
@@ -184,7 +184,7 @@ def of_pages() -> list[Any]:
 
 
 def of_caches() -> list[Any]:
-    from tilekiln import flash_attn
+    from tilekiln.compat import flash_attn
 
     made = []
     lengths = torch.tensor([5, 20], dtype=torch.int32)
@@ -207,7 +207,7 @@ def test_head_dims_are_filled_up_where_kernels_read_eight_elements(
     calls: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As flash_attn does, with the scale of the headdim that was given; what is written are the given elements."""
-    from tilekiln.flash_attn import _arguments
+    from tilekiln.compat.flash_attn import _arguments
 
     torch.manual_seed(3)
     with torch.device("cpu"):
@@ -233,7 +233,7 @@ def test_head_dims_are_filled_up_where_kernels_read_eight_elements(
 )
 def test_a_rotary_table_bounds_what_grows(rows: int, queries: int, causal: bool, most: int) -> None:
     """A cache of 32 on a device: a sequence that grows by 2 cannot have positions that the table lacks."""
-    from tilekiln import flash_attn
+    from tilekiln.compat import flash_attn
 
     def call(empty: Any, ints: Any) -> Any:
         q, cache, new = empty(2, queries, 4, 64), empty(2, 32, 4, 64), empty(2, 2, 4, 64)

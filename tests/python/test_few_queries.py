@@ -23,7 +23,7 @@ LACKED = OPTIONS[-1:]
 @pytest.fixture
 def called(load, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The operators that were run."""
-    import tilekiln.operators as facade
+    import tilekiln.api.operators as facade
 
     monkeypatch.setattr(facade, "_at_hand", lambda: [load("flash")])
     monkeypatch.setattr(facade, "_served", {})

@@ -1,4 +1,4 @@
-"""tilekiln.flash_attn: what its callers rely on, one by one. The wide comparison is test_flash_attn_matrix.py."""
+"""compat.flash_attn: what its callers rely on, one by one. The wide comparison is test_flash_attn_matrix.py."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ SIGNATURES = {
 
 @pytest.fixture(autouse=True)
 def libraries(flash, monkeypatch):
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
 
 
 @pytest.fixture
 def face(binding):
-    import tilekiln.flash_attn
+    import tilekiln.compat.flash_attn
 
-    return tilekiln.flash_attn
+    return tilekiln.compat.flash_attn
 
 
 @pytest.fixture
 def interface(binding):
-    from tilekiln.flash_attn import flash_attn_interface
+    from tilekiln.compat.flash_attn import flash_attn_interface
 
     return flash_attn_interface
 
@@ -282,7 +282,7 @@ def test_dropout_follows_the_generator(face):
 
 @pytest.mark.parametrize("varlen", [False, True])
 def test_s_dmask_in_both_conventions(face, varlen, monkeypatch):
-    from tilekiln.flash_attn import attn_probs
+    from tilekiln.compat.flash_attn import attn_probs
 
     p, slopes = 0.3, torch.tensor([0.1, 0.2])
     q, k, v = qkv(6, 9, nheads_k=1, dtype=torch.float32)
@@ -328,7 +328,7 @@ def test_s_dmask_in_both_conventions(face, varlen, monkeypatch):
 
 
 def test_packed_gradients_are_one_tensor_written_in_place(face, monkeypatch):
-    from tilekiln.flash_attn import _packed
+    from tilekiln.compat.flash_attn import _packed
 
     places = []
     real = _packed.calls.backward

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def face(binding):
-    import tilekiln.flash_attn
+    import tilekiln.compat.flash_attn
 
-    return tilekiln.flash_attn
+    return tilekiln.compat.flash_attn
 
 
 Q, STARTS = torch.zeros(2, 8, 4, 32), torch.tensor([0, 8, 16], dtype=torch.int32)
@@ -42,7 +42,7 @@ DIMENSIONS = {
 
 @pytest.mark.parametrize("case", DIMENSIONS)
 def test_dimensions(face, flash, monkeypatch, case):
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash])
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
     name, tensors, text = DIMENSIONS[case]
     with pytest.raises(RuntimeError) as error:
         getattr(face, name)(*tensors)
@@ -71,7 +71,7 @@ VARLEN = {"q": PACKED, "k": PACKED, "v": PACKED, "cu_seqlens_q": STARTS, "cu_seq
 )
 @pytest.mark.parametrize("package", ["flash_attn", "aiter.ops.mha"])
 def test_what_is_no_tensor_is_named(package, name, wrong, flash, monkeypatch):
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash])
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
     call = importlib.import_module(f"tilekiln.{package}").flash_attn_varlen_func
     was = "None" if wrong is None else f"of type {type(wrong).__name__}"
     with pytest.raises(RuntimeError) as error:
@@ -90,10 +90,10 @@ def test_wrong_calls_keep_their_own_errors(face):
 @pytest.fixture
 def of_max_seqlen_k(flash, monkeypatch):
     """out by max_seqlen_k, a window and causal, of 8 queries and 30 keys, of everything that compares the two."""
-    from tilekiln.aiter.ops import mha
-    from tilekiln.flash_attn import flash_attn_interface as face
+    from tilekiln.compat.aiter.ops import mha
+    from tilekiln.compat.flash_attn import flash_attn_interface as face
 
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash])
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
     torch.manual_seed(1)
     q, k, pages = (torch.randn(*shape, 2, 32).bfloat16() for shape in ((8,), (30,), (4, 8)))
     starts = torch.tensor([0, 8], dtype=torch.int32), torch.tensor([0, 30], dtype=torch.int32)

@@ -18,20 +18,20 @@ pytestmark = pytest.mark.torch
 def library(request: pytest.FixtureRequest, load, monkeypatch) -> None:
     """With the operators, and where no library has them."""
     found = [load("norm_default", targets="all")] if request.param == "kernels" else []
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
 
 
 @pytest.fixture
 def face(binding):
-    from tilekiln.flash_attn.ops.triton import cross_entropy
+    from tilekiln.compat.flash_attn.ops.triton import cross_entropy
 
     return cross_entropy
 
 
 @pytest.fixture
 def module(binding):
-    from tilekiln.flash_attn.losses.cross_entropy import CrossEntropyLoss
+    from tilekiln.compat.flash_attn.losses.cross_entropy import CrossEntropyLoss
 
     return CrossEntropyLoss
 
@@ -145,7 +145,7 @@ def test_bad_input(face, module):
 
 SHARES = """
 import sys, torch, torch.distributed as dist
-from tilekiln.flash_attn.ops.triton.cross_entropy import cross_entropy_loss
+from tilekiln.compat.flash_attn.ops.triton.cross_entropy import cross_entropy_loss
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
 logits = torch.randn(6, 10, generator=torch.Generator().manual_seed(0)).requires_grad_()

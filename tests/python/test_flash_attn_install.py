@@ -18,10 +18,10 @@ from flash_attn.losses.cross_entropy import CrossEntropyLoss
 from flash_attn.ops.triton.rotary import apply_rotary
 from flash_attn.flash_attn_interface import _flash_attn_forward, flash_attn_varlen_func
 from flash_attn.layers.rotary import apply_rotary_emb
-import flash_attn, flash_attn.bert_padding, tilekiln.flash_attn.bert_padding
-assert flash_attn is tilekiln.flash_attn
-assert flash_attn.bert_padding is tilekiln.flash_attn.bert_padding
-assert flash_attn.bert_padding.__spec__.name == "tilekiln.flash_attn.bert_padding"
+import flash_attn, flash_attn.bert_padding, tilekiln.compat.flash_attn.bert_padding
+assert flash_attn is tilekiln.compat.flash_attn
+assert flash_attn.bert_padding is tilekiln.compat.flash_attn.bert_padding
+assert flash_attn.bert_padding.__spec__.name == "tilekiln.compat.flash_attn.bert_padding"
 assert importlib.util.find_spec("flash_attn") is not None
 assert importlib.util.find_spec("flash_attn.models") is None
 assert importlib.metadata.version("flash_attn") == importlib.metadata.version("flash-attn") == __version__ == "2.8.4"
@@ -46,7 +46,7 @@ def other(tmp_path):
     return package.parent
 
 
-INSTALL = "import tilekiln.flash_attn\ntilekiln.flash_attn.install()\n"
+INSTALL = "import tilekiln.compat.flash_attn\ntilekiln.compat.flash_attn.install()\n"
 
 
 def test_install(run):
@@ -74,7 +74,7 @@ def test_never_over_an_installed_one(run, other):
 
 
 def test_over_an_installed_one_when_told_to(run, other):
-    told = "import tilekiln.flash_attn\ntilekiln.flash_attn.install(over_installed=True)\n"
+    told = "import tilekiln.compat.flash_attn\ntilekiln.compat.flash_attn.install(over_installed=True)\n"
     run(told + USE, ROOT / "python", other)
     run(
         "from flash_attn import flash_attn_func as old\n" + told + USE + "assert old == 'theirs'",
@@ -84,20 +84,22 @@ def test_over_an_installed_one_when_told_to(run, other):
 
 
 def test_uninstall_puts_back_what_was_there(run, other):
-    code = "import tilekiln.flash_attn as ours\nours.install(over_installed=True)\nimport flash_attn.bert_padding\n"
+    code = (
+        "import tilekiln.compat.flash_attn as ours\nours.install(over_installed=True)\nimport flash_attn.bert_padding\n"
+    )
     code += "ours.uninstall()\nimport flash_attn, importlib.util\nassert flash_attn.__version__ == '2.7'\n"
     run(code + "assert importlib.util.find_spec('flash_attn.bert_padding') is None", ROOT / "python", other)
-    gone = INSTALL + "tilekiln.flash_attn.uninstall()\nimport flash_attn"
+    gone = INSTALL + "tilekiln.compat.flash_attn.uninstall()\nimport flash_attn"
     run(gone, ROOT / "python", fails="ModuleNotFoundError: No module named 'flash_attn'")
 
 
 THEIRS = """
 import sys
-import flash_attn.models.gpt as gpt, flash_attn.ops.fused_dense, tilekiln.flash_attn.modules.mha
-assert gpt.MHA is tilekiln.flash_attn.modules.mha.MHA
+import flash_attn.models.gpt as gpt, flash_attn.ops.fused_dense, tilekiln.compat.flash_attn.modules.mha
+assert gpt.MHA is tilekiln.compat.flash_attn.modules.mha.MHA
 assert gpt.theirs == "fused" and gpt.__name__ == "flash_attn.models.gpt" and "site" in gpt.__file__
-assert gpt.flash_attn_func is tilekiln.flash_attn.flash_attn_func
-assert "flash_attn.layers.theirs" not in sys.modules and "tilekiln.flash_attn.models" not in sys.modules
+assert gpt.flash_attn_func is tilekiln.compat.flash_attn.flash_attn_func
+assert "flash_attn.layers.theirs" not in sys.modules and "tilekiln.compat.flash_attn.models" not in sys.modules
 try:
     import flash_attn.ops.missing
 except ModuleNotFoundError as error:
@@ -121,7 +123,7 @@ def test_what_an_installed_one_has_beside_is_found(run, other):
     }.items():
         (package / name).parent.mkdir(exist_ok=True)
         (package / f"{name}.py").write_text(text)
-    install = "import tilekiln.flash_attn\ntilekiln.flash_attn.install(over_installed=True)\n"
+    install = "import tilekiln.compat.flash_attn\ntilekiln.compat.flash_attn.install(over_installed=True)\n"
     run(install + THEIRS, ROOT / "python", other)
     run(THEIRS, DROP_IN, other)
 
@@ -161,12 +163,12 @@ def test_a_directory_without_init_is_no_other_package(run, beside):
 def test_the_environment_chooses_s_dmask(run, monkeypatch, convention):
     if convention is not None:
         monkeypatch.setenv("TILEKILN_FLASH_ATTN_S_DMASK", convention)
-    said = run("from tilekiln.flash_attn import attn_probs; print(attn_probs.CONVENTION)", ROOT / "python")
+    said = run("from tilekiln.compat.flash_attn import attn_probs; print(attn_probs.CONVENTION)", ROOT / "python")
     assert said.strip() == (convention or "randval")
 
 
 def test_importing_tilekiln_imports_neither_torch_nor_the_faces(run):
     run(
-        "import sys, tilekiln; assert not {'torch', 'tilekiln._faces', 'tilekiln.flash_attn'} & {*sys.modules}",
+        "import sys, tilekiln; assert not {'torch', 'tilekiln.compat'} & {*sys.modules}",
         ROOT / "python",
     )

@@ -51,15 +51,15 @@ def name(case: dict[str, Any]) -> str:
 
 @pytest.fixture(autouse=True)
 def libraries(flash, monkeypatch):
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
 
 
 @pytest.fixture
 def face(binding):
-    import tilekiln.flash_attn
+    import tilekiln.compat.flash_attn
 
-    return tilekiln.flash_attn
+    return tilekiln.compat.flash_attn
 
 
 def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor, interleaved: bool):

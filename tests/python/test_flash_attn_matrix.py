@@ -1,4 +1,4 @@
-"""tilekiln.flash_attn over the upstream suite's axes, every two values of which meet, judged as upstream judges."""
+"""compat.flash_attn over the upstream suite's axes, every two values of which meet, judged as upstream judges."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def name(case: dict[str, Any]) -> str:
 
 @pytest.fixture(autouse=True)
 def libraries(flash, monkeypatch):
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
 
 
 def lengths_of(case: dict[str, Any], seed: int) -> tuple[list[int], list[int]]:
@@ -73,7 +73,7 @@ def offsets(lengths: list[int]) -> torch.Tensor:
 @pytest.mark.sampled(28)
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_matrix(case):
-    import tilekiln.flash_attn as face
+    import tilekiln.compat.flash_attn as face
 
     seed = CASES.index(case)
     dtype, hdim = upstream.DTYPES[case["dtype"]], case["hdim"]

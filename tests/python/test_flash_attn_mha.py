@@ -17,11 +17,11 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 @pytest.fixture
 def mha(binding, load, monkeypatch):
-    from tilekiln.flash_attn.modules import mha
+    from tilekiln.compat.flash_attn.modules import mha
 
     found = [load("flash"), load("norm_default", targets="all")]
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     return mha
 
 
@@ -105,7 +105,7 @@ def test_cross_attention(mha, options):
 
 @pytest.mark.parametrize("num_heads_kv", [4, 2])
 def test_packed_sequences_are_those_of_a_mask(mha, num_heads_kv):
-    from tilekiln.flash_attn.bert_padding import pad_input, unpad_input
+    from tilekiln.compat.flash_attn.bert_padding import pad_input, unpad_input
 
     ours, plain = both(mha, causal=True, num_heads_kv=num_heads_kv)
     mask = torch.tensor([[True] * 5 + [False] * 2, [True] * 7])

@@ -18,20 +18,20 @@ pytestmark = pytest.mark.torch
 def library(request: pytest.FixtureRequest, load, monkeypatch) -> None:
     """With the operators, and where no library has them."""
     found = [load("norm_default", targets="all")] if request.param == "kernels" else []
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
 
 
 @pytest.fixture
 def padding(binding):
-    from tilekiln.flash_attn import bert_padding
+    from tilekiln.compat.flash_attn import bert_padding
 
     return bert_padding
 
 
 @pytest.fixture
 def rotate(library):
-    from tilekiln.flash_attn.layers.rotary import apply_rotary_emb
+    from tilekiln.compat.flash_attn.layers.rotary import apply_rotary_emb
 
     return apply_rotary_emb
 

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.torch
 def library(request: pytest.FixtureRequest, load, monkeypatch) -> None:
     """With the operators, and where no library has them."""
     found = [load("norm_default", targets="all")] if request.param == "kernels" else []
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
 
 
 SIGNATURES = {
@@ -39,7 +39,7 @@ SIGNATURES = {
 
 @pytest.fixture
 def rotary(binding):
-    from tilekiln.flash_attn.layers import rotary
+    from tilekiln.compat.flash_attn.layers import rotary
 
     return rotary
 
@@ -203,7 +203,7 @@ def test_compiled(rotary):
 
 def test_the_kernel_is_what_computes(rotary, request, monkeypatch):
     """Tables of another dtype, and an x that autograd records, too; functorch gets PyTorch's formula."""
-    module, count = importlib.import_module("tilekiln.flash_attn.ops.triton.rotary"), []
+    module, count = importlib.import_module("tilekiln.compat.flash_attn.ops.triton.rotary"), []
     run = module._call
     monkeypatch.setattr(module, "_call", lambda *call: count.append(call[0]) or run(*call))
     kernels = "kernels" in request.node.name

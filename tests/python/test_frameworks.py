@@ -95,7 +95,7 @@ class Taker:
         self.array, self.versions = array, versions
 
     def __dlpack__(self, **options):
-        from tilekiln._frameworks import Exported
+        from tilekiln._core.frameworks import Exported
 
         return Exported(self.array).__dlpack__(**options)
 
@@ -127,7 +127,7 @@ def test_bf16_reaches_frameworks_without_the_exchange_api(flash, dtype, versions
 def test_capsules_can_be_taken_over():
     """torch takes the array, uses it after ours is gone and frees it."""
     import torch
-    from tilekiln._frameworks import Exported
+    from tilekiln._core.frameworks import Exported
 
     array = np.arange(6, dtype=np.float32).reshape(2, 3).astype(ml_dtypes.bfloat16)[:, ::-1].T
     array = np.ascontiguousarray(array)

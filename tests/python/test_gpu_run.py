@@ -34,7 +34,7 @@ def test_reason(kind: str, text: str, said: str | None) -> None:
 
 def test_a_library_of_the_cpu_chosen_for_a_gpu_is_shown() -> None:
     """The same words, from the facade's choice among libraries."""
-    facade = {"__name__": "tilekiln.operators", "error": tk.ArgumentError("q: device was cuda:0, must be cpu")}
+    facade = {"__name__": "tilekiln.api.operators", "error": tk.ArgumentError("q: device was cuda:0, must be cpu")}
     with pytest.raises(tk.ArgumentError) as raised:
         exec("raise error", facade)
     assert gpu_run.reason(raised.value) is None

@@ -39,10 +39,10 @@ def library(build_library: Callable[..., Path]) -> Path:
 @pytest.fixture
 def say(library: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple]:
     """say(words...) -> (exit status, standard output, standard error), with one library at hand."""
-    import tilekiln.library
+    import tilekiln.api.library
     from tilekiln.__main__ import main
 
-    monkeypatch.setattr("tilekiln.library.PLACES", (tilekiln.library._from_path,))
+    monkeypatch.setattr("tilekiln.api.library.PLACES", (tilekiln.api.library._from_path,))
     monkeypatch.setenv("TILEKILN_PATH", str(library))
 
     def run(*words: str) -> tuple[int, str, str]:
@@ -141,14 +141,14 @@ def test_env_shows_every_variable_and_what_reads_it(say, monkeypatch: pytest.Mon
 
 
 def test_a_report_survives_what_it_cannot_find_out(say, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilekiln import _probes
+    from tilekiln.cli import probes
 
     def fails(*_: object) -> str:
         raise OSError("no such luck")
 
-    monkeypatch.setattr(_probes, "_version", fails)
-    monkeypatch.setattr(_probes.platform, "freedesktop_os_release", fails)
-    monkeypatch.setattr("tilekiln.machine._cpu", fails)
+    monkeypatch.setattr(probes, "_version", fails)
+    monkeypatch.setattr(probes.platform, "freedesktop_os_release", fails)
+    monkeypatch.setattr("tilekiln.api.machine._cpu", fails)
     _, out, _ = say("info", "--json")
     report = json.loads(out)
     assert report["system"]["os"] == report["cpu"] == report["compilers"]["g++"] == "unknown: no such luck"

@@ -34,7 +34,7 @@ def libraries(load):
 @pytest.fixture(autouse=True)
 def face(libraries, jax_handlers, monkeypatch):
     """tilekiln.jax with these libraries at hand: flash, and ck_default for biases."""
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: libraries)
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: libraries)
     import tilekiln.jax
 
     tilekiln.jax._calls._choose.cache_clear()
@@ -359,8 +359,8 @@ def test_the_handler_takes_any_operator_by_its_table(face, load):
 def norms(load, monkeypatch):
     """The library of norms at hand."""
     found = load("norm_default")
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [found])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [found])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -473,9 +473,9 @@ def test_programs_of_the_compilation_cache_run_in_other_processes(run, tmp_path)
 def test_without_handlers_the_import_says_what_to_do(tmp_path, libraries):
     """In a fresh process: the face is imported by nobody but its users, and says what is missing."""
     code = """
-import pathlib, sys, tilekiln, tilekiln._native
+import pathlib, sys, tilekiln, tilekiln._core.native
 assert "jax" not in sys.modules
-tilekiln._native.TREE = pathlib.Path(sys.argv[1])
+tilekiln._core.native.TREE = pathlib.Path(sys.argv[1])
 try:
     import tilekiln.jax
 except ImportError as error:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tilekiln
 import tilekiln as tk
-from tilekiln import _jit_key
+from tilekiln.api import _jit_key
 
 from tests.conftest import shared_objects
 
@@ -34,17 +34,17 @@ def store(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, binding: obje
     monkeypatch.setenv("TILEKILN_JIT", str(tmp_path / "store"))
     monkeypatch.setenv("TILEKILN_JIT_OPTIONS", " ".join(shared_objects()))
     monkeypatch.delenv("TILEKILN_JIT_SIZE", raising=False)
-    before = list(tilekiln.just_in_time.loaded)
+    before = list(tilekiln.api.just_in_time.loaded)
     yield tmp_path / "store"
-    tilekiln.just_in_time.loaded[:] = before
-    tilekiln.operators.look_again()
+    tilekiln.api.just_in_time.loaded[:] = before
+    tilekiln.api.operators.look_again()
 
 
 def test_kernels_are_built_once_and_found_by_other_processes(
     store: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[tuple[int, int]] = []
-    asked: list[tilekiln.just_in_time.Config] = [
+    asked: list[tilekiln.api.just_in_time.Config] = [
         FIRST,
         {"family": "fmha_fwd", "dtype": "fp32", "hdim_q": 48, "hdim_v": 48, "lse": True, "mode": ["batch"]}
         | {
@@ -67,24 +67,24 @@ def test_kernels_are_built_once_and_found_by_other_processes(
     expected = tk.reference.fmha_fwd(q, k, v)
     np.testing.assert_allclose(libraries[0].fmha_fwd(q, k, v), expected, rtol=1e-5, atol=1e-5)
     # From now on nothing is built, here and elsewhere.
-    monkeypatch.setattr(tilekiln.just_in_time, "_run", lambda *_: pytest.fail("built again"))
+    monkeypatch.setattr(tilekiln.api.just_in_time, "_run", lambda *_: pytest.fail("built again"))
     assert tk.jit(FIRST) is libraries[0]
     code = f"""
 import tilekiln as tk
-from tilekiln import just_in_time
+from tilekiln.api import just_in_time
 just_in_time._run = None
 print(tk.jit({FIRST!r}).path)
 """
     said = _python(code)
     assert said.strip() == str(libraries[0].path)
-    assert [entry.path for entry in tilekiln.just_in_time.entries()] == [pathlib.Path(libraries[0].path)]
+    assert [entry.path for entry in tilekiln.api.just_in_time.entries()] == [pathlib.Path(libraries[0].path)]
     shown = _python("import runpy, sys; sys.argv[1:] = ['cache']; runpy.run_module('tilekiln', run_name='__main__')")
     assert shown.startswith(f"{store}: 1 libraries, ")
     cleared = _python(
         "import runpy, sys; sys.argv[1:] = ['cache', '--clear']; runpy.run_module('tilekiln', run_name='__main__')"
     )
     assert cleared == f"{store}: 1 libraries removed\n"
-    assert tilekiln.just_in_time.entries() == []
+    assert tilekiln.api.just_in_time.entries() == []
 
 
 def _python(code: str) -> str:
@@ -104,7 +104,7 @@ def test_processes_that_ask_at_once_build_once(store: pathlib.Path) -> None:
     said = [process.communicate()[0] for process in running]
     assert [process.returncode for process in running] == [0, 0]
     assert said[0] == said[1]
-    assert len(tilekiln.just_in_time.entries()) == 1
+    assert len(tilekiln.api.just_in_time.entries()) == 1
     assert not list(store.glob(".new-*"))
 
 
@@ -119,7 +119,7 @@ def test_a_failed_compile_shows_command_and_output(
         tk.jit(THIRD)
     assert "the compiler is on strike" in str(caught.value)
     assert "-m build_support.just_in_time" in str(caught.value)
-    assert tilekiln.just_in_time.entries() == []
+    assert tilekiln.api.just_in_time.entries() == []
     assert not list(store.glob("requests/*"))
 
 
@@ -129,7 +129,7 @@ def test_an_interruption_leaves_nothing(store: pathlib.Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         tk.jit(THIRD, progress=interrupt)
-    assert tilekiln.just_in_time.entries() == []
+    assert tilekiln.api.just_in_time.entries() == []
     assert tk.jit(THIRD).instance_count == 1
 
 
@@ -144,18 +144,18 @@ def test_an_interruption_leaves_nothing(store: pathlib.Path) -> None:
         ("fmha_bwd_dot_do_o dtype=bf16", "fmha_bwd_dot_do_o comes with fmha_bwd_dq_dk_dv: ask for that"),
     ],
 )
-def test_what_is_no_kernel_is_refused_with_the_reason(config: tilekiln.just_in_time.Config, said: str) -> None:
+def test_what_is_no_kernel_is_refused_with_the_reason(config: tilekiln.api.just_in_time.Config, said: str) -> None:
     with pytest.raises(tk.ArgumentError) as caught:
         tk.jit(config)
     assert said in str(caught.value)
-    assert tilekiln.just_in_time.entries() == []
+    assert tilekiln.api.just_in_time.entries() == []
 
 
 def test_a_call_that_finds_no_kernel_has_it_built(monkeypatch: pytest.MonkeyPatch) -> None:
     small = tk.jit(SECOND)
-    tilekiln.just_in_time.loaded.clear()
-    monkeypatch.setattr(tilekiln.operators, "libraries", lambda: [small])
-    tilekiln.operators.look_again()
+    tilekiln.api.just_in_time.loaded.clear()
+    monkeypatch.setattr(tilekiln.api.operators, "libraries", lambda: [small])
+    tilekiln.api.operators.look_again()
     q, k, v = np.random.default_rng(2).standard_normal((3, 1, 20, 2, 41)).astype(np.float32)
     with pytest.raises(tk.NoKernelError):
         tk.attention(q, k, v)
@@ -168,7 +168,7 @@ def test_a_call_that_finds_no_kernel_has_it_built(monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_sources_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tilekiln.just_in_time, "in_tree", lambda: False)
+    monkeypatch.setattr(tilekiln.api.just_in_time, "in_tree", lambda: False)
     with pytest.raises(
         tk.NoKernelError, match="has no sources to build it from: pip install --no-index --find-links WHEELS"
     ):
@@ -189,17 +189,17 @@ def test_what_was_used_longest_ago_goes(store: pathlib.Path, monkeypatch: pytest
     for at, name in enumerate(("old", "middle", "new")):
         _entry(store, name, 1000, 1e9 + at)
     (store / ".new-left").mkdir()  # of a process that was killed
-    gone = tilekiln.just_in_time.evict(store, 2500, keep=set())
+    gone = tilekiln.api.just_in_time.evict(store, 2500, keep=set())
     assert [path.parent.name for path in gone] == ["old"]
     assert sorted(path.name for path in (store / "requests").iterdir()) == ["of_middle", "of_new"]
     assert not (store / ".new-left").exists()
-    assert tilekiln.just_in_time.evict(store, 0, keep={"new/libtilekiln_x.so"})
-    assert [entry.path.parent.name for entry in tilekiln.just_in_time.entries()] == ["new"]
+    assert tilekiln.api.just_in_time.evict(store, 0, keep={"new/libtilekiln_x.so"})
+    assert [entry.path.parent.name for entry in tilekiln.api.just_in_time.entries()] == ["new"]
     monkeypatch.setenv("TILEKILN_JIT_SIZE", "1.5 GB")
-    assert tilekiln.just_in_time.limit() == 1_500_000_000
+    assert tilekiln.api.just_in_time.limit() == 1_500_000_000
     monkeypatch.setenv("TILEKILN_JIT_SIZE", "much")
     with pytest.raises(tk.ArgumentError, match="TILEKILN_JIT_SIZE: was 'much', must be a size such as 800 MB or 2 GB"):
-        tilekiln.just_in_time.limit()
+        tilekiln.api.just_in_time.limit()
 
 
 def _compiler(path: pathlib.Path, version: str) -> None:
@@ -268,12 +268,12 @@ def test_what_is_built_is_found_without_sources_and_compiler(
 ) -> None:
     """And in a store that cannot be written, whose times of use then stay."""
     built = tk.jit(SECOND)
-    monkeypatch.setattr(tilekiln.just_in_time, "_run", lambda *_: pytest.fail("built again"))
+    monkeypatch.setattr(tilekiln.api.just_in_time, "_run", lambda *_: pytest.fail("built again"))
     monkeypatch.setenv("PATH", os.environ["PATH"] + ":/nowhere")
     assert tk.jit(SECOND) is built
     monkeypatch.setenv("PATH", "/nowhere")
     assert tk.jit(SECOND) is built
-    monkeypatch.setattr(tilekiln.just_in_time, "in_tree", lambda: False)
+    monkeypatch.setattr(tilekiln.api.just_in_time, "in_tree", lambda: False)
     assert tk.jit(SECOND) is built
 
     def refuse(*_: object) -> None:
@@ -295,15 +295,15 @@ def test_a_store_that_cannot_be_written(
         tk.jit(FIRST)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TILEKILN_JIT", "~/kernels")
-    assert tilekiln.just_in_time.place() == tmp_path / "kernels"
+    assert tilekiln.api.just_in_time.place() == tmp_path / "kernels"
     for text, words in (("a 'b c'", ["a", "b c"]), ("", [])):
         monkeypatch.setenv("TILEKILN_JIT_OPTIONS", text)
-        assert tilekiln.just_in_time._options() == words
+        assert tilekiln.api.just_in_time._options() == words
     monkeypatch.setenv("TILEKILN_JIT_OPTIONS", "a 'b")
     with pytest.raises(
         tk.ArgumentError, match='TILEKILN_JIT_OPTIONS: was "a \'b", must be words as a shell reads them'
     ):
-        tilekiln.just_in_time._options()
+        tilekiln.api.just_in_time._options()
 
 
 DAMAGES: dict[str, Callable[[pathlib.Path], object]] = {
@@ -321,13 +321,13 @@ def test_a_damaged_entry_is_built_again(store: pathlib.Path, damage: str) -> Non
     ask = f"import tilekiln as tk; print(tk.jit({THIRD!r}).path)"
     library = pathlib.Path(_python(ask).strip())
     DAMAGES[damage](library)
-    listed = tilekiln.just_in_time.entries()
+    listed = tilekiln.api.just_in_time.entries()
     assert [entry.path.parent for entry in listed] == [library.parent]
     assert pathlib.Path(_python(ask).strip()) == library
-    assert tilekiln.just_in_time._content(library) == library.parent.name
+    assert tilekiln.api.just_in_time._content(library) == library.parent.name
     assert not list(store.glob(".new-*"))
     DAMAGES[damage](library)
-    assert len(tilekiln.just_in_time.clear()) == 1
+    assert len(tilekiln.api.just_in_time.clear()) == 1
     assert not library.parent.exists()
     assert not list(store.glob("requests/*"))
 

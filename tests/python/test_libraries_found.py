@@ -15,7 +15,7 @@ import warnings
 
 import pytest
 import tilekiln as tk
-from tilekiln import machine
+from tilekiln.api import machine
 
 WHERE = "dtype=fp32 hdim_q=64 mode=batch dropout=no softcap=no"
 BAD_JSON = ["{", "[]", "{}", '{"receipt": 3}', '{"receipt": {"number": []}}', "[" * 100_000, "\xff\xfe"]
@@ -36,15 +36,15 @@ def copy(library: tk.Library, directory: pathlib.Path, age: int = 0) -> pathlib.
 @pytest.fixture
 def tree(monkeypatch, tmp_path):
     """A tree of builds, and nowhere else to look."""
-    monkeypatch.setattr("tilekiln.library.TREE", tmp_path)
-    monkeypatch.setattr("tilekiln.library.PLACES", (tk.library._from_tree,))
+    monkeypatch.setattr("tilekiln.api.library.TREE", tmp_path)
+    monkeypatch.setattr("tilekiln.api.library.PLACES", (tk.library._from_tree,))
     return tmp_path / "build"
 
 
 @pytest.fixture
 def place(monkeypatch, tmp_path):
     """A directory of TILEKILN_PATH, and nowhere else to look."""
-    monkeypatch.setattr("tilekiln.library.PLACES", (tk.library._from_path,))
+    monkeypatch.setattr("tilekiln.api.library.PLACES", (tk.library._from_path,))
     monkeypatch.setenv("TILEKILN_PATH", str(tmp_path))
     return tmp_path
 
@@ -157,7 +157,7 @@ def test_a_truncated_library_is_refused_before_the_loader_ends_the_process(flash
 
 SAY = """
 import tilekiln as tk
-from tilekiln import machine
+from tilekiln.api import machine
 import numpy as np
 q = np.ones((1, 2, 1, 32), np.float32)
 for ask in (lambda: tk.load("flash"), tk.libraries, lambda: tk.attention(q, q, q)):
@@ -173,7 +173,7 @@ def test_an_isa_that_leaves_nothing_gives_the_sentence_of_the_library(load, tmp_
     look = "tk.library.PLACES = (tk.library._from_path,)"
     for isa in ("AVX512", "avx1024", "neon", "generic"):
         done = subprocess.run(
-            [sys.executable, "-c", SAY.replace("tilekiln as tk", f"tilekiln as tk, tilekiln.library; {look}")],
+            [sys.executable, "-c", SAY.replace("tilekiln as tk", f"tilekiln as tk, tilekiln.api.library; {look}")],
             env={**os.environ, "TILEKILN_ISA": isa, "TILEKILN_PATH": str(tmp_path)},
             capture_output=True,
             text=True,

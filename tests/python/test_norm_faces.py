@@ -18,8 +18,8 @@ functional = torch.nn.functional
 @pytest.fixture(autouse=True)
 def library(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch) -> tk.Library:
     found = load("norm_default", targets="all")
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [found])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [found])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     return found
 
 
@@ -36,7 +36,7 @@ def plain(kind: str, x: Any, weight: Any, bias: Any, eps: float) -> Any:
 @pytest.mark.parametrize("residual_dtype", [None, torch.float32, torch.bfloat16])
 def test_flash_attn_norms_with_residual_and_scales(kind: str, residual_dtype: Any) -> None:
     """Values and gradients as PyTorch composes them, the sum in the dtype that upstream documents."""
-    module = importlib.import_module(f"tilekiln.flash_attn.ops.{kind}")
+    module = importlib.import_module(f"tilekiln.compat.flash_attn.ops.{kind}")
     torch.manual_seed(0)
     x0 = torch.randn(3, 5, 64, dtype=torch.bfloat16)
     weight, bias, layerscale = (torch.randn(64) for _ in range(3))
@@ -69,7 +69,7 @@ def test_flash_attn_norms_with_residual_and_scales(kind: str, residual_dtype: An
 def ours_and_exact(kind: str, call: Callable[..., Any], tensors: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Results and gradients of a call of the face, and of `call` in fp64, by name."""
     made = []
-    module = importlib.import_module(f"tilekiln.flash_attn.ops.{kind}")
+    module = importlib.import_module(f"tilekiln.compat.flash_attn.ops.{kind}")
     for exact in (False, True):
         leaves = {
             name: None if one is None else (one.double() if exact else one.clone()).requires_grad_()
@@ -134,7 +134,7 @@ def test_weights_are_read_as_they_are(kind: str, dtype: Any, of_weight: Any) -> 
 
 @pytest.mark.parametrize("kind", ["rms_norm", "layer_norm"])
 def test_dropout_of_all_leaves_the_residual(kind: str) -> None:
-    ops = importlib.import_module(f"tilekiln.flash_attn.ops.{kind}")
+    ops = importlib.import_module(f"tilekiln.compat.flash_attn.ops.{kind}")
     x, residual, weight = torch.randn(5, 96), torch.randn(5, 96), torch.randn(96)
     given = (x, residual, weight, None, 1.0, 1e-5)
     out, total, kept = getattr(ops, f"dropout_add_{kind}")(*given, prenorm=True, return_dropout_mask=True)
@@ -145,13 +145,13 @@ def test_dropout_of_all_leaves_the_residual(kind: str) -> None:
 
 
 def added(kind: str, **more: Any) -> Any:
-    ops = importlib.import_module(f"tilekiln.flash_attn.ops.{kind}")
+    ops = importlib.import_module(f"tilekiln.compat.flash_attn.ops.{kind}")
     given = {"x0": torch.ones(2, 3, 64), "residual": None, "weight": torch.ones(64), "bias": None} | more
     return getattr(ops, f"dropout_add_{kind}")(**{"dropout_p": 0.0, "epsilon": 1e-5} | given)
 
 
 def parallel(kind: str, **more: Any) -> Any:
-    ops = importlib.import_module(f"tilekiln.flash_attn.ops.{kind}")
+    ops = importlib.import_module(f"tilekiln.compat.flash_attn.ops.{kind}")
     weight = torch.ones(64)
     given = {"x0": torch.ones(2, 3, 64), "x1": None, "residual": None, "dropout_p": 0.0, "epsilon": 1e-5} | more
     function = getattr(ops, f"dropout_add_{kind}_parallel_residual")
@@ -159,7 +159,7 @@ def parallel(kind: str, **more: Any) -> Any:
 
 
 def of_triton(kind: str, **more: Any) -> Any:
-    from tilekiln.flash_attn.ops.triton import layer_norm
+    from tilekiln.compat.flash_attn.ops.triton import layer_norm
 
     more["x"] = more.pop("x0", torch.ones(2, 3, 64))
     return getattr(layer_norm, f"{kind}_fn")(weight=torch.ones(64), bias=None, **more)
@@ -238,7 +238,7 @@ def test_sums_are_rounded_once(kind: str, dtype: Any, of_residual: Any, form: st
 
 @pytest.mark.host_only("rows named on a device are not read")
 def test_subsets_that_name_no_row() -> None:
-    from tilekiln.flash_attn.ops import layer_norm
+    from tilekiln.compat.flash_attn.ops import layer_norm
 
     x, weight = torch.randn(4, 32), torch.ones(32)
 
@@ -260,7 +260,7 @@ def test_subsets_that_name_no_row() -> None:
 
 
 def test_flash_attn_modules_and_dropout() -> None:
-    from tilekiln.flash_attn.ops import layer_norm, rms_norm
+    from tilekiln.compat.flash_attn.ops import layer_norm, rms_norm
 
     torch.manual_seed(0)
     x = torch.randn(7, 64)
@@ -359,8 +359,8 @@ def facade(stock: Any) -> Any:
 
 
 def flash_attn_function(stock: Any) -> Any:
-    from tilekiln.flash_attn.ops.layer_norm import layer_norm
-    from tilekiln.flash_attn.ops.rms_norm import rms_norm
+    from tilekiln.compat.flash_attn.ops.layer_norm import layer_norm
+    from tilekiln.compat.flash_attn.ops.rms_norm import rms_norm
 
     class Norm(torch.nn.Module):
         """Its parameters, and the function."""
@@ -378,8 +378,8 @@ def flash_attn_function(stock: Any) -> Any:
 
 
 def flash_attn_module(stock: Any) -> Any:
-    from tilekiln.flash_attn.ops.layer_norm import DropoutAddLayerNorm
-    from tilekiln.flash_attn.ops.rms_norm import RMSNorm
+    from tilekiln.compat.flash_attn.ops.layer_norm import DropoutAddLayerNorm
+    from tilekiln.compat.flash_attn.ops.rms_norm import RMSNorm
 
     layer = isinstance(stock, torch.nn.LayerNorm)
     eps = stock.eps if layer else stock.variance_epsilon

@@ -75,8 +75,8 @@ def test_attention_that_gates_what_it_gives_is_left() -> None:
 def test_what_no_library_has_is_left(load, monkeypatch: pytest.MonkeyPatch) -> None:
     from tilekiln.torch import optimize
 
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [load("flash")])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [load("flash")])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     model = make("Llama")
     with torch.no_grad():
         theirs = model(prompt()).logits
@@ -460,7 +460,7 @@ def test_cast_after_it_was_optimized(weights: str | None) -> None:
 
 def test_large_weights_lie_in_huge_pages() -> None:
     """Those of a layer, and of layers that are joined."""
-    from tilekiln._memory import HUGE_PAGE
+    from tilekiln._core.memory import HUGE_PAGE
     from tilekiln.torch import Linear
     from tilekiln.torch.joined import Joined
 

@@ -19,7 +19,7 @@ SAME = "install both in one version, or build both from one tree"
 
 @pytest.fixture(autouse=True)
 def modules(binding):
-    """tilekiln.library and tilekiln.operators: importing them needs the binding, which is built by now."""
+    """tilekiln.api.library and tilekiln.api.operators: importing them needs the binding, which is built by now."""
     for name in ("library", "operators"):
         importlib.import_module(f"tilekiln.{name}")
 
@@ -30,7 +30,7 @@ def pretend(tmp_path, monkeypatch):
 
     It lies in a directory of TILEKILN_PATH, and nothing else is searched.
     """
-    monkeypatch.setattr("tilekiln.library.PLACES", (tk.library._from_path,))
+    monkeypatch.setattr("tilekiln.api.library.PLACES", (tk.library._from_path,))
     monkeypatch.setenv("TILEKILN_PATH", str(tmp_path / "libraries"))
     (tmp_path / "libraries").mkdir()
 
@@ -120,7 +120,7 @@ def test_a_broken_package_is_left_out(tmp_path, monkeypatch, flash):
     )
     (tmp_path / f"{pathlib.Path(__file__).stem}_gone.py").write_text("PATH = '/nowhere/libtilekiln_gone.so'\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("tilekiln.library.PLACES", (tk.library._from_packages, lambda: [_found(flash)]))
+    monkeypatch.setattr("tilekiln.api.library.PLACES", (tk.library._from_packages, lambda: [_found(flash)]))
     with pytest.warns(RuntimeWarning) as said:
         assert [library.path for library in tk.libraries()] == [flash.path]
     assert [str(warning.message) for warning in said] == [
@@ -144,28 +144,28 @@ def test_add_library(pretend, flash, tmp_path):
     try:
         added = tk.add_library(flash.path)
         assert added.path == flash.path
-        tilekiln.library.PLACES += (tilekiln.library._from_program,)
+        tilekiln.api.library.PLACES += (tilekiln.api.library._from_program,)
         assert tk.load("flash") is added
         assert tk.add_library(copied).path == str(copied)
         assert tk.load("flash").path == str(copied)
         assert [library.path for library in tk.libraries()] == [str(copied)]
         tk.add_library(flash.path)
         assert tk.load("flash") is added
-        assert len(tilekiln.library._added) == 2
+        assert len(tilekiln.api.library._added) == 2
         with pytest.raises(ImportError, match=r"is of Tilekiln 0\.0\.9"):
             tk.add_library(pretend("older", abi_version=1, version="0.0.9"))
         with pytest.raises(FileNotFoundError):
             tk.add_library("/nowhere/libtilekiln_flash.so")
-        assert len(tilekiln.library._added) == 2
+        assert len(tilekiln.api.library._added) == 2
     finally:
-        tilekiln.library._added.clear()
-        tilekiln.operators.look_again()
+        tilekiln.api.library._added.clear()
+        tilekiln.api.operators.look_again()
 
 
 def test_the_demo_without_rich(monkeypatch, capsys):
     import importlib.util
 
-    from tilekiln import demo
+    from tilekiln.cli import demo
 
     monkeypatch.setattr(sys, "argv", ["demo", "flash"])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

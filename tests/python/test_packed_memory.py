@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln._memory import HUGE_PAGE, LINE, aligned_zeros
+from tilekiln._core.memory import HUGE_PAGE, LINE, aligned_zeros
 
 FRAMEWORKS = ["numpy", "torch"]
 

@@ -366,15 +366,15 @@ def test_the_library_at_hand_that_has_the_device(
 ) -> None:
     """A library of the CPU alone refuses the arrays' device, which is no word about one that has it."""
     of_cpu = load("flash")
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash, of_cpu][::order])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash, of_cpu][::order])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     host = noise(1, 8, 2, 32)
     q, out = Paper(host), Paper(zeros(1, 8, 2, 32))
     tk.attention(q, q, q, out=out)
     np.testing.assert_allclose(out.seen, tk.attention(host, host, host), rtol=1e-5, atol=1e-6)
     with pytest.raises(tk.ArgumentError, match=r"^k: device was cpu, must be paper:0, the device of q$"):
         tk.attention(q, noise(1, 8, 2, 32), q, out=out)
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [of_cpu])
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [of_cpu])
     with pytest.raises(tk.ArgumentError, match=r"^q: device was of DLPack type 12, must be cpu"):
         tk.attention(q, q, q, out=out)
 
@@ -393,8 +393,8 @@ def test_two_devices_by_turns(
     flash: tk.Library, load: Made, monkeypatch: pytest.MonkeyPatch, first: str, rows: int
 ) -> None:
     """The library that served a look on one device is none for the other; few rows, too."""
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [load("flash"), flash])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [load("flash"), flash])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     host, keys = noise(1, rows, 8, 32), noise(1, 40, 8, 32)
     q, k, out = Spelled(host), Spelled(keys), Spelled(zeros(1, rows, 8, 32))
     expected = zeros(1, rows, 8, 32)

@@ -74,7 +74,7 @@ def test_what_is_no_log_is_refused(tmp_path: Path, trace) -> None:
 
 
 def test_midnight_is_passed() -> None:
-    from tilekiln.trace import events
+    from tilekiln.cli.trace import events
 
     lines = [
         "tilekiln: 23:59:59.900000 7/7 copy(x=fp32[4], out=fp32[4]) 50.0 us by copy_b4",
@@ -109,8 +109,8 @@ def test_calls_are_ranges_of_torchs_profiler(flash, monkeypatch: pytest.MonkeyPa
     import tilekiln as tk
     import tilekiln.torch
 
-    monkeypatch.setattr("tilekiln.operators.at_hand", lambda: [flash])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators.at_hand", lambda: [flash])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     q = torch.randn(1, 5, 2, 64)
     with torch.profiler.profile(record_shapes=True) as profile:
         tk.attention(q, q, q)

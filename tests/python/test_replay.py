@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln import replay
+from tilekiln.cli import replay
 
 from tests.python.test_bench_command import WORDS, main, receipt
 
@@ -21,7 +21,7 @@ CALL = """
 import sys
 import tilekiln as tk
 from tests.python.test_bench_command import SMALL
-from tilekiln._tables import OPERATORS
+from tilekiln._generated.tables import OPERATORS
 from tilekiln.bench import problems
 from tilekiln.bench.settings import Settings
 library = tk.load(sys.argv[1])

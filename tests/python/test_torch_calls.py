@@ -21,8 +21,8 @@ pytestmark = pytest.mark.torch
 def libraries(load, monkeypatch):
     """The libraries at hand: flash, and ck_default for biases."""
     found = [load("flash"), load("ck_default")]
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
 
 
 @pytest.fixture(scope="module")

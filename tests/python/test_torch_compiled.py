@@ -21,8 +21,8 @@ pytestmark = [
 def native(flash: tk.Library, torch_kernels: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from tilekiln.torch import native
 
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     assert native.load(), native.why_not
     native.forget()
     import torch._inductor.config

@@ -15,7 +15,7 @@ from codegen.emit.operators.cases import Array
 from tests.python.drawn import OPERATORS, drawn, receipt
 
 if TYPE_CHECKING:
-    from tilekiln._shapes import Operator
+    from tilekiln._core.shapes import Operator
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -28,8 +28,8 @@ def table(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch, name
     from tilekiln.torch import operators
 
     library = load(receipt(name))
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [library])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [library])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     return operators.OPERATORS[name]
 
 
@@ -45,7 +45,7 @@ def tensor(array: Array) -> Any:
 
 def calls(name: str, table: Operator) -> Iterator[tuple[list[Any], dict[str, Any]]]:
     """With the required arrays, then with as many others, and their results, as have kernels, from either end."""
-    from tilekiln import operators
+    from tilekiln.api import operators
 
     call, find = drawn(name), getattr(operators._at_hand()[0], f"{name}_find")
     required = {one: tensor(array) for one, array in call.required.items()}

@@ -14,7 +14,7 @@ def test_refused_at_the_forward(flash: object, monkeypatch: pytest.MonkeyPatch) 
     from tilekiln.torch import calls
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash])  # of the CPU alone, whatever GPU is here
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])  # of the CPU alone, whatever GPU is here
     with FakeTensorMode():
         q = torch.empty(1, 8, 2, 64, device="cuda", dtype=torch.bfloat16)
         leaf = torch.empty_like(q).requires_grad_()
@@ -32,7 +32,7 @@ def test_sizes_that_vary(flash: object, monkeypatch: pytest.MonkeyPatch) -> None
     from tilekiln.torch import calls
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash])
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
 
     def attend(like: object) -> object:
         q = torch.empty_like(like, device="cuda", dtype=torch.bfloat16)

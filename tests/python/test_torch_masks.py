@@ -114,7 +114,7 @@ def test_what_kernels_do_not_take_goes_to_torch(tkt: Any, name: str) -> None:
 @pytest.mark.parametrize("name", ["softmax_scale", "softcap", "alibi_slopes"])
 def test_a_number_that_learns_is_refused(tkt: Any, name: str) -> None:
     """It would silently get no gradient."""
-    from tilekiln import flash_attn
+    from tilekiln.compat import flash_attn
 
     value = torch.full((2,) if name == "alibi_slopes" else (), 0.5, requires_grad=True)
     for q in (torch.randn(1, 5, 2, 16), torch.randn(1, 5, 2, 16, requires_grad=True)):

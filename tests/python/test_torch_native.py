@@ -23,8 +23,8 @@ F = torch.nn.functional
 def native(flash: tk.Library, torch_kernels: object, monkeypatch: pytest.MonkeyPatch) -> Any:
     from tilekiln.torch import native
 
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     assert native.load(), native.why_not
     native.forget()
     return native

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(autouse=True)
 def library(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch) -> tk.Library:
     found = load("norm_default", targets="all")
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [found])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [found])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     return found
 
 
@@ -55,7 +55,7 @@ def test_as_the_modules_of_pytorch(dtype: torch.dtype) -> None:
 def test_it_is_the_kernel_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     from tilekiln.torch import RMSNorm
 
-    monkeypatch.setattr("tilekiln.operators._at_hand", list)
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", list)
     norm = RMSNorm(8)
     with torch.no_grad(), pytest.raises(tk.NoKernelError):
         norm(torch.randn(2, 8))

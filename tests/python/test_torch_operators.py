@@ -19,8 +19,8 @@ WIDE = {"fp32": torch.float32, "fp16": torch.float16}[WIDEST]
 @pytest.fixture(autouse=True)
 def libraries(load, monkeypatch):
     found = [load("flash"), load("ck_default")]
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ def test_packed_sequences(build_library: Any, lengths: dict[str, Any]) -> None:
 
 def test_a_call_whose_kernels_store_none(monkeypatch: pytest.MonkeyPatch, build_library: Any) -> None:
     """A GPU: the kernel is not asked for the bytes, and S_dmask is as on the CPU, gradients too."""
-    from tilekiln import flash_attn
+    from tilekiln.compat import flash_attn
     from tilekiln.torch import calls
 
     build_library("flash")

@@ -38,8 +38,8 @@ class Seen(TorchDispatchMode):
 @pytest.fixture
 def flash(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch) -> tk.Library:
     library = load("flash")
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [library])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [library])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     return library
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln import reference
-from tilekiln._dropout import unbiased
+from tilekiln._core.dropout import unbiased
 
 from tests.gpu_run import DEVICE, WIDEST
 
@@ -28,8 +28,8 @@ def libraries(load, monkeypatch):
     """flash, and for masks pytorch (16 bits) and fp32: what the page about PyTorch says to build."""
     torch.manual_seed(0)
     found = [load("flash"), load("pytorch"), load("fp32")]
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     from tilekiln.torch import routing
 
     routing._refusal.cache_clear()
@@ -441,7 +441,8 @@ def test_use_reaches_multihead_attention(tkt, count, mode):
 
 def test_importing_does_not_bring_the_compiler(tkt):
     """torch._dynamo and sympy take 1.3 s, which most programs never need."""
-    code = "import sys, tilekiln.torch, tilekiln.flash_attn; assert not {'torch._dynamo', 'sympy'} & set(sys.modules)"
+    code = "import sys, tilekiln.torch, tilekiln.compat.flash_attn\n"
+    code += "assert not {'torch._dynamo', 'sympy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -37,8 +37,8 @@ LENGTHS = (15, 20, 19)
 def libraries(load, monkeypatch):
     """flash, and for masks that only a bias can say pytorch (16 bits) and fp32."""
     found = [load("flash"), load("pytorch"), load("fp32")]
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     torch.manual_seed(0)
 
 
@@ -403,7 +403,7 @@ def test_continuous_batching(way, face, monkeypatch, load):
     face.register(flash_attention_2=way == "flash_attention_2")
     if way == "optimize":
         found = [load(name) for name in ("flash", "pytorch", "fp32", "gemm_default", "gemm_linear", "norm_default")]
-        monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
+        monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
         assert any(one.became.startswith("packed") for one in tilekiln.torch.optimize(model).changes)
     else:
         model.set_attn_implementation(way)
@@ -422,11 +422,11 @@ def test_continuous_batching(way, face, monkeypatch, load):
 @pytest.mark.parametrize("name", ["Qwen3Moe", "Mixtral", "GptOss"])
 def test_experts_by_name(name, load, monkeypatch):
     """ALL_EXPERTS_FUNCTIONS: what eager gives; those that fused_moe does not compute go to grouped_mm."""
-    import tilekiln.operators
+    import tilekiln.api.operators
     import tilekiln.transformers as face
 
     found = [load("flash"), load("pytorch"), load("fp32"), load("moe_default", targets="all")]
-    monkeypatch.setattr(tilekiln.operators, "_at_hand", lambda: found)
+    monkeypatch.setattr(tilekiln.api.operators, "_at_hand", lambda: found)
     calls = []
     monkeypatch.setattr(face, "_call", lambda *given, its=face._call: calls.append(given[0]) or its(*given))
     config = getattr(transformers, f"{name}Config")(

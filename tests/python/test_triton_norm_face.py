@@ -17,8 +17,8 @@ COLUMNS, EPSILON = 96, 1e-5
 @pytest.fixture(autouse=True)
 def library(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch) -> tk.Library:
     found = load("norm_default", targets="all")
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [found])
-    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [found])
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
     return found
 
 
@@ -48,7 +48,7 @@ CASES = [
 def test_values_and_gradients(
     rms: bool, residual: Any, more: str, centered: bool, dtype: Any, of_weight: Any, with_bias: bool
 ) -> None:
-    from tilekiln.flash_attn.ops.triton.layer_norm import layer_norm_fn, rms_norm_fn
+    from tilekiln.compat.flash_attn.ops.triton.layer_norm import layer_norm_fn, rms_norm_fn
 
     torch.manual_seed(3)
     given: dict[str, Any] = {
@@ -77,7 +77,7 @@ def test_values_and_gradients(
 
 
 def test_second_norms_masks_and_places() -> None:
-    from tilekiln.flash_attn.ops.triton.layer_norm import layer_norm_fn
+    from tilekiln.compat.flash_attn.ops.triton.layer_norm import layer_norm_fn
 
     torch.manual_seed(1)
     x, x1, residual = (torch.randn(4, COLUMNS) for _ in range(3))
@@ -99,7 +99,7 @@ def test_second_norms_masks_and_places() -> None:
 
 
 def test_the_module_and_bad_input() -> None:
-    from tilekiln.flash_attn.ops.triton.layer_norm import RMSNorm, layer_norm_fn
+    from tilekiln.compat.flash_attn.ops.triton.layer_norm import RMSNorm, layer_norm_fn
 
     x = torch.randn(3, COLUMNS)
     layer = RMSNorm(COLUMNS, zero_centered_weight=True, dropout_p=0.5)

@@ -37,7 +37,7 @@ class Made:
 
     def __init__(self, path: Path) -> None:
         import tilekiln as tk
-        from tilekiln._native import machine_key
+        from tilekiln._core.native import machine_key
         from tilekiln.dispatcher.libraries import instances_of
         from tilekiln.tune.table import Table, Winner, call_key, library_key
 
@@ -264,7 +264,7 @@ ARM_KIND = " (CPU implementer 0x41, CPU variant 0x1, CPU part 0xd40, CPU revisio
 )
 def test_a_kind_of_processor(lines: list[str], kind: str, tmp_path: Path) -> None:
     """Hypervisors call different processors by one name, and Arm's have none: families and models tell them apart."""
-    from tilekiln._native import machine_key, processor
+    from tilekiln._core.native import machine_key, processor
 
     one = "\n".join(("processor\t: 0", *lines)) + "\n\n"
     (tmp_path / "cpuinfo").write_text(one + one.replace(": 1", ": 7"))

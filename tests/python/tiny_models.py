@@ -22,7 +22,7 @@ SIZES: dict[str, Any] = {
 def libraries(load, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [load("flash"), load("pytorch"), load("fp32")]
     found += [load(name, targets="all") for name in ("gemm_default", "gemm_linear", "norm_default", "moe_default")]
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
 
 
 def make(name: str, **more: Any) -> Any:

@@ -131,7 +131,7 @@ def normal(dtype: str, *shape: int) -> Any:
 
 def aligned(array: Any) -> Any:
     """A copy that begins at a cache line, as those of tk.KVCache and of torch do."""
-    from tilekiln._memory import aligned_zeros
+    from tilekiln._core.memory import aligned_zeros
 
     copy = aligned_zeros(array.shape, array.dtype)
     copy[...] = array
@@ -191,7 +191,7 @@ def cache(library: Any, arguments: argparse.Namespace) -> None:
 def paged(k: Any, v: Any, page_size: int) -> dict[str, Any]:
     """Scattered pages of the same keys, (1, kv, nhead, hdim)."""
     import numpy as np
-    from tilekiln._memory import aligned_zeros
+    from tilekiln._core.memory import aligned_zeros
 
     kv = k.shape[1]
     order = np.random.default_rng(1).permutation(kv // page_size).astype(np.int32)

@@ -25,7 +25,7 @@ KERNELS = [
 FIND = """
 import sys, time
 import tilekiln as tk
-from tilekiln import _jit_key, just_in_time, operators
+from tilekiln.api import _jit_key, just_in_time, operators
 store, text, taken = just_in_time.place(), sys.argv[1], []
 for _ in range(5):
     start = time.thread_time()

@@ -70,7 +70,7 @@ def _sdpa(problem: Problem) -> Call:
 
 
 def _flash_attn(problem: Problem) -> Call:
-    from tilekiln import flash_attn
+    from tilekiln.compat import flash_attn
 
     cell = problem.cell
     left, right = cell.window_sides

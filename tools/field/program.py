@@ -154,7 +154,7 @@ def _machine(machine: str) -> str:
 
     if machine == "gpu":
         return torch.cuda.get_device_name()
-    from tilekiln._native import processor
+    from tilekiln._core.native import processor
 
     return processor("/proc/cpuinfo")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tilekiln as tk
-import tilekiln.flash_attn
+import tilekiln.compat.flash_attn
 import tilekiln.torch
 import torch
 
@@ -193,7 +193,7 @@ def autograd(library: tk.Library) -> str | None:
     expected = torch.autograd.grad(whole(*exact, is_causal=True), exact, weight.float())
     flat = [x.detach().reshape(600, 4, 64).requires_grad_() for x in leaves]
     starts = torch.tensor([0, 300, 600], dtype=torch.int32, device="cuda")
-    face = tilekiln.flash_attn
+    face = tilekiln.compat.flash_attn
     programs: dict[str, Callable[[], Any]] = {
         "tilekiln.attention": lambda: torch.autograd.grad(tk.attention(*leaves, causal=True), leaves, weight),
         "flash_attn_func": lambda: torch.autograd.grad(face.flash_attn_func(*leaves, causal=True), leaves, weight),

@@ -11,7 +11,7 @@ from typing import Any
 
 import tilekiln as tk
 import torch
-from tilekiln import operators
+from tilekiln.api import operators
 
 from tools.gpu.behaviour import equal
 from tools.gpu.cases import report

@@ -1,4 +1,4 @@
-"""Table of operators for frameworks: python/tilekiln/_tables.py, data that python/tilekiln/_shapes.py reads."""
+"""Table of operators for frameworks: python/tilekiln/_generated/tables.py, data that `_core/shapes.py` there reads."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Made by `python -m codegen operators --write` from kernels/*/*/operator.yaml; ch
 
 from __future__ import annotations
 
-from ._shapes import Form, Independent, Instead, Operator, Result
+from .._core.shapes import Form, Independent, Instead, Operator, Result
 
 OPERATORS: dict[str, Operator] = {
 '''
 
 
 class Record(dict[str, Any]):
-    """A record of python/tilekiln/_shapes.py by its fields: in JSON an object, in Python's source a call."""
+    """A record of python/tilekiln/_core/shapes.py by its fields: in JSON an object, in Python's source a call."""
 
     def __init__(self, kind: str, **fields: Any) -> None:
         super().__init__(fields)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-from ._native import Stream
+from .._core.native import Stream
 
 Array = Any
 """A NumPy array, a torch tensor or any object with __dlpack__."""
@@ -69,7 +69,7 @@ _TYPES = {"float": "float", "int": "int", "threads": "int", "flag": "bool", "ins
 
 
 def text(operators: Mapping[str, Operator]) -> str:
-    """python/tilekiln/_declared.py."""
+    """python/tilekiln/_generated/declared.py."""
     return HEAD + "".join(_class(operator, RUN) for operator in operators.values())
 
 
@@ -104,11 +104,11 @@ def _torch_class(operator: Operator, flags: list[str]) -> str:
 
 
 def functions_text(operators: Mapping[str, Operator]) -> str:
-    """python/tilekiln/_functions.pyi."""
+    """python/tilekiln/_generated/functions.pyi."""
     names = ["Array", *sorted(class_name(operator) for operator in operators.values())]
     lines = [
         FUNCTIONS_HEAD,
-        "from ._declared import (",
+        "from .declared import (",
         *(f"    {name}," for name in names),
         ")",
         "",

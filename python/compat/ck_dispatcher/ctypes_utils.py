@@ -39,7 +39,7 @@ from ctypes_config import (
     wrong,
 )
 from tilekiln import dispatcher as dp
-from tilekiln import operators
+from tilekiln.api import operators
 
 __all__ = [
     "ACTIVATIONS",

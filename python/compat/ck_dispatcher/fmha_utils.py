@@ -22,8 +22,8 @@ import fmha_caches
 import ml_dtypes
 import numpy as np
 import tilekiln as tk
-from tilekiln import operators
-from tilekiln._tables import OPERATORS
+from tilekiln._generated.tables import OPERATORS
+from tilekiln.api import operators
 from tilekiln.dispatcher import Algorithm, Call, Dispatcher, KernelSet, Registry, Signature
 
 ERROR_CHARACTERS = 500

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._native import ArgumentError
+from .._core.native import ArgumentError
 from ..reference import attention as attention_
 from ..reference import cross_entropy as entropy
 from ..reference import gated, gradient_excess, kv, moe, moves, norm_backward, quantised, rows
@@ -242,7 +242,7 @@ def _flat(operator: str, given: Given, made: Given, weight: Any) -> float:
         own["bias"] = given["bias"].reshape(-1)[:n]
     if operator == "flatmm":
         return _product(out, gemm_.gemm(a, weight.astype(a.dtype).T, **own, **_only(given, "alpha"), **_ends(given)))
-    from ..quantised_weight import LARGEST
+    from ..api.quantised_weight import LARGEST
 
     group = given["group"]
     bits = 4 if given["b"].dtype == np.uint8 else 8

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._command_line import count
+from ..cli.command_line import count
 
 if TYPE_CHECKING:
-    from ..library import Library
+    from ..api.library import Library
     from .settings import Settings
 
 EPILOG = """Words after the operator: a size (rows=1024), an axis (dtype=bf16 add=add_store), an argument (epsilon=1e-3,
@@ -68,9 +68,9 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """1 where an answer is wrong, 2 where the call is."""
-    from .._native import ArgumentError, NoKernelError
-    from .._tables import OPERATORS
-    from ..library import load
+    from .._core.native import ArgumentError, NoKernelError
+    from .._generated.tables import OPERATORS
+    from ..api.library import load
     from ._declared import CALLS
     from .settings import Settings
 
@@ -95,7 +95,7 @@ def run(given: argparse.Namespace) -> int:
 
 def combined(words: list[str]) -> Iterator[dict[str, str]]:
     """Every combination of the values between commas."""
-    from .._native import ArgumentError
+    from .._core.native import ArgumentError
 
     choices: dict[str, list[str]] = {}
     for word in words:
@@ -168,7 +168,7 @@ def measure(
     library: Library, settings: Settings, repeat: int, warmup: int, threads: int, seed: int, check: bool
 ) -> Outcome:
     """Computes a call once, checks it, and times it with its results given."""
-    from .._tables import OPERATORS
+    from .._generated.tables import OPERATORS
     from . import answers, problems
     from .operations import operations
 
@@ -211,7 +211,7 @@ def _shown(value: Any) -> str:
 
 def _by_name(settings: Settings, given: dict[str, Any], returned: Any) -> dict[str, Any]:
     """The results of a call: those that are always made, and those that were asked for, in their order."""
-    from .._tables import OPERATORS
+    from .._generated.tables import OPERATORS
 
     table = OPERATORS[settings.operator]
     asked = [

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .._native import ArgumentError
+from .._core.native import ArgumentError
 from ._declared import CALLS
 from .settings import Settings
 
@@ -42,7 +42,7 @@ def arrays(settings: Settings, seed: int, library: Any) -> dict[str, Any]:
 
 def whole(settings: Settings, made: dict[str, Any]) -> dict[str, Any]:
     """The keywords of a call: the arrays `made` for it, its arguments, and None for arrays that it goes without."""
-    from .._tables import OPERATORS
+    from .._generated.tables import OPERATORS
 
     given: dict[str, Any] = {**made, **settings.arguments}
     for name, one in settings.call.arrays.items():  # by position, and may be null
@@ -93,8 +93,8 @@ def _spaced(settings: Settings, name: str, array: Any) -> Any:
 
 def _pack(settings: Settings, made: dict[str, Any], random: np.random.Generator) -> None:
     """The weight of flatmm and flatmm_quant, packed, and what has its columns."""
-    from ..products import PackedWeight
-    from ..quantised_weight import LANES, QuantisedWeight
+    from ..api.products import PackedWeight
+    from ..api.quantised_weight import LANES, QuantisedWeight
 
     n, k = settings.lengths["N"], settings.lengths["K"]
     settings.weight = weight = random.standard_normal((n, k), np.float32)

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .._native import ArgumentError
+from .._core.native import ArgumentError
 from ._declared import CALLS
 from .declaration import Call, Form, leaves_of
 

@@ -38,7 +38,7 @@ class SizeRule:
         self.text = text
         self.clauses: list[list[tuple[str, str, int]]] = []
         if text:
-            from .._language import parse
+            from .._core.language import parse
 
             wrong = refusal("rule", f'"{text}"', "such as seqlen_q>=1 seqlen_q<=8")
             for clause in parse(text, lambda *_: wrong):

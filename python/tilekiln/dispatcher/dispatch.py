@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, Self
 
-    from ..library import Library
+    from ..api.library import Library
     from .index import Entry, Index
     from .instance import Instance
     from .problem import Problem

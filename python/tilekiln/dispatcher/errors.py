@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._native import ArgumentError, NoKernelError
+from .._core.native import ArgumentError, NoKernelError
 
 
 class UnsupportedProblem(NoKernelError):  # noqa: N818  (C++'s name)

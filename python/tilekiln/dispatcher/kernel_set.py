@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import os
     from typing import NoReturn, Self
 
-    from ..library import Library
+    from ..api.library import Library
     from .instance import Instance
     from .libraries import LibraryInstance
     from .words import Value

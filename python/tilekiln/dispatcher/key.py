@@ -57,10 +57,10 @@ class Key:
     def _make_id(self) -> str:
         global _digits
         if _digits is None:
-            from .. import _native
-            from .._binding import key_digits
+            from .._core import native  # isort: skip
+            from .._binding import key_digits  # isort: skip
 
-            assert _native
+            assert native
             _digits = key_digits
         begin, signature = self.family, self.signature
         dtype, q, v = signature.get("dtype"), signature.get("hdim_q"), signature.get("hdim_v")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ..library import Library
+    from ..api.library import Library
     from .words import Value
 
 

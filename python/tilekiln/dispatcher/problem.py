@@ -160,7 +160,7 @@ def at_least(name: str, number: Any, least: int) -> int:
 
 def one_of(name: str, word: object, words: Iterable[str]) -> ArgumentError:
     """The refusal of a word that is none of those there are."""
-    from .._language import nearest
+    from .._core.language import nearest
 
     every = list(words)
     near = nearest(str(word), every)

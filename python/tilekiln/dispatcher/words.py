@@ -44,7 +44,7 @@ def text(value: Value) -> str:
 
 def refusal(name: str, was: object, must: str) -> ArgumentError:
     """The ArgumentError of a wrong value."""
-    from .._native import ArgumentError
+    from .._core.native import ArgumentError
 
     return ArgumentError(f"{name}: was {was}, must be {must}")
 
@@ -57,7 +57,7 @@ def listed(words: Iterable[str]) -> str:
 
 def no_such(kind: str, word: str, known: Iterable[str]) -> str:
     """The sentence for a word that there is not, with the nearest that there is."""
-    from .._language import nearest
+    from .._core.language import nearest
 
     every = list(known)
     near = nearest(word, every)

@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
-from .._native import ArgumentError
+from .._core.native import ArgumentError
 from . import _calls, ops
 from .norms import layer_norm, rms_norm, silu_and_mul
 

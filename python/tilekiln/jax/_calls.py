@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._binding import described
-from .._frameworks import CODES
-from .._native import ArgumentError
-from .._tables import OPERATORS
+from .._core.frameworks import CODES
+from .._core.native import ArgumentError
+from .._generated.tables import OPERATORS
 from . import _handlers
 
 Options = tuple[tuple[str, Any], ...]

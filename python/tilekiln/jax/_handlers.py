@@ -9,10 +9,11 @@ from typing import Any
 
 import jax
 
-from .. import _outside, operators
-from .._native import TREE, NoKernelError
-from .._tables import OPERATORS
-from ..library import Library
+from .._core import outside
+from .._core.native import TREE, NoKernelError
+from .._generated.tables import OPERATORS
+from ..api import operators
+from ..api.library import Library
 
 NAME = "libtilekiln_jax_handlers.so"
 
@@ -68,7 +69,7 @@ def add(library: Library) -> str:
 def add_all() -> None:
     """All libraries at hand, for programs that another process has traced."""
     _loaded()
-    _outside.followers.append(register)
+    outside.followers.append(register)
     try:
         for library in operators.at_hand():
             add(library)

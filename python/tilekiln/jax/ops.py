@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import operators
-from .._native import ArgumentError, NoKernelError
-from .._tables import OPERATORS
+from .._core.native import ArgumentError, NoKernelError
+from .._generated.tables import OPERATORS
+from ..api import operators
 from . import _calls
 
 

@@ -13,7 +13,7 @@ Importing this registers the custom operators `torch.ops.tilekiln.*`; `calls` ha
 
 from __future__ import annotations
 
-from .. import _needs_torch  # noqa: F401
+from .._core import needs_torch  # noqa: F401
 from . import _profiler, batching, calls, compiled, derivatives, native, operators
 from ._optimize import Optimized, optimize
 from .biased_experts import BiasedExperts

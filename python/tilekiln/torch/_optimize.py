@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from .._native import ArgumentError, NoKernelError
+from .._core.native import ArgumentError, NoKernelError
 from . import torchao_weight
 from .biased_experts import BiasedExperts
 from .checked import Check

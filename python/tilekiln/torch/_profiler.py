@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.autograd.profiler
 
-from .. import operators as facade
+from ..api import operators as facade
 
 
 def _in_range(call: Callable[..., Any], operator: str, arrays: tuple[Any, ...], *rest: Any) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilekiln import _outside
-from tilekiln._tables import OPERATORS
+from tilekiln._core import outside
+from tilekiln._generated.tables import OPERATORS
 
 from . import operators
 
@@ -90,4 +90,4 @@ def define(name: str) -> None:
 
 for _name in OPERATORS:
     define(_name)
-_outside.followers.append(define)
+outside.followers.append(define)

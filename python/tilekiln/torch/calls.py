@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import Tensor
 
-from tilekiln._native import ArgumentError
-from tilekiln._tables import OPERATORS
-from tilekiln.operators import _call
+from tilekiln._core.native import ArgumentError
+from tilekiln._generated.tables import OPERATORS
+from tilekiln.api.operators import _call
 
 from . import operators
 from .random_bytes import random_bytes

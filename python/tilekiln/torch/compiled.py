@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilekiln import _outside
-from tilekiln._tables import OPERATORS
+from tilekiln._core import outside
+from tilekiln._generated.tables import OPERATORS
 
 from . import native, operators
 
@@ -225,7 +225,7 @@ def _spelled(name: str, defaults: Mapping[str, Any], given: Mapping[str, Any]) -
 setattr(torch.ops, "tilekiln_native", _Namespace("tilekiln_native"))  # noqa: B010
 for _name in OPERATORS:
     define(_name)
-_outside.followers.append(define)
+outside.followers.append(define)
 native.starters.append(_start)
 operators.tracers.append(lower)
 if native.library is not None:

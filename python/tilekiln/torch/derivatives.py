@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilekiln import _outside
-from tilekiln._launcher import BackwardLauncher
-from tilekiln._native import ArgumentError, NoKernelError
-from tilekiln._tables import OPERATORS
+from tilekiln._core import outside
+from tilekiln._core.native import ArgumentError, NoKernelError
+from tilekiln._generated.tables import OPERATORS
+from tilekiln.api.launcher import BackwardLauncher
 
 from . import batching, calls, operators
 
@@ -263,4 +263,4 @@ def define(name: str) -> None:
 
 
 _register()
-_outside.followers.append(define)
+outside.followers.append(define)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.autograd.profiler import record_function
 
-from tilekiln._native import ArgumentError
+from tilekiln._core.native import ArgumentError
 
 from . import calls
 

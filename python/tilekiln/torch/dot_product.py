@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from tilekiln._dropout import unbiased
-from tilekiln._native import ArgumentError, NoKernelError
-from tilekiln.operators import MOST_OF_FEW, _call
+from tilekiln._core.dropout import unbiased
+from tilekiln._core.native import ArgumentError, NoKernelError
+from tilekiln.api.operators import MOST_OF_FEW, _call
 
 from . import calls, derivatives, native, operators
 from .calls import TYPES

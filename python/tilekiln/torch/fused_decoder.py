@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import _has_any_global_hook
 
-from .._native import NoKernelError
-from ..operators import _call
+from .._core.native import NoKernelError
+from ..api.operators import _call
 from . import calls
 from .fused_layers import FUSED, agree, attention_forward, cache_word, gated_forward, give_back, told_of
 from .norms import RMSNorm

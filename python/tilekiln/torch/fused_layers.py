@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..operators import _call
+from ..api.operators import _call
 from .joined import Joined
 from .packed import Linear
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._memory import zeros_like
-from ..operators import _call
-from ..quantised_weight import LANES
+from .._core.memory import zeros_like
+from ..api.operators import _call
+from ..api.quantised_weight import LANES
 from .packed import Linear
 
 PARTS = ("panels", "scale", "padded_bias")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tilekiln.operators import _call
+from tilekiln.api.operators import _call
 
 from .calls import untouched
 from .norms import _is_grad_enabled, _recorded, _rows, _run, directly, parameter, rms_norm

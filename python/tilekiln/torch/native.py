@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from tilekiln import _outside
-from tilekiln import operators as facade
-from tilekiln._native import TREE, ArgumentError, NoKernelError
-from tilekiln._shapes import Operator
-from tilekiln._tables import OPERATORS
+from tilekiln._core import outside
+from tilekiln._core.native import TREE, ArgumentError, NoKernelError
+from tilekiln._core.shapes import Operator
+from tilekiln._generated.tables import OPERATORS
+from tilekiln.api import operators as facade
 
 from . import operators
 
@@ -97,7 +97,7 @@ def _start() -> str:
     facade.forgetters.append(forget)
     for name in OPERATORS:
         define(name)
-    _outside.followers.append(define)
+    outside.followers.append(define)
     for start in starters:
         start()
     return ""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tilekiln.operators import _call
+from tilekiln.api.operators import _call
 
 from .calls import untouched
 

@@ -3,7 +3,7 @@
 Arguments are those of the Library function of the same name, with rng_state, int64 (2,) = (seed, offset), in place of
 rng, and window_left and window_right in place of window. An operator returns a tensor for each result that it may have,
 of no elements when that was not asked for. `<name>_out` writes the first in place and returns the others. Schemas and
-shapes are those of the declarations (`tilekiln._tables`). Derivatives are in `derivatives`, rules of vmap in
+shapes are those of the declarations (`tilekiln._generated.tables`). Derivatives are in `derivatives`, rules of vmap in
 `batching`; `calls` is what people call.
 """
 
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from tilekiln import _outside
-from tilekiln._shapes import Operator, Result
-from tilekiln._tables import OPERATORS
-from tilekiln.operators import _call
+from tilekiln._core import outside
+from tilekiln._core.shapes import Operator, Result
+from tilekiln._generated.tables import OPERATORS
+from tilekiln.api.operators import _call
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 DTYPES = {
@@ -241,4 +241,4 @@ def define(name: str) -> None:
 
 for _name in OPERATORS:
     define(_name)
-_outside.followers.append(define)
+outside.followers.append(define)

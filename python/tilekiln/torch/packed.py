@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..operators import _call
-from ..packed_experts import PackedExperts, in_panels
-from ..products import PackedWeight
-from ..quantised_weight import LANES, QuantisedWeight
+from ..api.operators import _call
+from ..api.packed_experts import PackedExperts, in_panels
+from ..api.products import PackedWeight
+from ..api.quantised_weight import LANES, QuantisedWeight
 from .lent import Lending, Weight
 
 Weights = Literal["int4", "int8"] | None

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from tilekiln._native import ArgumentError
+from tilekiln._core.native import ArgumentError
 
 from . import operators  # noqa: F401  torch.ops.tilekiln
 

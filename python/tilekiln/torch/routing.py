@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilekiln import operators as facade
-from tilekiln._native import ArgumentError, NoKernelError
+from tilekiln._core.native import ArgumentError, NoKernelError
+from tilekiln.api import operators as facade
 
 from . import operators
 from .checkpointing import follow

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..quantised_weight import QuantisedWeight
+from ..api.quantised_weight import QuantisedWeight
 from .packed import Activations, Weights
 
 

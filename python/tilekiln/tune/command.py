@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from .._command_line import count
+from ..cli.command_line import count
 
 EPILOG = """--shapes: lines as `tilekiln bench` takes them, an operator and its words, # for comments:
 
@@ -44,8 +44,8 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """2 where what was given is wrong."""
-    from .._native import ArgumentError, NoKernelError
-    from ..library import load
+    from .._core.native import ArgumentError, NoKernelError
+    from ..api.library import load
     from . import shapes
     from .table import beside, merged, write
 
@@ -77,7 +77,7 @@ def run(given: argparse.Namespace) -> int:
 
 def _answered(library: Any, call: Any) -> bool:
     """Whether a library has kernels for a call of a log, which may have been another library's."""
-    from .._native import NoKernelError
+    from .._core.native import NoKernelError
 
     try:
         getattr(library, f"{call.operator}_find")(**call.arguments(library))
@@ -88,7 +88,7 @@ def _answered(library: Any, call: Any) -> bool:
 
 
 def _threads(text: str) -> list[int]:
-    from .._native import ArgumentError
+    from .._core.native import ArgumentError
 
     words = text.split(",")
     if not all(word.isdecimal() and int(word) > 0 for word in words):
@@ -109,7 +109,7 @@ def _measured(given: argparse.Namespace, library: Any, listed: list[Any], thread
         from .farm import measured
 
         return measured(given.scheduler, library, listed, threads, given.rounds, print)
-    from .._native import machine_key
+    from .._core.native import machine_key
     from .measure import tune
     from .table import Table, library_key
 

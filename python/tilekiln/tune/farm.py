@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .._native import ArgumentError, machine_key
+from .._core.native import ArgumentError, machine_key
 from .shapes import Shape
 from .table import Table, Winner, library_key, merged
 
 if TYPE_CHECKING:
-    from ..library import Library
+    from ..api.library import Library
 
 
 def measured(
@@ -49,7 +49,7 @@ def measured(
 
 def tune_shape(shape: Any, path: str, of: str, threads: tuple[int, ...], rounds: int) -> tuple[str, Winner, str]:
     """Work of one worker on one shape: the kind of its machine, the winner, and a line of text for people."""
-    from ..library import load
+    from ..api.library import load
     from .measure import tune
 
     library = load(path)

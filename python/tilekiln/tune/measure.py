@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._tables import OPERATORS
+from .._generated.tables import OPERATORS
 from ..bench._declared import CALLS
 from ..dispatcher.instance import Call
 from ..dispatcher.libraries import LibraryInstance, always_of, instances_of, problem_of
 from .table import Winner, call_key
 
 if TYPE_CHECKING:
-    from ..library import Library
+    from ..api.library import Library
     from .shapes import Shape
 
 CERTAIN, SURE = 0.01, 0.001

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from .._native import ArgumentError
+from .._core.native import ArgumentError
 
 if TYPE_CHECKING:
-    from ..library import Library
+    from ..api.library import Library
 
 _LINE = re.compile(r"^tilekiln: [\d:.]+ \d+/\d+ (\w+)\((.*?)\) (?:[\d.]+ us|queued in)")
 _ARRAY = re.compile(r"^(\w+)=(\w+)\[([\d,]*)\]")

@@ -13,15 +13,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._native import ArgumentError, machine_key
-from .._tables import OPERATORS
+from .._core.native import ArgumentError, machine_key
+from .._generated.tables import OPERATORS
 from ..bench._declared import CALLS
 from ..dispatcher.choice import Measured
 from ..dispatcher.instance import Call
 from ..dispatcher.libraries import described
 
 if TYPE_CHECKING:
-    from ..library import Library
+    from ..api.library import Library
 
 FORMAT = "tilekiln tune 3"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .table import Table, beside, call_key, read, taken
 
 if TYPE_CHECKING:
-    from ..library import Library
+    from ..api.library import Library
 
 
 class Tuned:

@@ -20,7 +20,7 @@ def test_results_are_made_by_the_framework_on_its_device(emulated: Callable[...,
 CHOICE = """
 import sys
 import jax.numpy as jnp, numpy as np, tilekiln as tk
-from tilekiln import operators
+from tilekiln.api import operators
 operators._at_hand = lambda: [tk.load(sys.argv[1])]
 from tilekiln.jax import _calls
 

@@ -1,1 +1,0 @@
-../../codegen/schema/language.py

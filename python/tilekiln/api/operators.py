@@ -1,0 +1,343 @@
+"""Operators over all libraries at hand."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+from .._core.frameworks import recorded, records
+from .._core.native import ArgumentError, NoKernelError
+from .._generated.tables import OPERATORS
+from ._refusals import Refusal, one_text, problem_of
+from .library import Library, how_to_build, libraries, looked_in
+
+if TYPE_CHECKING:
+    from .._core.arguments import Array, AttentionArguments, BackwardArguments
+    from .._core.shapes import Instead
+
+_served: dict[Any, Any] = {}
+"""By look, a cheap key: the function that served the last such call, which is tried first (if it refuses, all are), and
+whether the operator that a declaration names `instead` answers such calls."""
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    deterministic: bool | None = None,
+    on_missing: Literal["raise", "build"] = "raise",
+    **arguments: Unpack[AttentionArguments],
+) -> Any:
+    """Attention forward with the best kernel of whatever libraries are built or installed.
+
+    Arguments, results and errors are those of `Library.fmha_fwd`. The kernel is the one with the least head-dim waste;
+    among equals the library that `load` prefers. Libraries are looked for once, at the first call: TILEKILN_PATH, the
+    best builds of the tree, installed packages.
+
+    Up to 4 queries a sequence of fp32, fp16 or bf16 on the CPU go to `fmha_fwd_splitkv` where a library has it, which
+    is 1.1 to 13 times as fast for one: the forward's declaration says so (`instead` in its operator.yaml), results
+    differ by rounding, TILEKILN_LOG=calls shows it. Arguments that split-KV lacks, dropout and lengths go to the
+    forward, and so does every call of `Library.fmha_fwd`.
+
+    When q, k, v, bias or sink is a torch tensor that requires grad (and grad is enabled), out takes part in autograd:
+    its backward is `attention_backward` with the same arguments, the same rng for dropout too. deterministic is for
+    that backward; None is what torch.are_deterministic_algorithms_enabled() says. lse is then no differentiable result,
+    and there is no second derivative.
+
+    on_missing="build" builds a kernel that no library has (`jit`), which takes its time once; where a gradient is
+    recorded the kernels must be there.
+    """
+    torch = sys.modules.get("torch")
+    if (
+        torch is not None
+        and (
+            getattr(q, "requires_grad", False)
+            or getattr(k, "requires_grad", False)
+            or getattr(v, "requires_grad", False)
+            or ("bias" in arguments and getattr(arguments["bias"], "requires_grad", False))
+            or ("sink" in arguments and getattr(arguments["sink"], "requires_grad", False))
+            or ("alibi_slopes" in arguments and getattr(arguments["alibi_slopes"], "requires_grad", False))
+        )
+        and torch.is_grad_enabled()
+    ):
+        from ..torch import derivatives
+
+        return derivatives.attention(q, k, v, deterministic, arguments)
+    if torch is not None and torch.autograd.forward_ad._current_level >= 0:
+        from ..torch import operators
+
+        operators.check_tangents(q, k, v, *arguments.values())
+    if on_missing == "raise":
+        if profiler is None:
+            return _run("fmha_fwd", (q, k, v), arguments, q, v, MOST_OF_FEW)
+        return _call("fmha_fwd", (q, k, v), arguments, MOST_OF_FEW)
+    if on_missing != "build":
+        raise ArgumentError(f"on_missing: was {on_missing!r}, must be 'raise' or 'build'")
+    try:
+        return _call("fmha_fwd", (q, k, v), arguments, MOST_OF_FEW)
+    except NoKernelError as error:
+        return _built(error).fmha_fwd(q, k, v, **arguments)
+
+
+def attention_backward(
+    dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, **arguments: Unpack[BackwardArguments]
+) -> Any:
+    """Attention backward with the best kernel of whatever libraries are built or installed.
+
+    Arguments, results and errors are those of `Library.fmha_bwd`; the choice is made as `attention` makes it.
+    """
+    return _call("fmha_bwd", (dout, q, k, v, out, lse), arguments)
+
+
+@functools.cache
+def _at_hand() -> list[Library]:
+    asked_for = sys.modules.get("tilekiln.api.just_in_time")
+    return [*libraries(), *(asked_for.loaded if asked_for else ())]
+
+
+forgetters: list[Callable[[], None]] = []
+"""Functions that clear other memories of which library served which call."""
+
+
+def look_again() -> None:
+    """Forget which libraries were at hand, and what served which call."""
+    _at_hand.cache_clear()
+    _served.clear()
+    for forget in forgetters:
+        forget()
+
+
+def at_hand() -> list[Library]:
+    """Every library that is built or installed, looked for once. Raises NoKernelError when there is none."""
+    if not _at_hand():
+        raise NoKernelError(
+            f"no library is built or installed; looked in: {looked_in()}\n  build one: {how_to_build('flash')}"
+        )
+    return _at_hand()
+
+
+def at_hand_has(operator: str, backend: str = "cpu") -> bool:
+    """Does a library that is built or installed have the operator, for that backend: cpu, cuda or hip?"""
+    return any(
+        operator in library.operators and (library.isa if backend == "cpu" else backend in _backends(library))
+        for library in _at_hand()
+    )
+
+
+@functools.cache
+def _backends(library: Library) -> frozenset[str]:
+    return frozenset(target["backend"] for target in library.manifest["targets"])
+
+
+@functools.cache
+def _capacities(library: Library) -> list[int]:
+    """For each instance the sum of its capacity axes, such as head dims, which take problems up to their value."""
+    table, families = library.manifest["instances"], library.manifest["families"]
+    family = table["columns"].index("family")
+    columns = {name: [table["columns"].index(axis) for axis in of["holds"]] for name, of in families.items()}
+    return [sum(row[at] for at in columns[row[family]]) for row in table["rows"]]
+
+
+_FACE = """{0} with the best kernel of whatever libraries are built or installed.
+
+Arguments, results and errors are those of `Library.{0}`: help(tilekiln.load(RECEIPT).{0}). The choice is made as
+`attention` makes it. Raises NoKernelError when no library at hand has a kernel, and ArgumentError for a torch tensor
+whose gradient would be recorded.
+"""
+
+
+def face(operator: str) -> Callable[..., Any]:
+    """`tilekiln.<operator>`: the function of that name of the library at hand that has the best kernel."""
+    table = OPERATORS[operator]
+
+    def function(*arrays: Any, **arguments: Any) -> Any:
+        if len(arrays) != len(table.arrays):
+            raise TypeError(
+                f"{operator}() takes {len(table.arrays)} arrays by position, {', '.join(table.arrays)}; {len(arrays)} "
+                "were given"
+            )
+        refuse_gradients(operator, table.backward, {**dict(zip(table.arrays, arrays, strict=True)), **arguments})
+        return _call(operator, arrays, arguments)
+
+    function.__name__ = function.__qualname__ = operator
+    function.__module__ = "tilekiln"
+    function.__doc__ = _FACE.format(operator)
+    return function
+
+
+def refuse_gradients(function: str, backward: str, arrays: Mapping[str, Any]) -> None:
+    """ArgumentError where PyTorch would record a gradient, which would silently be none."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    for name, array in arrays.items():
+        if getattr(array, "requires_grad", False) and torch.is_grad_enabled():
+            help_ = "tilekiln.attention has gradients" if backward else f"{function} has no derivative"
+            raise ArgumentError(
+                f"{name}: requires grad, and {help_}: call {'that' if backward else 'it under torch.no_grad()'}, or "
+                "detach it"
+            )
+
+
+profiler: tuple[Callable[[], bool], Callable[..., Any]] | None = None
+"""Of PyTorch, put here by `tilekiln.torch`: whether it records this thread, and what makes a call in a range of it."""
+
+
+def _call(operator: str, arrays: tuple[Any, ...], arguments: Any, few: int = 0) -> Any:
+    """few: up to how many rows go where the declaration says `instead`, for callers who want that."""
+    one, other = OPERATORS[operator].looks
+    if profiler is not None and profiler[0]():
+        return profiler[1](_run, operator, arrays, arguments, arrays[one], arrays[other], few)
+    return _run(operator, arrays, arguments, arrays[one], arrays[other], few)
+
+
+def _traced(operator: str, arrays: tuple[Any, ...], arguments: Any, few: int = 0) -> Any:
+    """Of torch.compile: PyTorch's operator, whose result it knows by its shapes. The choice is made when it runs."""
+    from ..torch import calls
+
+    return calls.without_grad(operator, arrays, arguments)
+
+
+_call._torchdynamo_inline = _traced  # type: ignore[attr-defined]  # what it follows in place of a function
+
+
+def _run(operator: str, arrays: tuple[Any, ...], arguments: Any, q: Any, v: Any, few: int) -> Any:
+    """q, v: of the arrays, those whose head dims the look has."""
+    look: tuple[Any, ...] | None
+    try:
+        shape, keys = q.shape, v.shape
+        ndim = len(shape)
+        if (
+            few
+            and ndim == 4
+            and (shape[1] <= few or shape[2] <= few)
+            and (keys[1] >= _FEWEST or keys[2] >= _FEWEST)  # a tiny call does not pay for what it cannot have
+        ):
+            made = _few(operator, arrays, arguments)
+            if made is not NotImplemented:
+                return made
+        look = (operator, q.dtype, shape[-1], keys[-1], ndim, *arguments)
+        serve = _served.get(look)
+    except (AttributeError, IndexError, TypeError):  # an exporter with __dlpack__ alone, no dimensions, symbolic ones
+        look = serve = None
+    if serve is not None:
+        try:
+            return serve(*arrays, **arguments)
+        except NoKernelError:  # the same look with other values, such as dropout_p = 0.1 after 0.0
+            pass
+        except ArgumentError as refusal:  # the same look on another device
+            if not _of_another_device(refusal):
+                raise
+    if records(arrays):  # before libraries are asked for kernels, who can tell nothing of tensors without values
+        library = next((one for one in _at_hand() if operator in one.operators), None)
+        if library is None or not isinstance(arrays[0], sys.modules["torch"].Tensor):
+            return recorded(operator, arrays, arguments)
+        return getattr(library, operator)(*arrays, **arguments)  # which checks what it can, and has it recorded
+    serve = getattr(_choose(operator, arrays, arguments), operator)
+    if look is not None:
+        _keep(look, serve)
+    return serve(*arrays, **arguments)
+
+
+def _keep(look: tuple[Any, ...], what: Any) -> None:
+    if len(_served) >= _MOST_LOOKS:  # a program of ever new looks, as of a last dimension that is no head dim
+        _served.clear()
+    _served[look] = what
+
+
+_MOST_LOOKS = 4096
+FEW = OPERATORS["fmha_fwd"].instead
+"""Rule of `attention` for few queries."""
+MOST_OF_FEW = FEW.most if FEW else 0
+_FEWEST = 8
+"""The other arrays' length from which that pays: over fewer keys both operators take as long. To one query as many
+heads will do: 16 of hdim 128 take 0.56 (fp32), 0.70 (bf16) of the time over one key."""
+_WORDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+def _few(operator: str, arrays: tuple[Any, ...], arguments: Any) -> Any:
+    """Calls the operator declared under `instead` for a small length; NotImplemented for other calls.
+
+    It is for arrays of the CPU, of the dtypes declared, whose batches are alike.
+    """
+    first = arrays[0]
+    shape = first.shape
+    instead: Instead = OPERATORS[operator].instead  # type: ignore[assignment]
+    word, value = OPERATORS[operator].exchange
+    place = instead.places[word in arguments and arguments[word] == value]
+    if shape[place] > instead.most:
+        return NotImplemented
+    for one in arrays[1:]:
+        other = one.shape
+        if other[0] != shape[0] or (other[place] < _FEWEST and (shape[place] > 1 or shape[3 - place] < _FEWEST)):
+            return NotImplemented
+    look = (instead.operator, operator, first.dtype, getattr(first, "device", None), shape[-1], *arguments)
+    stands_in: Any = _served.get(look)
+    if stands_in is None:
+        stands_in = (
+            at_hand_has(instead.operator)
+            and not getattr(first, "is_cuda", False)
+            and _WORDS.get(str(first.dtype).rpartition(".")[2]) in instead.dtypes
+            and arguments.keys() <= {*instead.arguments}
+        )
+        _keep(look, stands_in)
+    if not stands_in:
+        return NotImplemented
+    try:
+        one, other = OPERATORS[instead.operator].looks
+        return _run(instead.operator, arrays, arguments, arrays[one], arrays[other], 0)
+    except NoKernelError:  # no library has it for these dtypes and arguments
+        _keep(look, False)
+        return NotImplemented
+
+
+def _built(error: NoKernelError) -> Library:
+    """A library with the kernel that a refusal speaks of, built. The refusal where it names none."""
+    problem = problem_of(str(error))
+    if problem is None:
+        raise error
+    from .just_in_time import jit
+
+    return jit(problem)
+
+
+def _of_another_device(error: ArgumentError) -> bool:
+    """Whether a library refuses the device of the first array, which another one may serve."""
+    return ": device was " in str(error) and ", the device of " not in str(error)
+
+
+def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library:
+    best: tuple[int, Library] | None = None
+    refusals, elsewhere = [], None
+    for library in at_hand():
+        if operator not in library.operators:
+            continue
+        try:
+            found = getattr(library, operator + "_find")(*arrays, **arguments)
+        except NoKernelError as refusal:
+            refusals.append(Refusal(library.receipt, str(refusal)))
+            continue
+        except ArgumentError as refusal:
+            if not _of_another_device(refusal):
+                raise
+            elsewhere = refusal
+            continue
+        except TypeError:  # the operator itself says so, by its own name
+            return library
+        size = _capacities(library)[found if isinstance(found, int) else found[OPERATORS[operator].main]]
+        if best is None or size < best[0]:
+            best = size, library
+    if best is not None:
+        return best[1]
+    if elsewhere is not None and not refusals:
+        raise elsewhere
+    if not refusals:
+        names = ", ".join(library.receipt for library in at_hand())
+        raise NoKernelError(
+            f"no library at hand ({names}) has the operator {operator}\n"
+            f"  build one: {how_to_build(OPERATORS[operator].receipt or 'RECEIPT')}"
+        )
+    raise NoKernelError(one_text(refusals))

@@ -1,0 +1,458 @@
+"""aiter.ops.mha: the public attention functions, and what they are made of.
+
+q (batch, seqlen_q, nheads, headdim), k (batch, seqlen_k, nheads_k, headdim), v (batch, seqlen_k, nheads_k, headdim_v),
+nheads a multiple of nheads_k; the varlen forms (total, nheads, headdim) with int32 cu_seqlens (batch + 1). fp16 and
+bf16 (fp32 where a library has it), strides as they are. Masks are bottom-right aligned.
+
+Common arguments:
+dropout_p: 0 to below 1; its random bits come from torch's default generator.
+softmax_scale: None is 1 / sqrt(headdim).
+causal, window_size: (left, right, sink): row i sees keys [i + seqlen_k - seqlen_q - left, i + seqlen_k - seqlen_q +
+    right] and the first `sink` keys; a negative side, or one of seqlen_k and more, is unbounded; causal means right
+    = 0. A row that sees no key gives 0, its lse is -inf.
+logits_soft_cap: scores become cap tanh(scores / cap); 0 is off. Not with bias or alibi_slopes. The other form, which
+    CK_TILE_ATTENTION_LOGITS_SOFT_CAP_DEFAULT=1 selects, is refused.
+bias: dtype of q, (seqlen_q, seqlen_k), varlen (total_q, max_seqlen_k), added for every head; it gets a gradient.
+alibi_slopes: fp32 (nheads) or (batch, nheads): adds -slope |i + seqlen_k - seqlen_q - j|. Not with bias.
+sink_ptr: (nheads): one more logit per head, which takes part in the softmax and has no value; it gets a gradient.
+deterministic: the backward gives the same bits every time. torch.use_deterministic_algorithms(True) asks for it too.
+return_lse, return_attn_probs: also lse, fp32 (batch, nheads, seqlen_q), varlen (nheads, total_q), without gradient;
+    also S_dmask, the random bytes of dropout, uint8 (batch, nheads, seqlen_q, seqlen_k), varlen (nheads, total_q,
+    max_seqlen_k), empty without dropout: a probability is kept where its byte <= floor(255 (1 - dropout_p)).
+    The result is out, or a tuple of what is wanted in the order out, lse, S_dmask.
+how_v3_bf16_cvt: how other hardware rounds to bf16. Here always to nearest, ties to even.
+
+Wrong arguments raise an error that is a ValueError and a RuntimeError, a problem without a kernel one that is a
+LookupError and a RuntimeError.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....torch import calls
+from ..._faces import errors_as_upstream, longest
+from ...flash_attn._arguments import last_dense
+from .._arguments import (
+    attend,
+    given,
+    heads_of_bias,
+    in_order,
+    keys_of,
+    keys_of_pages,
+    logits,
+    masks,
+    s_dmask,
+    sequences,
+    softcap,
+    without_backward,
+)
+from .._kernels import mha_bwd, mha_fwd, mha_varlen_bwd, mha_varlen_fwd, over_pages, over_splits
+
+__all__ = [
+    "flash_attn_fp8_pertensor_func",
+    "flash_attn_func",
+    "flash_attn_varlen_fp8_pertensor_func",
+    "flash_attn_varlen_func",
+    "mha_batch_prefill_func",
+    "mha_bwd",
+    "mha_fwd",
+    "mha_varlen_bwd",
+    "mha_varlen_fwd",
+]
+
+
+@errors_as_upstream(window="window_size", cu_seqlens_k="cu_seqlens_kv", sink="sink_ptr")
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Any = (-1, -1, 0),
+    bias: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = True,
+    return_lse: bool = False,
+    return_attn_probs: bool = False,
+    how_v3_bf16_cvt: int = 1,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_kv: Tensor | None = None,
+    sink_ptr: Tensor | None = None,
+    num_splits: int = 0,
+) -> Any:
+    """Attention of q over k and v; arguments as the module says. Differentiable in q, k, v, bias and sink_ptr.
+
+    cu_seqlens_q, cu_seqlens_kv: int32 (batch + 1): cumulative real lengths of the rows of a padded batch; what lies
+    behind them is not read, and 0 in out. num_splits: above 1: the keys in so many parts side by side, for few queries;
+    neither with dropout nor with gradients.
+    """
+    q, k, v = last_dense(q, k, v)
+    arguments = {
+        "softmax_scale": softmax_scale, **masks(causal, window_size, k.shape[1]), "bias": heads_of_bias(bias, 2),
+        "alibi_slopes": alibi_slopes, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_kv,
+        "sink": logits(sink_ptr),
+    }  # fmt: skip
+    if num_splits > 1:
+        out, lse = over_splits(q, k, v, arguments, dropout_p, num_splits)
+        why = f"num_splits: was {num_splits}, must be 0 or 1 when gradients are wanted"
+        watched = tuple(x for x in (q, k, v, bias, sink_ptr) if x is not None)
+        return in_order(without_backward(out, watched, why), lse, s_dmask(None), return_lse, return_attn_probs)
+    return attend(q, k, v, {**arguments, "dropout_p": dropout_p}, deterministic, return_lse, return_attn_probs)
+
+
+@errors_as_upstream(
+    window="window_size", softcap="logits_soft_cap", sink="sink_ptr",
+    seqstart_q="cu_seqlens_q_padded", seqstart_k="cu_seqlens_k_padded",
+)  # fmt: skip
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    min_seqlen_q: int = 0,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    logits_soft_cap: float = 0.0,
+    causal: bool = False,
+    window_size: Any = (-1, -1, 0),
+    bias: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_lse: bool = False,
+    return_attn_probs: bool = False,
+    how_v3_bf16_cvt: int = 1,
+    block_table: Tensor | None = None,
+    out: Tensor | None = None,
+    cu_seqlens_q_padded: Tensor | None = None,
+    cu_seqlens_k_padded: Tensor | None = None,
+    sink_ptr: Tensor | None = None,
+) -> Any:
+    """Attention over sequences packed one after another; arguments as the module says.
+
+    Differentiable in q, k, v, bias and sink_ptr.
+    cu_seqlens_q, cu_seqlens_k: int32 (batch + 1), cumulative lengths, of which zero is one. cu_seqlens_q_padded,
+    cu_seqlens_k_padded: where each sequence begins, when they do not lie close; out and lse lie as q does.
+    max_seqlen_q, max_seqlen_k: no sequence is longer; on a device the lengths stay there. window_size is compared with
+    max_seqlen_k; on the CPU one that is too small to keep a side of it is an error.
+    min_seqlen_q: above 0: sequences of so many queries or fewer are left out: their rows of out are 0, or as they were
+    when out is given. Not with gradients. out: where to write, (total_q, nheads, headdim_v); not with gradients.
+    block_table: int32 (batch, max_blocks): k and v are then pages (blocks, page, nheads_k, headdim), cu_seqlens_k says
+    how many keys each sequence has, and there is neither dropout nor a backward.
+    """
+    q, k, v = last_dense(q, k, v)
+    arguments = {
+        **sequences(
+            cu_seqlens_q, cu_seqlens_k, cu_seqlens_q_padded, cu_seqlens_k_padded, max_seqlen_q, max_seqlen_k
+        ),
+        "softmax_scale": softmax_scale, "softcap": softcap(logits_soft_cap),
+        **masks(causal, window_size, max_seqlen_k, keys_of(cu_seqlens_k)),
+        "bias": heads_of_bias(bias, 1), "alibi_slopes": alibi_slopes, "out": out, "sink": logits(sink_ptr),
+        "min_seqlen_q": min_seqlen_q,
+    }  # fmt: skip
+    if block_table is not None:
+        made, lse = over_pages(q, k, v, block_table, arguments, dropout_p)
+        why = "block_table: was given, must be absent when gradients are wanted: pages have no backward"
+        watched = tuple(x for x in (q, k, v, bias, sink_ptr) if x is not None)
+        return in_order(without_backward(made, watched, why), lse, s_dmask(None), return_lse, return_attn_probs)
+    arguments["dropout_p"] = dropout_p
+    return attend(q, k, v, arguments, deterministic, return_lse, return_attn_probs, max_seqlen_k)
+
+
+@errors_as_upstream(window="window_size", softcap="logits_soft_cap", sink="sink_ptr")
+def mha_batch_prefill_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    kv_indptr: Tensor | None,
+    kv_page_indices: Tensor | None,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    logits_soft_cap: float = 0.0,
+    causal: bool = False,
+    window_size: Any = (-1, -1),
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_lse: bool = False,
+    return_attn_probs: bool = False,
+    out: Tensor | None = None,
+    kv_last_page_lens: Tensor | None = None,
+    block_table: Tensor | None = None,
+    seqlen_k: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    kv_block_descale: Tensor | None = None,
+    sink_ptr: Tensor | None = None,
+    sink_size: int = 0,
+) -> Any:
+    """Attention of packed queries over pages of keys as serving engines keep them. No autograd.
+
+    q (total_q, nheads, headdim): fp16, bf16, or fp8 e4m3, whose out is bf16. k and v, dtype of q, or fp8 under bf16:
+    linear (pages, page, nheads_k, headdim), or (tokens, nheads_k, headdim) for pages of one key; vectorized, with vec =
+    16 bytes of elements: k (pages, nheads_k, headdim / vec, page, vec), v (pages, nheads_k, page / vec, headdim, vec).
+    kv_indptr (batch + 1), kv_page_indices, kv_last_page_lens (batch), int32: as sglang keeps them. With block_table,
+    int32 (batch, max_blocks), and seqlen_k, int32 (batch), as vllm does, these three are not looked at.
+    q_descale, k_descale, v_descale: fp32 of one element, for fp8. kv_block_descale: fp32 (pages, nheads_k, 2), of k and
+    v, in place of the last two; page is then a multiple of 64. out: where to write.
+    sink_size: the first keys, which every row sees. max_seqlen_q, max_seqlen_k: no sequence is longer; on a device the
+    lengths stay there. window_size is compared with max_seqlen_k, the width of S_dmask too.
+    deterministic: concerns a backward, and there is none.
+    """
+    [q] = last_dense(q)
+
+    def keys() -> Tensor | None:
+        return seqlen_k if block_table is not None else keys_of_pages(k, kv_indptr, kv_last_page_lens)
+
+    arguments = {
+        "cu_seqlens_q": cu_seqlens_q, "dropout_p": dropout_p, "softmax_scale": softmax_scale,
+        "softcap": softcap(logits_soft_cap), **masks(causal, window_size, max_seqlen_k, keys),
+        "alibi_slopes": alibi_slopes, "out": out, "q_descale": q_descale, "k_descale": k_descale,
+        "v_descale": v_descale, "kv_block_descale": kv_block_descale, "sink": logits(sink_ptr), "seqlen_k": seqlen_k,
+        **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
+    }  # fmt: skip
+    if sink_size:
+        arguments["sink_size"] = sink_size
+    if block_table is not None:
+        arguments["block_table"] = block_table
+    else:
+        arguments |= {
+            "kv_indptr": kv_indptr, "kv_page_indices": kv_page_indices, "kv_last_page_lens": kv_last_page_lens,
+        }  # fmt: skip
+    bits = None
+    if return_attn_probs and dropout_p:
+        bits = arguments["randval"] = q.new_zeros(q.shape[1], q.shape[0], max_seqlen_k, dtype=torch.uint8)
+    with torch.no_grad():
+        made = calls.batch_prefill(q, k, v, **given(arguments), return_lse=return_lse)
+    result, lse = made if return_lse else (made, None)
+    result = without_backward(result, (q, k, v), "q: requires grad, must not: mha_batch_prefill_func has no backward")
+    return in_order(result, lse, s_dmask(bits), return_lse, return_attn_probs)
+
+
+@errors_as_upstream(window="window_size", sink="sink_ptr")
+def flash_attn_fp8_pertensor_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_descale: Tensor | None,
+    k_descale: Tensor | None,
+    v_descale: Tensor | None,
+    causal: bool = False,
+    window_size: Any = (-1, -1, 0),
+    softmax_scale: float | None = None,
+    sink_ptr: Tensor | None = None,
+) -> Tensor:
+    """flash_attn_func of fp8 e4m3 tensors: q is q_descale times what its fp8 numbers say, and so on. No autograd.
+
+    q_descale, k_descale, v_descale: fp32 of one element. Returns out, bf16.
+    """
+    q, k, v = last_dense(q, k, v)
+    arguments = {
+        "softmax_scale": softmax_scale, **masks(causal, window_size, k.shape[1]), "sink": logits(sink_ptr),
+        "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale,
+    }  # fmt: skip
+    with torch.no_grad():
+        return calls.forward(q, k, v, **given(arguments), return_lse=False)[0]
+
+
+@errors_as_upstream(window="window_size", softcap="logits_soft_cap", sink="sink_ptr")
+def flash_attn_varlen_fp8_pertensor_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_descale: Tensor | None,
+    k_descale: Tensor | None,
+    v_descale: Tensor | None,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    min_seqlen_q: int = 0,
+    logits_soft_cap: float = 0.0,
+    causal: bool = False,
+    window_size: Any = (-1, -1, 0),
+    softmax_scale: float | None = None,
+    sink_ptr: Tensor | None = None,
+) -> Tensor:
+    """flash_attn_varlen_func of fp8 e4m3 tensors, with the scales of flash_attn_fp8_pertensor_func. Returns bf16."""
+    q, k, v = last_dense(q, k, v)
+    arguments = {
+        "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "min_seqlen_q": min_seqlen_q,
+        **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q), "softcap": softcap(logits_soft_cap),
+        "softmax_scale": softmax_scale, **masks(causal, window_size, max_seqlen_k, keys_of(cu_seqlens_k)),
+        "sink": logits(sink_ptr), "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale,
+    }  # fmt: skip
+    with torch.no_grad():
+        return calls.forward(q, k, v, **given(arguments), return_lse=False)[0]
+
+
+@errors_as_upstream(window="window_size", cu_seqlens_k="cu_seqlens_kv", sink="sink_ptr")
+def _flash_attn_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    sink_size: int,
+    bias: Tensor | None,
+    alibi_slopes: Tensor | None,
+    q_descale: Tensor | None,
+    k_descale: Tensor | None,
+    v_descale: Tensor | None,
+    return_lse: bool,
+    return_softmax: bool,
+    how_v3_bf16_cvt: int = 1,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_kv: Tensor | None = None,
+    sink_ptr: Tensor | None = None,
+    out: Tensor | None = None,
+    num_splits: int = 0,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The forward of flash_attn_func without autograd: (out, lse, S_dmask, rng_state). out: where to write.
+
+    Results that are not wanted are empty. rng_state, int64 (2,), is what _flash_attn_backward wants for dropout.
+    """
+    if num_splits <= 1:
+        return mha_fwd(
+            q, k, v, dropout_p, softmax_scale, causal, window_size_left, window_size_right, sink_size, return_lse,
+            return_softmax, cu_seqlens_q, cu_seqlens_kv, out, bias, alibi_slopes, q_descale, k_descale, v_descale,
+            sink_ptr,
+        )  # fmt: skip
+    arguments = {
+        "softmax_scale": softmax_scale,
+        **masks(causal, (window_size_left, window_size_right, sink_size), k.shape[1]),
+        "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_kv, "out": out, "bias": heads_of_bias(bias, 2),
+        "alibi_slopes": alibi_slopes, "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale,
+        "sink": logits(sink_ptr),
+    }  # fmt: skip
+    made, lse = over_splits(q, k, v, arguments, dropout_p, num_splits)
+    return made, lse if return_lse else torch.empty(0), s_dmask(None), torch.zeros(2, dtype=torch.int64)
+
+
+def _flash_attn_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_lse: Tensor,
+    dq: Tensor | None,
+    dk: Tensor | None,
+    dv: Tensor | None,
+    dbias: Tensor | None,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    bias: Tensor | None,
+    alibi_slopes: Tensor | None,
+    deterministic: bool,
+    rng_state: Tensor | None = None,
+    is_v3_atomic_fp32: bool = True,
+    how_v3_bf16_cvt: int = 1,
+    sink: Tensor | None = None,
+    d_sink: Tensor | None = None,
+) -> Tensor:
+    """The backward of _flash_attn_forward, written to dq, dk, dv and dbias; d_sink as mha_bwd says.
+
+    is_v3_atomic_fp32: how other hardware adds up dq. Returns softmax_d, fp32 (batch, nheads, seqlen_q).
+    """
+    return mha_bwd(
+        dout, q, k, v, out, softmax_lse, dropout_p, softmax_scale, causal, window_size_left, window_size_right,
+        deterministic, dq, dk, dv, dbias, bias, alibi_slopes, rng_state, None, sink, d_sink,
+    )[3]  # fmt: skip
+
+
+def _flash_attn_varlen_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    cu_seqlens_q_padded: Tensor | None,
+    cu_seqlens_k_padded: Tensor | None,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    min_seqlen_q: int,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    logits_soft_cap: float = 0.0,
+    window_size_left: int = -1,
+    window_size_right: int = -1,
+    sink_size: int = 0,
+    bias: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    return_lse: bool = False,
+    return_softmax: bool = False,
+    how_v3_bf16_cvt: int = 1,
+    block_table: Tensor | None = None,
+    out: Tensor | None = None,
+    zero_tensors: bool = False,
+    sink_ptr: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The forward of flash_attn_varlen_func without autograd: (out, lse, S_dmask, rng_state), as _flash_attn_forward.
+
+    zero_tensors: out is made 0 first.
+    """
+    return mha_varlen_fwd(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, min_seqlen_q, dropout_p, softmax_scale,
+        logits_soft_cap, zero_tensors, causal, window_size_left, window_size_right, sink_size, return_lse,
+        return_softmax, out, block_table, bias, alibi_slopes, q_descale, k_descale, v_descale, None,
+        cu_seqlens_q_padded, cu_seqlens_k_padded, sink_ptr,
+    )  # fmt: skip
+
+
+def _flash_attn_varlen_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_lse: Tensor,
+    dq: Tensor | None,
+    dk: Tensor | None,
+    dv: Tensor | None,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    alibi_slopes: Tensor | None,
+    deterministic: bool,
+    rng_state: Tensor | None = None,
+    is_v3_atomic_fp32: bool = True,
+    how_v3_bf16_cvt: int = 1,
+    zero_tensors: bool = False,
+    cu_seqlens_q_padded: Tensor | None = None,
+    cu_seqlens_k_padded: Tensor | None = None,
+    sink: Tensor | None = None,
+    d_sink: Tensor | None = None,
+) -> Tensor:
+    """The backward of _flash_attn_varlen_forward, as _flash_attn_backward; softmax_d is (nheads, total_q)."""
+    return mha_varlen_bwd(
+        dout, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
+        softmax_scale, zero_tensors, causal, window_size_left, window_size_right, deterministic, dq, dk, dv,
+        alibi_slopes, rng_state, None, cu_seqlens_q_padded, cu_seqlens_k_padded, sink, d_sink,
+    )[3]  # fmt: skip

@@ -1,0 +1,123 @@
+"""flash_attn's arguments in Tilekiln's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...torch import calls
+from .._faces import FaceArgumentError
+
+
+def last_dense(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Copies of those whose last dimension is not contiguous."""
+    for tensor in tensors:
+        if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+            return tuple(x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous() for x in tensors)
+    return tensors
+
+
+def reads_vectors(tensor: Tensor) -> bool:
+    """Do kernels of its device read eight elements of a headdim at once? Those of GPUs do."""
+    return not tensor.is_cpu
+
+
+def in_vectors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Of a GPU, whose kernels read eight elements at once: headdims filled with zeros up to a multiple of 8."""
+    return filled(*tensors) if reads_vectors(tensors[0]) else tensors
+
+
+def filled(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Copies, headdims a multiple of 8, of those whose headdim is none."""
+    if not any(tensor.shape[-1] % 8 for tensor in tensors):
+        return tensors
+    pad = torch.nn.functional.pad
+    return tuple(pad(tensor, (0, -tensor.shape[-1] % 8)) if tensor.shape[-1] % 8 else tensor for tensor in tensors)
+
+
+def scale_of(softmax_scale: float | None, given: Tensor, q: Tensor) -> float | None:
+    """softmax_scale; where q is `given` filled, the one that None stands for, which goes by given's headdim."""
+    filled_up = q.shape[-1] != given.shape[-1]
+    return float(given.shape[-1] ** -0.5) if softmax_scale is None and filled_up else softmax_scale
+
+
+def narrowed(out: Tensor, headdim: int) -> Tensor:
+    """out without what v was filled with."""
+    return out if out.shape[-1] == headdim else out[..., :headdim]
+
+
+_PACKED = {1: ("qkv",), 2: ("q", "kv"), 3: ("q", "k", "v")}
+_FORMS = {
+    "qkv": ("batch, seqlen, 3, nheads, headdim", "total, 3, nheads, headdim"),
+    "q": ("batch, seqlen_q, nheads, headdim", "total_q, nheads, headdim"),
+    "kv": ("batch, seqlen_k, 2, nheads_k, headdim", "total_k, 2, nheads_k, headdim"),
+    "k": ("batch, seqlen_k, nheads_k, headdim", "total_k, nheads_k, headdim"),
+    "v": ("batch, seqlen_k, nheads_k, headdim", "total_k, nheads_k, headdim"),
+}
+"""The shapes of an argument: alone, and of sequences packed one after another."""
+
+
+def check_dimensions(packed: tuple[Tensor, ...], varlen: bool) -> None:
+    """Raises FaceArgumentError for one of other dimensions. packed: (q, k, v), (q, kv) or (qkv,)."""
+    for name, tensor in zip(_PACKED[len(packed)], packed, strict=True):
+        form = _FORMS[name][varlen]
+        wanted = form.count(",") + 1
+        if tensor.ndim != wanted:
+            raise FaceArgumentError(f"{name}: had {tensor.ndim} dimensions, must have {wanted}: ({form})")
+
+
+def two_sides(window_size: Any) -> tuple[int, int]:
+    """window_size, two integers or a tensor of them, as two ints."""
+    try:
+        left, right = window_size
+        return int(left), int(right)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FaceArgumentError(
+            f"window_size: was {window_size!r}, must be (left, right), two integers, of which -1 is unbounded"
+        ) from error
+
+
+Lengths = Callable[[], Tensor | None]
+"""Gives the number of keys of each sequence, (batch), when they are asked for."""
+
+
+def _check_longest(lengths: Tensor | None, max_seqlen_k: int, sides: tuple[int, ...]) -> None:
+    if lengths is None or not lengths.is_cpu or not lengths.numel() or not calls.untouched(lengths):
+        return
+    longest = int(lengths.max())
+    for side in sides:
+        if max_seqlen_k <= side < longest:
+            raise FaceArgumentError(
+                f"max_seqlen_k: was {max_seqlen_k}, must be at least {longest}, the keys of the longest sequence: "
+                f"window_size has a side of {side}, and sides of max_seqlen_k and more are unbounded"
+            )
+
+
+def mask(causal: bool, window_size: Any, seqlen_k: int, lengths: Lengths | None = None) -> dict[str, Any]:
+    """causal and window. window_size: two integers, or a tensor of them; sides of seqlen_k and more are unbounded.
+
+    lengths: where seqlen_k is a caller's max_seqlen_k. One that is too small to keep a side of the window is an error
+    where they are on the CPU; those of a device are not read.
+    """
+    left, right = two_sides(window_size)
+    if lengths is not None and max(left, right) >= seqlen_k:
+        _check_longest(lengths(), seqlen_k, (left, right)[: 1 if causal else 2])
+    return {
+        "causal": bool(causal),
+        "window": (left if 0 <= left < seqlen_k else -1, right if 0 <= right < seqlen_k and not causal else -1),
+    }
+
+
+def keys_of_sequences(cu_seqlens_k: Tensor, used: Tensor | None, leftpad: Tensor | None) -> dict[str, Tensor]:
+    """Rows of k of each sequence: all, or its first `used` ones without the first `leftpad`."""
+    if used is None and leftpad is None:
+        return {"cu_seqlens_k": cu_seqlens_k}
+    starts, lengths = cu_seqlens_k, cu_seqlens_k.diff() if used is None else used
+    if leftpad is not None:
+        starts = cu_seqlens_k.clone()
+        starts[:-1] += leftpad
+        lengths = lengths - leftpad
+    return {"seqstart_k": starts, "seqlen_k": lengths}
