@@ -7,6 +7,7 @@
 //   integers.h  products of pairs of int16, and of quads of int8 where the ISA has them (TILEKILN_QUADS)
 //   twos.h     two vectors of a row as even and odd elements
 //   random.h   64-bit lanes for Philox, and the keep bits of dropout
+// Engines of tiles include amx/tiles.h beside it.
 #pragma once
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)

@@ -1,0 +1,3 @@
+#define TILEKILN_TARGET instructions
+#define TILEKILN_WORDS instructions_of_tiles
+#include "tiles_script.h"
