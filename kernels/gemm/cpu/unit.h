@@ -183,7 +183,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
                 o.a = a + (m - m0) * o.a_row + w * o.a_word;
                 if (a_group) {
                   const int group = (m - m0) / kPanel, inside = (m - m0) % kPanel;
-                  if (inside + rows > kPanel) rows = kPanel - inside, ++blocks;
+                  if (inside + rows > kPanel) rows = kPanel - inside, blocks = 1 + (m1 - m - rows + kRows - 1) / kRows;
                   o.a = a + group * a_group + inside * 4 + w * o.a_word;
                 }
                 float* const sums = x.sums + i64(m - m0 + kept) * kUnitColumns + (n - u.n0);
