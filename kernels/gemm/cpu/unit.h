@@ -178,12 +178,15 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
               i64 ahead_rows = ready ? o.words : least(u.n1 - next, kPanel);
               for (int m = m0; m < m1; --blocks) {
                 int rows = (m1 - m + blocks - 1) / blocks;  // 16 = 6 + 5 + 5
-                const bool of_half = half && m1 - m >= narrow_rows;
+                bool of_half = half && m1 - m >= narrow_rows;
                 if (of_half) rows = narrow_rows, blocks = 1 + (m1 - m - narrow_rows + kRows - 1) / kRows;
                 o.a = a + (m - m0) * o.a_row + w * o.a_word;
                 if (a_group) {
                   const int group = (m - m0) / kPanel, inside = (m - m0) % kPanel;
-                  if (inside + rows > kPanel) rows = kPanel - inside, blocks = 1 + (m1 - m - rows + kRows - 1) / kRows;
+                  if (inside + rows > kPanel) {
+                    rows = kPanel - inside, of_half = false;
+                    blocks = 1 + (m1 - m - rows + kRows - 1) / kRows;
+                  }
                   o.a = a + group * a_group + inside * 4 + w * o.a_word;
                 }
                 float* const sums = x.sums + i64(m - m0 + kept) * kUnitColumns + (n - u.n0);
@@ -202,7 +205,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
                   s.stored(o, rows);
                 else if (fresh && m == m0)
                   s.fresh(o);
-                else if (of_half && rows == narrow_rows)
+                else if (of_half)
                   quarter ? quarter_product<Compute>(o) : half_product<Compute>(o);
                 else if (kTallRows > 0 && rows > kRows)
                   tall_product<Compute>(o, rows);
