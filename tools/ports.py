@@ -3,9 +3,9 @@
     tools/dev python tools/ports.py build/neon+neonbf16-aarch64-release   after a build for both targets
 
 Loops are cut out of the objects that libraries are linked of, by their functions' symbols. A main loop is an innermost
-one whose products, of a register by one lane of another, fill whole register blocks. Its share is the cycles of its
-products where each port multiplies in every cycle, over those that the model takes. A model is no machine: caches
-always hit, and nothing here was timed on one.
+one whose products, of a register by one lane of another or of squares, fill whole register blocks. Its share is the
+cycles of its products where each port multiplies in every cycle, over those that the model takes. A model is no
+machine: caches always hit, and nothing here was timed on one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ class Core(NamedTuple):
 
 
 CORES = {"neoverse-v2": Core(4, 8), "neoverse-v1": Core(4, 8), "neoverse-n1": Core(2, 4)}
-OBJECTS = {"gemm-panels.o": "run_unit<", "attention-cpu_qlanes_stages.o": "full_block<"}
+OBJECTS = {"gemm-panels.o": ("run_unit<", "square_block<"), "attention-cpu_qlanes_stages.o": ("full_block<",)}
 """Objects below obj/engine/<target>, and how the names of the functions with the main loops begin."""
 
-_PRODUCT = re.compile(r"(?:fmla|bfdot|sdot|usdot)\s+v\d+\.\w+, v\d+\.\w+, v\d+\.\w+\[\d\]")
+_LANE = r"(?:fmla|bfdot|sdot|usdot)\s+v\d+\.\w+, v\d+\.\w+, v\d+\.\w+\[\d\]"
+_PRODUCT = re.compile(rf"{_LANE}|(?:bfmmla|usmmla)\s")
 _BRANCH = re.compile(r"(?:b\.\w+|b|cbn?z|tbn?z)\s.*<(L\d+)>")
 
 
@@ -62,11 +63,11 @@ def functions(file: Path) -> dict[str, list[str]]:
     return found
 
 
-def main_loops(file: Path, target: str, named: str) -> list[Loop]:
+def main_loops(file: Path, target: str, named: tuple[str, ...]) -> list[Loop]:
     """The main loops of an object, in its order; of functions whose names begin with `named`."""
     found = []
     for name, code in functions(file).items():
-        short = re.sub(r"tilekiln::cpu::\w+::", "", name.partition("(")[0]).rpartition(" ")[2]
+        short = re.sub(r"tilekiln::cpu::\w+::", "", name.partition("(")[0]).removeprefix("void ")
         if not short.startswith(named):
             continue
         labels = {line[:-1]: at for at, line in enumerate(code) if line.endswith(":")}

@@ -1,12 +1,16 @@
 // Products of every dtype by each gemm engine linked in that this machine can run, against a float64 reference: layouts, odd sizes,
-// more words than a block of k holds, weights in groups of int8 and int4.
+// more words than a block of k holds, weights in groups of int8 and int4; and bit for bit by units of any cut, packed panels and
+// widened rows.
 //
 //   gemm_engine_test [TARGET]
 // Exit code 77: the target asked for is not linked in, or this machine cannot run it.
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <vector>
 
 #include "kernels/backends/numbers.h"
@@ -130,6 +134,83 @@ void products(const Target& target, void* scratch) {
   }
 }
 
+// Memory that begins with a line, as that of calls.
+char* from_line(std::vector<char>& bytes) {
+  return bytes.data() + (64 - reinterpret_cast<std::uintptr_t>(bytes.data()) % 64) % 64;
+}
+
+// b as panels, [panel][word][lane]; of int8 128 is added to each.
+std::vector<char> panels_of(const Problem& p, int elements) {
+  const int size = element_bytes(p.dtype), panels = (p.n + kPanelLanes - 1) / kPanelLanes,
+            words = (p.k + elements - 1) / elements;
+  std::vector<char> to(size_t(panels) * size_t(words) * size_t(kPanelLanes * elements * size));
+  if (p.dtype == Dtype::int8) std::fill(to.begin(), to.end(), char(128));
+  for (int j = 0; j < p.n; ++j) {
+    for (int l = 0; l < p.k; ++l) {
+      const size_t word =
+          (size_t(j / kPanelLanes) * size_t(words) + size_t(l / elements)) * kPanelLanes + size_t(j % kPanelLanes);
+      char* const at = &to[(word * size_t(elements) + size_t(l % elements)) * size_t(size)];
+      std::memcpy(at, static_cast<const char*>(p.b) + (p.b_columns ? j * p.ldb + l : l * p.ldb + j) * size,
+                  size_t(size));
+      if (p.dtype == Dtype::int8) *at = char(*at ^ 128);
+    }
+  }
+  return to;
+}
+
+// The bits of out are those of one unit, however out is cut, whether b is panels or a is widened beforehand.
+void cuts(const Target& target, void* scratch) {
+  constexpr int m = 29, n = 136;
+  for (int d = 0; d < kDtypes; ++d) {
+    for (const int k : {1, 77, 4200}) {  // a word in part; an odd number of words; more than a chunk
+      for (int layout = 0; layout < 4; ++layout) {
+        if (k > 1000 && layout != d % 4) continue;
+        Problem p = {};
+        p.dtype = Dtype(d), p.out_dtype = p.dtype == Dtype::int8 ? OutDtype::int32 : OutDtype::fp32;
+        p.m = m, p.n = n, p.k = k, p.a_columns = layout & 1, p.b_columns = layout & 2, p.alpha = 1;
+        const Matrix a(p.dtype, size_t(m) * size_t(k)), b(p.dtype, size_t(k) * n);
+        p.a = a.bytes.data(), p.b = b.bytes.data();
+        p.lda = p.a_columns ? m : k, p.ldb = p.b_columns ? k : n, p.out_row = n;
+        const auto run = [&](const Problem& of, std::initializer_list<int> rows, int columns) {
+          std::vector<float> out(size_t(m) * n, kUntouched);
+          Problem call = of;
+          call.out = out.data();
+          begin_call(scratch);
+          for (int m0 = 0, i = 0; m0 < m; ++i) {
+            const int m1 = std::min(m, m0 + rows.begin()[size_t(i) % rows.size()]);
+            for (int n0 = 0; n0 < n; n0 += columns)
+              target.engine->run[d](call, {m0, m1, n0, std::min(n, n0 + columns)}, scratch);
+            m0 = m1;
+          }
+          return out;
+        };
+        const auto like = [&](const std::vector<float>& x, const std::vector<float>& y, const char* what) {
+          check(std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0, target.name, what, d, p, 0);
+        };
+        const std::vector<float> whole = run(p, {m}, n);
+        like(whole, run(p, {1, 2, 3, 5, 18}, kPanelLanes), "units");
+        if (const Widen& widen = target.engine->widen[d]; widen.rows && !p.a_columns) {
+          const i64 row = (i64(k + widen.elements - 1) / widen.elements * 4 + kWideRow - 1) / kWideRow * kWideRow;
+          std::vector<char> words(size_t(m) * size_t(row) + 64);
+          char* const first = from_line(words);
+          widen.rows(first, row, p.a, p.lda, m, k);
+          Problem wide = p;
+          wide.a = first, wide.lda = row / 4, wide.a_words = true;
+          like(whole, run(wide, {7, m}, n), "widened rows");
+        }
+        const bool quads = std::strstr(target.name, "neon") || std::strcmp(target.name, "cpu_avx512bf16") == 0;
+        const int elements[] = {1, 1, 2, quads ? 4 : 0, 0, 0};  // of a word of packed panels; 0: there are none
+        if (elements[d] == 0) continue;
+        const std::vector<char> packed = panels_of(p, elements[d]);
+        Problem ready = p;
+        ready.b = packed.data(), ready.b_panels = elements[d], ready.b_columns = false;
+        like(whole, run(ready, {m}, n), "panels");
+        like(whole, run(ready, {1, 5, 8, 15}, kPanelLanes), "units of panels");
+      }
+    }
+  }
+}
+
 // int8 rows by weights of int8 or int4 in groups of 32 or 64, packed as kernels/gemm/cpu/unpack.h says.
 void groups(const Target& target, void* scratch) {
   for (const Weights weights : {Weights::int8, Weights::int4}) {
@@ -190,6 +271,7 @@ int main(int argc, char** argv) {
     if (target.engine == nullptr || !runs(target.name) || !asked) continue;
     void* const scratch = std::aligned_alloc(64, (target.engine->scratch_bytes + 63) / 64 * 64);
     products(target, scratch);
+    cuts(target, scratch);
     groups(target, scratch);
     std::free(scratch);
     std::printf("%s: %d checks, %d failed\n", target.name, checks, failures);

@@ -231,6 +231,75 @@ void pairs() {
 }
 #endif
 
+#if TILEKILN_SQUARES
+// x, a sum of numbers of like size, as fp32 rounded to odd; subnormal numbers are 0.
+float rounded_to_odd(double x) {
+  const float nearest = float(x);
+  if (double(nearest) == x) return nearest;
+  const float down = std::abs(double(nearest)) > std::abs(x) ? std::nextafter(nearest, 0.f) : nearest;
+  const float up = std::nextafter(down, std::copysign(INFINITY, down));
+  const float odd = core::bits_of(down) & 1 ? down : up;
+  return std::abs(odd) < std::numeric_limits<float>::min() ? std::copysign(0.f, odd) : odd;
+}
+
+// Sums of squares have the bits of two dot_pairs, which are those of Arm's rule: products of bf16, then their sum, then that and what was
+// there, each rounded to odd. Then numbers of all kinds, and bytes.
+void squares() {
+  unsigned state = 1;
+  const auto drawn = [&] { return (state = state * 1664525u + 1013904223u) >> 8; };
+  bool like_pairs = true, by_the_rule = true, integers = true;
+  for (int round = 0; round < 4000; ++round) {
+    const bool plain = round % 2;
+    alignas(16) uint16_t columns[8], rows[8];
+    alignas(16) float sums[4], got[4], expected[4];
+    for (int i = 0; i < 8; ++i) {
+      const auto number = [&] { return uint16_t(plain ? (drawn() & 0x87ff) + 0x3c00 : drawn()); };
+      columns[i] = number(), rows[i] = number();
+    }
+    for (float& one : sums)
+      one = plain ? float(int(drawn() & 0xffffff) - 0x800000) / 65536 : core::float_of(drawn() << 8);
+    const auto load_all = [](const void* p) { return load_unaligned(static_cast<const float*>(p)); };
+    store(got, dot_square_pairs(load(sums), load_all(columns), load_all(rows)));
+    for (int column = 0; column < 2; ++column) {
+      for (int row = 0; row < 2; ++row) {
+        const int at = 2 * column + row;
+        const auto pair_of = [&](const uint16_t* from, int i) { return broadcast_word(from + 2 * i); };
+        vf sum = broadcast(sums[at]);
+        float odd = sums[at];
+        for (int i = 0; i < 2; ++i) {
+          sum = dot_pair(sum, pair_of(columns, 2 * column + i), pair_of(rows, 2 * row + i));
+          const auto product = [&](int k) {
+            const auto of = [](uint16_t bits) { return double(core::widen(bf16{bits})); };
+            return rounded_to_odd(of(columns[4 * column + k]) * of(rows[4 * row + k]));
+          };
+          odd =
+              rounded_to_odd(double(odd) + double(rounded_to_odd(double(product(2 * i)) + double(product(2 * i + 1)))));
+        }
+        expected[at] = lane(sum, 0);
+        like_pairs &= same(got[at], expected[at]);
+        if (plain) by_the_rule &= same(got[at], odd);
+      }
+    }
+    alignas(16) unsigned char of_columns[16];
+    alignas(16) signed char of_rows[16];
+    alignas(16) int totals[4] = {1, -2, 0x7fffffff, 4}, found[4];
+    for (int i = 0; i < 16; ++i) {
+      of_columns[i] = static_cast<unsigned char>(drawn());
+      of_rows[i] = static_cast<signed char>(drawn());
+    }
+    store(reinterpret_cast<float*>(found), dot_square_quads(load_all(totals), load_all(of_columns), load_all(of_rows)));
+    for (int at = 0; at < 4; ++at) {
+      unsigned sum = unsigned(totals[at]);
+      for (int i = 0; i < 8; ++i) sum += unsigned(of_columns[8 * (at / 2) + i] * of_rows[8 * (at % 2) + i]);
+      integers &= sum == unsigned(found[at]);
+    }
+  }
+  CHECK(like_pairs);
+  CHECK(by_the_rule);
+  CHECK(integers);
+}
+#endif
+
 void vocabulary() {
   widening<core::fp16>();
   widening<core::bf16>();
@@ -248,6 +317,9 @@ void vocabulary() {
   random_blocks();
 #if TILEKILN_PAIRS
   pairs();
+#endif
+#if TILEKILN_SQUARES
+  squares();
 #endif
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/gemm/cpu/dots.h"
+#include "kernels/gemm/cpu/squares.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
@@ -17,6 +18,7 @@ struct Stages {
   PackPanel b_panels;                                   // B that is panels; null: they are those of words
   void (*stored)(const Operands&, int rows) = nullptr;  // a few rows times such panels as they lie
   void (*fresh)(const Operands&) = nullptr;             // kRows rows times a panel that it packs from a row-major B
+  CopyRows a_pairs = nullptr, a_word_pairs = nullptr;   // rows of A, or of words, as squares are multiplied
 };
 
 // Not copied for each of the storage types that call it.
@@ -25,7 +27,8 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
   const Finish finish = finish_of(p);
   constexpr int W = Compute::kWord;
   constexpr bool kFlipped = W == 4;
-  const auto words_of = [](i64 k) { return (k + W - 1) / W; };
+  constexpr i64 kWhole = kSquares<Compute> ? 2 : 1;  // words come in so many
+  const auto words_of = [](i64 k) { return (k + W * kWhole - 1) / (W * kWhole) * kWhole; };
   // Whether registers of sums can be stored as out.
   const bool as_bf16 = kPairsOfBf16<Compute> && p.out_dtype == matrix::OutDtype::bf16;
   const bool words = p.out_dtype == matrix::OutDtype::fp32 || p.out_dtype == matrix::OutDtype::int32;
@@ -38,11 +41,12 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
   const int tile_rows = ((unit_rows + tiles - 1) / tiles + kRows - 1) / kRows * kRows;
   const bool stored = p.b_panels && s.stored && !p.a_columns && unit_rows <= 2 * kStoredRows;
   const bool ready = p.b_panels && (!s.b_panels || stored);
+  const bool squares = kSquares<Compute> && !stored;
   const bool streamed = ready && !stored && unit_rows > 1 && unit_rows <= kStreamBlocks * kRows;
   const bool tall = streamed && !p.a_columns && unit_rows > kRows && unit_rows <= kTallRows;
   const int block_rows = stored ? kStoredRows : tall ? kTallRows : kRows;
   const i64 usual_words = tiles > 1 ? kTileWords : streamed ? kStreamWords : ready ? kReadyWords : kLoneWords;
-  const i64 most_words = p.tile_k ? least<i64>(p.tile_k, usual_words) : usual_words;
+  const i64 most_words = p.tile_k ? (least<i64>(p.tile_k, usual_words) + kWhole - 1) / kWhole * kWhole : usual_words;
   // B's full panels as they lie: for few rows, or where all of B is near and, for many, its rows begin with lines.
   const i64 row_bytes = p.ldb * s.bytes;
   const bool lines = ((i64)p.b | row_bytes) % 64 == 0 || unit_rows <= kUnalignedRows;
@@ -103,7 +107,14 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
           o.words = words_of(k1 - k0);
           const char* a = (const char*)x.a;
           i64 a_group = 0;  // bytes from one panel of A to the next, where A is panels
-          if (p.a_words) {
+          if (squares && !p.a_columns) {
+            o.a_row = least(copy_row, (o.words + 15) / 16 * 16 + 16) * 4, o.a_word = 16;
+            if (p.a_words)
+              s.a_word_pairs(x.a, o.a_row, (const float*)p.a + (m0 - p.a_first) * p.lda + k0 / W, p.lda * W, m1 - m0,
+                             k1 - k0);
+            else
+              s.a_pairs(x.a, o.a_row, (const char*)p.a + (m0 * p.lda + k0) * s.bytes, p.lda, m1 - m0, k1 - k0);
+          } else if (p.a_words) {
             a = (const char*)((const float*)p.a + (m0 - p.a_first) * p.lda + k0 / W), o.a_row = p.lda * 4, o.a_word = 4;
           } else if (!p.a_columns && s.a_in_place && (k1 - k0) % W == 0) {
             a = (const char*)p.a + (m0 * p.lda + k0) * s.bytes, o.a_row = p.lda * s.bytes, o.a_word = 4;
@@ -113,7 +124,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
           } else if (s.a_in_place && W == 1) {
             a = (const char*)p.a + (k0 * p.lda + m0) * 4, o.a_row = 4, o.a_word = p.lda * 4;
           } else {
-            o.a_row = 4, o.a_word = kPanel * 4, a_group = o.words * kPanel * 4;
+            o.a_row = kWhole * 4, o.a_word = kPanel * 4 * kWhole, a_group = o.words * kPanel * 4;
             for (int m = m0, i = 0; m < m1; m += kPanel, ++i) {
               const char* from = (const char*)p.a + (k0 * p.lda + m) * s.bytes;
               s.a_lanes(x.a + i * o.words * kPanel, from, p.lda, least(m1 - m, kPanel), k1 - k0);
@@ -178,6 +189,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
               i64 ahead_rows = ready ? o.words : least(u.n1 - next, kPanel);
               for (int m = m0; m < m1; --blocks) {
                 int rows = (m1 - m + blocks - 1) / blocks;  // 16 = 6 + 5 + 5
+                if (squares) rows = least(m1 - m, rows + rows % 2);
                 bool of_half = half && m1 - m >= narrow_rows;
                 if (of_half) rows = narrow_rows, blocks = 1 + (m1 - m - narrow_rows + kRows - 1) / kRows;
                 o.a = a + (m - m0) * o.a_row + w * o.a_word;
@@ -187,7 +199,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
                     rows = kPanel - inside, of_half = false;
                     blocks = 1 + (m1 - m - rows + kRows - 1) / kRows;
                   }
-                  o.a = a + group * a_group + inside * 4 + w * o.a_word;
+                  o.a = a + group * a_group + inside * o.a_row + w * o.a_word;
                 }
                 float* const sums = x.sums + i64(m - m0 + kept) * kUnitColumns + (n - u.n0);
                 o.from = begins ? nullptr : sums, o.from_row = kUnitColumns;
@@ -203,6 +215,8 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
                 if (ends && !direct) finish.ask_extras(p, m, n, rows);
                 if (stored)
                   s.stored(o, rows);
+                else if (squares)
+                  square_product<Compute>(o, rows);
                 else if (fresh && m == m0)
                   s.fresh(o);
                 else if (of_half)

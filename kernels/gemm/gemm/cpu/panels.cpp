@@ -20,6 +20,10 @@ template <class T> constexpr auto kStored = (void (*)(const Operands&, int)) nul
 #if TILEKILN_STORED_FP16
 template <> constexpr auto kStored<fp16> = (void (*)(const Operands&, int))stored_product<ComputeFp32, fp16>;
 #endif
+#if TILEKILN_SQUARES
+// Packed panels of words times few rows as they lie; for more they become squares.
+template <class Compute> constexpr auto kStoredWords = (void (*)(const Operands&, int))stored_product<Compute, float>;
+#endif
 template <class T, bool kInPlace>
 constexpr Stages kFp32Words{
     pack_lanes_fp32<T>, pack_rows<T, Fp32Words>,
@@ -37,7 +41,21 @@ template <class T> void fp32_unit(const matrix::Problem& p, const matrix::Unit& 
   run_unit<ComputeFp32>(kFp32Words<T, sizeof(T) == sizeof(float)>, p, u, *(GemmScratch*)scratch);
 }
 template <class T> void bf16_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
-#if TILEKILN_PAIRS
+#if TILEKILN_SQUARES
+  static constexpr Stages stages{pack_lane_squares<T, 2, pack_lanes_bf16<T>>,
+                                 pack_row_squares<T, 2, pack_rows<T, Bf16Words>>,
+                                 copy_rows_bf16<T>,
+                                 pack_lane_squares<T, 2, pack_lanes_bf16<T>>,
+                                 sizeof(T),
+                                 sizeof(T) == sizeof(bf16),
+                                 false,
+                                 pack_word_squares<2>,
+                                 kStoredWords<ComputeBf16>,
+                                 nullptr,
+                                 copy_row_squares<T, 2, copy_rows_bf16<T>>,
+                                 copy_row_squares<bf16, 2, copy_rows_bf16<bf16>>};
+  run_unit<ComputeBf16>(stages, p, u, *(GemmScratch*)scratch);
+#elif TILEKILN_PAIRS
   static constexpr Stages stages{pack_lanes_bf16<T>,
                                  pack_rows<T, Bf16Words>,
                                  copy_rows_bf16<T>,
@@ -60,7 +78,21 @@ template <class T> void bf16_unit(const matrix::Problem& p, const matrix::Unit& 
 #endif
 }
 void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
-#if TILEKILN_QUADS
+#if TILEKILN_SQUARES
+  static constexpr Stages stages{pack_lane_squares<int8, 4, pack_lanes_int8<true>>,
+                                 pack_row_squares<int8, 4, pack_rows<int8, Int8Words>>,
+                                 copy_rows_int8,
+                                 pack_lane_squares<int8, 4, pack_lanes_int8<false>>,
+                                 sizeof(int8),
+                                 true,
+                                 false,
+                                 pack_word_squares<4>,
+                                 kStoredWords<ComputeInt8>,
+                                 nullptr,
+                                 copy_row_squares<int8, 4, copy_rows_int8>,
+                                 copy_row_squares<int8, 4, copy_rows_int8>};
+  run_unit<ComputeInt8>(stages, p, u, *(GemmScratch*)scratch);
+#elif TILEKILN_QUADS
   static constexpr Stages stages{pack_lanes_int8<true>,
                                  pack_rows<int8, Int8Words>,
                                  copy_rows_int8,

@@ -1,0 +1,4 @@
+// No product of squares is assumed.
+#pragma once
+
+#define TILEKILN_SQUARES 0
