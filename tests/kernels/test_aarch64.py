@@ -83,7 +83,7 @@ def test_main_loops_multiply_in_nearly_every_cycle(scons: Scons) -> None:
     for loop in loops:
         flips = (loop.target, loop.function) == ("cpu-neon", "run_unit<ComputeInt8>")
         for core, of in ports.CORES.items():
-            least = (0.9 if of.ports == 4 else 0.79) - 0.15 * flips
+            least = (0.95 if of.ports == 4 else 0.85) - 0.18 * flips
             share = loop.share(core, of.width)
             assert share >= least, (core, share, *loop)
 

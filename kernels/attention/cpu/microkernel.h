@@ -81,6 +81,7 @@ TILEKILN_INLINE void score_rows(Rows rows, int words, const float* q, float* s, 
     TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
       const word y = rows.word_of(r);
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
+      before_loads(sum[r][0], sum[r][N - 1]);
     }
     rows.next_word();
   }
@@ -134,13 +135,15 @@ TILEKILN_INLINE void add_values(vf (&sum)[R][N], const float* p, const ValueRows
                                 SeenWords<First, Count> words) {
   v.each_run(words.begin, words.end, [&](const float* row, i64 w, i64 run_end) __attribute__((always_inline)) {
     row += d;
-    TILEKILN_UNROLL(2) for (; w < run_end; ++w, row += v.stride) {
+    const i64 stride = v.stride;
+    TILEKILN_UNROLL(2) for (; w < run_end; ++w, row += stride) {
       vf x[Count];
       TILEKILN_UNROLL(8) for (int j = 0; j < Count; ++j) x[j] = load(p + w * kTileQ + (First + j) * kLanes);
       TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
         const word y = load_word(row + r);
         TILEKILN_UNROLL(8)
         for (int j = 0; j < Count; ++j) sum[r][First + j] = Compute::multiply_add(sum[r][First + j], x[j], y);
+        before_loads(sum[r][First], sum[r][First + Count - 1]);
       }
     }
   });

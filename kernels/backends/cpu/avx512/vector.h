@@ -40,6 +40,7 @@ TILEKILN_INLINE vf rounded(vf a) {
   asm("" : "+v"(a.v));
   return a;
 }
+TILEKILN_INLINE void before_loads(vf, vf) {}  // factors are read by the products themselves, or few at a time
 TILEKILN_INLINE vf broadcast(float x) { return {_mm512_set1_ps(x)}; }
 TILEKILN_INLINE vf broadcast_word(const void* p) {
   return {_mm512_set1_ps(*(const unaligned_float*)p)};

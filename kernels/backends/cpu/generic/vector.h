@@ -32,6 +32,7 @@ TILEKILN_INLINE vf rounded(vf a) {
   asm("" : "+m"(a.v));
   return a;
 }
+TILEKILN_INLINE void before_loads(vf, vf) {}  // factors are read by the products themselves, or few at a time
 TILEKILN_INLINE vf broadcast(float x) { return {float4{x, x, x, x}}; }
 TILEKILN_INLINE vf broadcast_word(const void* p) {  // any 32 bits
   float x;

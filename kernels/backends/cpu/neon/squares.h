@@ -26,10 +26,6 @@ TILEKILN_INLINE vf dot_square_quads(vf sum, vf columns, vf rows) {
   return of_int32(vusmmlaq_s32(int32_of(sum), bytes_of(columns), vreinterpretq_s8_f32(rows.v)));
 }
 
-// Loads that follow stay behind what makes these sums. Compilers load all that a loop reads first, and put accumulators on the
-// stack for it.
-TILEKILN_INLINE void before_loads(vf a, vf b) { asm volatile("" : : "w"(a.v), "w"(b.v) : "memory"); }
-
 // Words (a0, b0, a1, b1), and (a2, b2, a3, b3): two words of four lanes as squares, or two rows of four sums.
 TILEKILN_INLINE vf first_square(vf a, vf b) { return {vzip1q_f32(a.v, b.v)}; }
 TILEKILN_INLINE vf second_square(vf a, vf b) { return {vzip2q_f32(a.v, b.v)}; }

@@ -31,6 +31,9 @@ TILEKILN_INLINE vf rounded(vf a) {
   asm("" : "+w"(a.v));
   return a;
 }
+// Loads that follow stay behind what makes these sums. Compilers load all that a loop reads first, and put accumulators on the
+// stack for it.
+TILEKILN_INLINE void before_loads(vf a, vf b) { asm volatile("" : : "w"(a.v), "w"(b.v) : "memory"); }
 TILEKILN_INLINE vf broadcast(float x) { return {vdupq_n_f32(x)}; }
 TILEKILN_INLINE vf broadcast_word(const void* p) {  // any 32 bits
   return {vreinterpretq_f32_u32(vdupq_n_u32(*(const unaligned_word*)p))};
