@@ -27,7 +27,11 @@ class Core(NamedTuple):
 
 
 CORES = {"neoverse-v2": Core(4, 8), "neoverse-v1": Core(4, 8), "neoverse-n1": Core(2, 4)}
-OBJECTS = {"gemm-panels.o": ("run_unit<", "square_block<"), "attention-cpu_qlanes_stages.o": ("full_block<",)}
+OBJECTS = {
+    "gemm-panels.o": ("run_unit<", "square_block<"),
+    "attention-cpu_qlanes_stages.o": ("full_block<",),
+    "fmha_bwd_dq_dk_dv-qlanes.o": ("product<",),
+}
 """Objects below obj/engine/<target>, and how the names of the functions with the main loops begin."""
 
 _LANE = r"(?:fmla|bfdot|sdot|usdot)\s+v\d+\.\w+, v\d+\.\w+, v\d+\.\w+\[\d\]"
@@ -67,7 +71,7 @@ def main_loops(file: Path, target: str, named: tuple[str, ...]) -> list[Loop]:
     """The main loops of an object, in its order; of functions whose names begin with `named`."""
     found = []
     for name, code in functions(file).items():
-        short = re.sub(r"tilekiln::cpu::\w+::", "", name.partition("(")[0]).removeprefix("void ")
+        short = re.sub(r"tilekiln::cpu::\w+::", "", name.partition("(")[0]).removeprefix("void ").rstrip(", ")
         if not short.startswith(named):
             continue
         labels = {line[:-1]: at for at, line in enumerate(code) if line.endswith(":")}

@@ -72,13 +72,14 @@ def test_main_loops_multiply_in_nearly_every_cycle(scons: Scons) -> None:
     need(ports.OBJDUMP, ports.MCA)
     built(scons, "gemm_default", "gemm_engine_test")
     built(scons, "fp32_min", "fwd_engine_test")
+    built(scons, "fp32_min", "bwd_engine_test")
     loops = ports.of_build(ROOT / PLACE)
     gemm = {"cpu-neon": ["run_unit<ComputeFp32>", "run_unit<ComputeInt8>"], "cpu-neonbf16": ["run_unit<ComputeFp32>"]}
     gemm["cpu-neonbf16"] += [f"square_block<Compute{of}, {rows}>" for of in ("Bf16", "Int8") for rows in (5, 6)]
-    forward = {"cpu-neon": ["full_block<ComputeFp32>"]}
-    forward["cpu-neonbf16"] = [*forward["cpu-neon"], "full_block<ComputeBf16>"]
+    attention = {"cpu-neon": ["full_block<ComputeFp32>", "product<ComputeFp32"]}
+    attention["cpu-neonbf16"] = [*attention["cpu-neon"], "full_block<ComputeBf16>", "product<ComputeBf16"]
     assert {(loop.target, loop.function) for loop in loops} == {
-        (target, function) for target in TARGETS for function in (*gemm[target], *forward[target])
+        (target, function) for target in TARGETS for function in (*gemm[target], *attention[target])
     }
     for loop in loops:
         flips = (loop.target, loop.function) == ("cpu-neon", "run_unit<ComputeInt8>")

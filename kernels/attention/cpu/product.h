@@ -27,6 +27,7 @@ TILEKILN_INLINE void product_rows(Into into, const float* a, i64 a_stride, const
     TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
       const word y = load_word(kBroadcast == Broadcast::rows ? a + r * a_stride + w : a + w * a_stride + r);
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
+      before_loads(sum[r][0], sum[r][N - 1]);
     }
   }
   TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
