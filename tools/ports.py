@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,11 +48,15 @@ class Loop(NamedTuple):
 
     def share(self, core: str, width: int = 0) -> float:
         """Of the cycles of `core`, those that its products need at least. `width` 0 is that of LLVM's model."""
-        text = re.sub(r"<L\d+>", "again", "\n".join(["again:", *self.lines]))
-        command = [MCA, "-mtriple=aarch64", f"-mcpu={core}", "-mattr=+bf16,+i8mm,+dotprod", f"-iterations={ROUNDS}"]
-        done = subprocess.run([*command, f"-dispatch={width}"], input=text, capture_output=True, text=True, check=True)
-        cycles = int(re.findall(r"^Total Cycles: +(\d+)", done.stdout, re.MULTILINE)[0])
-        return ROUNDS * self.products / CORES[core].ports / cycles
+        return self.products / CORES[core].ports / cycles(self.lines, core, width)
+
+
+def cycles(lines: Sequence[str], core: str, width: int = 0) -> float:
+    """Cycles a round of a loop, whose last line branches back, by llvm-mca's model of a core."""
+    text = re.sub(r"<L\d+>", "again", "\n".join(["again:", *lines]))
+    command = [MCA, "-mtriple=aarch64", f"-mcpu={core}", "-mattr=+bf16,+i8mm,+dotprod", f"-iterations={ROUNDS}"]
+    done = subprocess.run([*command, f"-dispatch={width}"], input=text, capture_output=True, text=True, check=True)
+    return int(re.findall(r"^Total Cycles: +(\d+)", done.stdout, re.MULTILINE)[0]) / ROUNDS
 
 
 def functions(file: Path) -> dict[str, list[str]]:

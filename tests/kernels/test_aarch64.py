@@ -89,6 +89,22 @@ def test_main_loops_multiply_in_nearly_every_cycle(scons: Scons) -> None:
             assert share >= least, (core, share, *loop)
 
 
+def test_sve_would_multiply_no_more_than_neon() -> None:
+    """Neoverse V1 has two ports of 32 bytes where NEON has four of 16; V2's are of 16 bytes for both.
+
+    A loop as gemm's would be: 8 rows by 3 registers, the best of those tried.
+    """
+    need(ports.MCA)
+    loop = [f"ld1w {{z{24 + j}.s}}, p0/z, [x1, #{j}, mul vl]" for j in range(3)]
+    for row in range(8):
+        loop.append(f"ld1rw {{z{27 + row % 5}.s}}, p0/z, [x{2 + row}]")
+        loop += [f"fmla z{3 * row + j}.s, p0/m, z{24 + j}.s, z{27 + row % 5}.s" for j in range(3)]
+    loop += ["addvl x1, x1, #3", "add x2, x2, #4", "add x3, x3, #4", "subs x12, x12, #1", "b.ne <L1>"]
+    for core, lanes in {"neoverse-v1": 8, "neoverse-v2": 4}.items():
+        of_neon = 4 * ports.CORES[core].ports  # multiply-adds in a cycle where every port is busy
+        assert 0.98 * of_neon < 24 * lanes / ports.cycles(loop, core, ports.CORES[core].width) <= of_neon
+
+
 @pytest.mark.parametrize("target", ["all", "cpu-generic"])
 def test_a_build_for_another_machine_has_a_folder_of_its_own(target: str) -> None:
     """Names of targets are the same for both: one would replace the other."""
