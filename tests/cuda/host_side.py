@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tilekiln as tk
 from tilekiln._core import frameworks
+from tilekiln.dtypes import NUMPY, TABLE
 
 from tests.python.capsules import Exported
 
@@ -45,10 +45,10 @@ class Device:
     """An array that says it is on cuda:0."""
 
     def __init__(self, *shape: int, dtype: str = "bf16", fill: int | None = None) -> None:
-        bits, code = {"bf16": (16, 4), "fp32": (32, 2), "int32": (32, 0), "uint8": (8, 1), "fp8": (8, 10)}[dtype]
+        name, code, bits = TABLE[dtype]
         self.buffer = np.zeros(int(np.prod(shape)) * bits // 8 + 64, np.uint8)
         start = -self.buffer.ctypes.data % 64
-        kind = {"bf16": np.uint16, "fp32": np.float32, "int32": np.int32}.get(dtype, np.uint8)
+        kind = {"bf16": "uint16", "fp8": "uint8"}.get(dtype, name)
         self.array = self.buffer[start : start + int(np.prod(shape)) * bits // 8].view(kind).reshape(shape)
         if fill is not None:
             self.array[...] = fill
@@ -82,7 +82,7 @@ def refused(call: Callable[[], object], kind: type[Exception] = tk.ArgumentError
 
 def lazily(library: tk.Library) -> None:
     """Nothing of the driver until an array is on a device; a kernel once; cubins of the dtype and head dim."""
-    host = np.ones((1, 8, 2, 64), ml_dtypes.bfloat16)
+    host = np.ones((1, 8, 2, 64), NUMPY["bf16"])
     assert np.all(library.fmha_fwd(host, host, host) == 1)
     assert number("inits").value == 0
     q, out = Device(2, 300, 4, 64), Device(2, 300, 4, 64)

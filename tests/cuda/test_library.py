@@ -16,10 +16,10 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln.dtypes import NUMPY
 
 from build_support.toolchains import cubin, nvcc
 from codegen.emit import kernels
@@ -82,7 +82,7 @@ def test_needs_no_driver(path: Path) -> None:
 
 def test_loads_and_runs_its_cpu_rows_without_a_driver(path: Path) -> None:
     library = tk.Library(path)
-    q = np.ones((1, 5, 1, 64), ml_dtypes.bfloat16)
+    q = np.ones((1, 5, 1, 64), NUMPY["bf16"])
     assert np.all(library.fmha_fwd(q, q, q) == 1)
     on_device = Exported(q.view(np.uint16), device_type=2, code=4, bits=16)
     for index, stride in enumerate(q.strides):

@@ -9,26 +9,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
+from tilekiln.dtypes import CODES
 
 from tests.python.capsules import Exported
-
-CODES = {
-    "float32": (2, 32),
-    "float16": (2, 16),
-    "bfloat16": (4, 16),
-    "float8_e4m3fn": (10, 8),
-    "float8_e4m3fnuz": (11, 8),
-    "float8_e5m2fnuz": (13, 8),
-    "int8": (0, 8),
-    "int32": (0, 32),
-    "int64": (0, 64),
-    "uint8": (1, 8),
-    "uint16": (1, 16),
-    "uint32": (1, 32),
-    "uint64": (1, 64),
-    "bool": (6, 8),
-}
-"""DLPack's codes and bits of a dtype."""
 
 
 class OnDevice(abc.ABC):

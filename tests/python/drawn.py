@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
+from tilekiln.dtypes import NUMPY
 
 from codegen.emit.operators.cases import Array, Drawn
 from codegen.emit.operators.written import receipts
 from codegen.schema.tree import tree
 
-DTYPES = {
-    "fp32": np.float32,
-    "fp16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "fp8": ml_dtypes.float8_e4m3fn,
-    "bf8": ml_dtypes.float8_e5m2,
-    "fp8fnuz": ml_dtypes.float8_e4m3fnuz,
-    "bf8fnuz": ml_dtypes.float8_e5m2fnuz,
-    "fp64": np.float64,
-    "bool": np.bool_,
-    **{name: np.dtype(name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
-}
 # Every letter another length. Of a cache: as many sequences as the call has, all of them full.
 LENGTHS = {
     "B": 2,
@@ -72,9 +60,9 @@ def receipt(name: str) -> str:
 def made(name: str, call: dict[str, Any], changes: dict[str, Any] | None = None) -> dict[str, Any]:
     """The arguments as a library takes them: those of a call, index arrays that make sense, and what is changed."""
     own = OPERATORS[name].arguments
-    indices = {key: np.array(value, DTYPES[own[key].dtypes[0]]) for key, value in INDICES.get(name, {}).items()}
+    indices = {key: np.array(value, NUMPY[own[key].dtypes[0]]) for key, value in INDICES.get(name, {}).items()}
 
     def arrays(of: dict[str, Any]) -> dict[str, Any]:
-        return {k: np.ones(v.shape, DTYPES[v.dtype]) if isinstance(v, Array) else v for k, v in of.items()}
+        return {k: np.ones(v.shape, NUMPY[v.dtype]) if isinstance(v, Array) else v for k, v in of.items()}
 
     return arrays(call) | indices | arrays(changes or {})

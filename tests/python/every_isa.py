@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 import tilekiln as tk
 from tilekiln import reference
+from tilekiln.dtypes import NUMPY, WORDS
 
 from tests.python.kv_problems import i32
 
@@ -29,14 +29,13 @@ class Operator(NamedTuple):
 
 OPERATORS = {
     "fmha_fwd": Operator("flash", np.float32),
-    "fmha_fwd bf16": Operator("flash", ml_dtypes.bfloat16),
+    "fmha_fwd bf16": Operator("flash", NUMPY["bf16"]),
     "fmha_fwd_splitkv": Operator("flash", np.float32, splits=1),
-    "fmha_fwd_splitkv bf16": Operator("flash", ml_dtypes.bfloat16, splits=1),
+    "fmha_fwd_splitkv bf16": Operator("flash", NUMPY["bf16"], splits=1),
     "fmha_fwd_splitkv 3": Operator("flash", np.float32, splits=3),
     "fmha_fwd_pagedkv": Operator("flash", np.float32, paged=True),
-    "fmha_batch_prefill": Operator("flash", ml_dtypes.bfloat16, paged=True),
+    "fmha_batch_prefill": Operator("flash", NUMPY["bf16"], paged=True),
 }
-NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 _families: dict[tuple[str, str], dict[int, tk.Instance]] = {}
@@ -101,7 +100,7 @@ def run(library: tk.Library, operator: str, q: Any, k: Any, v: Any, lse: bool = 
 
 def compare(dtype: Any, expected: reference.Result, made: list[tuple[str, Any, Any]]) -> None:
     for name, out, lse in made:
-        worst = reference.excess(dtype if isinstance(dtype, str) else NAMES[np.dtype(dtype).name], expected, out, lse)
+        worst = reference.excess(dtype if isinstance(dtype, str) else WORDS[np.dtype(dtype).name], expected, out, lse)
         assert worst <= 1, f"{name}: {worst} times the bound"
 
 

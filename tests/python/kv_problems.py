@@ -5,20 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tilekiln as tk
 from tilekiln import reference
+from tilekiln.dtypes import FLOATS, NUMPY
 
 from tests.python.problems import POISON, poisoned, still_poison
 
-FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
+FP8 = NUMPY["fp8"]
 STORAGE = {  # by value of the dtype axis: of q and the cache, and of out
-    "fp32": (np.dtype(np.float32), np.dtype(np.float32)),
-    "fp16": (np.dtype(np.float16), np.dtype(np.float16)),
-    "bf16": (np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.bfloat16)),
+    **{word: (dtype, dtype) for word, dtype in FLOATS.items()},
     "fp8": (FP8, FP8),
-    "fp8bf16": (FP8, np.dtype(ml_dtypes.bfloat16)),
+    "fp8bf16": (FP8, NUMPY["bf16"]),
 }
 FAMILIES = ("fmha_fwd_splitkv", "fmha_fwd_pagedkv", "fmha_fwd_appendkv", "fmha_batch_prefill")
 PAGE_SIZES = {1: (1,), 16: (16, 32), 1024: (64, 128)}  # classes of batch prefill, and small members of them

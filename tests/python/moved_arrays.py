@@ -12,16 +12,14 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tilekiln as tk
-from tilekiln._core import frameworks
+from tilekiln.dtypes import CODES, NUMPY
 
 from tests.executor.ptx.device import CUDA, TARGET, ask, driver
 from tests.python.capsules import Exported
-from tests.python.device_arrays import CODES as OF_DEVICES
 
-CODES, COMPLEX = {**frameworks.CODES, **OF_DEVICES}, 5
+COMPLEX = 5
 ALIGNED = 256
 """Bytes at whose multiples an array lies as it does on the host: one that is badly aligned stays so."""
 
@@ -76,7 +74,7 @@ class Moved:
 
 
 class Namespace:
-    bfloat16 = ml_dtypes.bfloat16
+    bfloat16 = NUMPY["bf16"]
 
     @staticmethod
     def zeros(shape: tuple[int, ...], *, dtype: Any, device: Any) -> Moved:

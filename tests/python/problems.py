@@ -7,18 +7,16 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from tilekiln import reference
+from tilekiln.dtypes import FLOATS, NUMPY
 
 STORAGE = {  # by value of the dtype axis: of q, k and v, and of out
-    "fp32": (np.dtype(np.float32), np.dtype(np.float32)),
-    "fp16": (np.dtype(np.float16), np.dtype(np.float16)),
-    "bf16": (np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.bfloat16)),
-    "fp8bf16": (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.bfloat16)),
-    "fp8fnuzbf16": (np.dtype(ml_dtypes.float8_e4m3fnuz), np.dtype(ml_dtypes.bfloat16)),
-    "bf8fnuzbf16": (np.dtype(ml_dtypes.float8_e5m2fnuz), np.dtype(ml_dtypes.bfloat16)),
-    "fp8fp32": (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(np.float32)),
+    **{word: (dtype, dtype) for word, dtype in FLOATS.items()},
+    "fp8bf16": (NUMPY["fp8"], NUMPY["bf16"]),
+    "fp8fnuzbf16": (NUMPY["fp8fnuz"], NUMPY["bf16"]),
+    "bf8fnuzbf16": (NUMPY["bf8fnuz"], NUMPY["bf16"]),
+    "fp8fp32": (NUMPY["fp8"], NUMPY["fp32"]),
 }
 POISON = 0xA5  # fills every output before a call: rows that must stay untouched must still hold it after
 PADDING = np.nan  # fills the rows of k and v that nobody may use

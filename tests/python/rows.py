@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln.dtypes import FLOATS
 
 from tests.gpu_run import DEVICE, OF_THE_CPU, TARGETS
 
-DTYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+DTYPES = FLOATS
 # Rows of no vector, of a part, of several and a part, past L1 in every dtype.
 SHAPES = [(0, 8), (1, 1), (3, 1), (1, 7), (2, 64), (5, 67), (3, 257), (7, 4099), (2, 20011)]
 

@@ -6,9 +6,10 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from tilekiln.dtypes import NUMPY
 
 from codegen.emit.operators.cases import Drawn
-from tests.python.drawn import DTYPES, LENGTHS, LENGTHS_OF, OPERATORS, receipt
+from tests.python.drawn import LENGTHS, LENGTHS_OF, OPERATORS, receipt
 
 I32, F32 = np.int32, np.float32
 FP8 = "fp8"
@@ -65,8 +66,8 @@ def values(random: np.random.Generator, shape: tuple[int, ...], dtype: str) -> n
     if dtype == "int8":
         return random.integers(-8, 8, shape).astype(np.int8)
     if dtype.startswith(("int", "uint")):
-        return np.zeros(shape, DTYPES[dtype])
-    return np.asarray(random.standard_normal(shape), F32).astype(DTYPES[dtype])
+        return np.zeros(shape, NUMPY[dtype])
+    return np.asarray(random.standard_normal(shape), F32).astype(NUMPY[dtype])
 
 
 def numbers(*of: Any, dtype: Any = I32) -> np.ndarray:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln.dtypes import FLOATS
 
-DTYPES = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
+DTYPES = FLOATS
 I32 = np.int32
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln.dtypes import NUMPY
 
 from tests.python.problems import poisoned
 from tests.python.test_bad_input import f32, i32, readonly, unaligned
 
 WRITTEN = ("dq", "dk", "dv", "dbias", "d_sink", "delta", "randval", "workspace")
-BF16 = np.dtype(ml_dtypes.bfloat16)
+BF16 = NUMPY["bf16"]
 
 
 def batch() -> dict:
@@ -95,7 +95,7 @@ CASES = {
     "workspace too small": (full, "workspace", {"workspace": np.zeros(64, np.uint8)}),
     # dtypes
     "q of float64": (batch, "q", {"q": f32(2, 6, 4, 16).astype(np.float64)}),
-    "q of fp8": (batch, "q", {"q": f32(2, 6, 4, 16).astype(ml_dtypes.float8_e4m3fn)}),
+    "q of fp8": (batch, "q", {"q": f32(2, 6, 4, 16).astype(NUMPY["fp8"])}),
     "dout of fp16": (batch, "dout", {"dout": f32(2, 6, 4, 16).astype(np.float16)}),
     "k of bf16": (batch, "k", {"k": f32(2, 8, 2, 16).astype(BF16)}),
     "out of fp16": (batch, "out", {"out": f32(2, 6, 4, 16).astype(np.float16)}),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from tilekiln import reference
+from tilekiln.dtypes import FLOATS
 
 STEP = 1e-5  # central differences: the error is STEP^2 times a third derivative, and 1e-16 / STEP from cancellation
 
@@ -143,9 +143,7 @@ def test_a_sink_that_is_minus_infinity_gets_nothing():
     assert np.all(got.d_sink.value[[0, 2, 3]] != 0)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "storage"), [("fp32", np.float32), ("fp16", np.float16), ("bf16", ml_dtypes.bfloat16)]
-)
+@pytest.mark.parametrize(("dtype", "storage"), [(word, dtype.type) for word, dtype in FLOATS.items()])
 def test_gradient_excess(dtype, storage):
     """Honest rounding passes, the smallest real mistakes do not."""
     arguments = problem({"bias": "full", "sink": True}, "batch padded")

@@ -8,13 +8,14 @@ import sys
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln import dtypes
 
 from tests.gpu_run import DEVICE
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {word: dtypes.TORCH[word] for word in ("fp32", "fp16", "bf16")}
 CLOSE = {"fp32": 2e-5, "fp16": 4e-3, "bf16": 4e-2}
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
 from numpy.lib.stride_tricks import as_strided
+from tilekiln.dtypes import NUMPY
 
 from tests.python import problems
 
@@ -45,10 +45,10 @@ def group() -> dict:
 
 def fp8() -> dict:
     return {
-        "q": f32(1, 6, 4, 64).astype(ml_dtypes.float8_e4m3fn),
-        "k": f32(1, 8, 2, 64).astype(ml_dtypes.float8_e4m3fn),
-        "v": f32(1, 8, 2, 64).astype(ml_dtypes.float8_e4m3fn),
-        "out": problems.poisoned(f32(1, 6, 4, 64).astype(ml_dtypes.bfloat16)),
+        "q": f32(1, 6, 4, 64).astype(NUMPY["fp8"]),
+        "k": f32(1, 8, 2, 64).astype(NUMPY["fp8"]),
+        "v": f32(1, 8, 2, 64).astype(NUMPY["fp8"]),
+        "out": problems.poisoned(f32(1, 6, 4, 64).astype(NUMPY["bf16"])),
         "q_descale": f32(1),
         "k_descale": f32(1),
         "v_descale": f32(1),
@@ -105,15 +105,15 @@ CASES = {
     "q of complex64": (batch, "q", {"q": f32(2, 6, 4, 16).astype(np.complex64)}),
     "q of bool": (batch, "q", {"q": np.zeros((2, 6, 4, 16), bool)}),
     "q of strings": (batch, "q", {"q": np.full((2, 6, 4, 16), "x")}),
-    "q of e5m2": (batch, "q", {"q": f32(2, 6, 4, 16).astype(ml_dtypes.float8_e5m2)}),
+    "q of e5m2": (batch, "q", {"q": f32(2, 6, 4, 16).astype(NUMPY["bf8"])}),
     "q of another byte order": (batch, "q", {"q": f32(2, 6, 4, 16).astype(">f4")}),
     "k of fp16": (batch, "k", {"k": f32(2, 8, 2, 16).astype(np.float16)}),
-    "v of bf16": (batch, "v", {"v": f32(2, 8, 2, 16).astype(ml_dtypes.bfloat16)}),
+    "v of bf16": (batch, "v", {"v": f32(2, 8, 2, 16).astype(NUMPY["bf16"])}),
     "out of fp16": (batch, "out", {"out": problems.poisoned(f32(2, 6, 4, 16).astype(np.float16))}),
     "lse of fp16": (batch, "lse", {"lse": problems.poisoned(f32(2, 4, 6).astype(np.float16))}),
     "bias of another dtype": (batch, "bias", {"bias": f32(2, 4, 6, 8).astype(np.float16)}),
     "alibi_slopes of float64": (batch, "alibi_slopes", {"alibi_slopes": np.ones(4)}),
-    "sink of bf16": (batch, "sink", {"sink": f32(4).astype(ml_dtypes.bfloat16)}),
+    "sink of bf16": (batch, "sink", {"sink": f32(4).astype(NUMPY["bf16"])}),
     "randval of int32": (batch, "randval", {"randval": np.zeros((2, 4, 6, 8), np.int32), "dropout_p": 0.5}),
     "seqlen_k of int64": (batch, "seqlen_k", {"seqlen_k": np.array([8, 8])}),
     "cu_seqlens_q of int64": (group, "cu_seqlens_q", {"cu_seqlens_q": np.array([0, 3, 6, 10])}),

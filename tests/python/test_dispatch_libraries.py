@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln.dispatcher import Call, Dispatcher, GemmProblemBuilder, LibraryInstance, ProblemBuilder, Registry
+from tilekiln.dtypes import NUMPY
 
-DTYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32}
+DTYPES = {word: NUMPY[word] for word in ("fp16", "bf16", "fp32")}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_products(load) -> None:
 
 def test_the_same_bits(of, flash) -> None:
     random = np.random.default_rng(3)
-    q, k, v = (random.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in
+    q, k, v = (random.standard_normal(shape).astype(NUMPY["bf16"]) for shape in
                ((1, 70, 4, 60), (1, 90, 2, 60), (1, 90, 2, 60)))  # fmt: skip
     direct = flash.fmha_fwd(q, k, v, causal=True)
     call = Call("fmha_fwd", q, k, v, causal=True)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln import reference
 from tilekiln.dispatcher import Call, Dispatcher, Registry
+from tilekiln.dtypes import NUMPY
 
 from tests.conftest import shared_objects
 
-DTYPES = {"fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+DTYPES = {word: NUMPY[word] for word in ("fp16", "bf16")}
 PLAIN = {"batch": 2, "nhead_q": 4, "nhead_k": 4, "seqlen_q": 128, "seqlen_k": 128, "hdim": 64, "dtype": "fp16"}
 CASES: dict[str, dict[str, Any]] = {
     "basic fp16": {},

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
+from tilekiln.dtypes import NUMPY, WORDS
 
 pytestmark = pytest.mark.usefixtures("binding")
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
@@ -40,7 +40,7 @@ def called(load, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def problem(queries: int, keys: int, dtype: str, options: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     random = np.random.default_rng(queries * 1000 + keys)
-    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    kind = NUMPY[WORDS[dtype]]
     shapes = (2, queries, 4, 32), (2, keys, 2, 32), (2, keys, 2, 32)
     if options.get("layout") == "bhsd":
         shapes = tuple((b, h, s, d) for b, s, h, d in shapes)  # type: ignore[assignment]

@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln.dtypes import NUMPY
 from tilekiln.reference import gemm as reference
 
 from tests.python.guard import guarded
-from tests.python.test_gemm import NUMPY, TARGETS, draw
+from tests.python.test_gemm import TARGETS, draw
 from tests.python.test_gemm_lists import check, kernel
 
 F32 = np.float32
@@ -102,10 +102,10 @@ def test_every_int4_is_unpacked(library: tk.Library) -> None:
 
 
 def test_every_fp8_is_widened(library: tk.Library) -> None:
-    bits = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
+    bits = np.arange(256, dtype=np.uint8).view(NUMPY["fp8"])
     values = np.tile(bits[:, None], (1, 8))
     weight = tk.QuantisedWeight.from_values(values, np.ones((256, 1), F32))
-    a = np.eye(1, 8).astype(ml_dtypes.float8_e4m3fn)
+    a = np.eye(1, 8).astype(NUMPY["fp8"])
     finite = np.isfinite(values.astype(F32)).all(axis=1)
     for target in TARGETS:
         number = kernel(library, "flatmm_quant", target, a, weight.panels, weight.scale, out_dtype="fp32")

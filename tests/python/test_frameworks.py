@@ -6,10 +6,10 @@ import gc
 import sys
 import weakref
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln.dtypes import FLOATS, NUMPY
 
 from tests.python import problems
 
@@ -129,7 +129,7 @@ def test_capsules_can_be_taken_over():
     import torch
     from tilekiln._core.frameworks import Exported
 
-    array = np.arange(6, dtype=np.float32).reshape(2, 3).astype(ml_dtypes.bfloat16)[:, ::-1].T
+    array = np.arange(6, dtype=np.float32).reshape(2, 3).astype(NUMPY["bf16"])[:, ::-1].T
     array = np.ascontiguousarray(array)
     alive = weakref.ref(array)
     tensor = torch.from_dlpack(Exported(array))
@@ -186,14 +186,14 @@ def test_negative_bits_are_refused(load):
 def test_new_outputs(load):
     """Shape, dtype and zeros of outputs that the call allocates."""
     flash, fp8 = load("flash"), load("fp8")
-    for dtype, storage in (("fp32", np.float32), ("fp16", np.float16), ("bf16", ml_dtypes.bfloat16)):
+    for dtype, storage in FLOATS.items():
         made = problem(dtype=dtype)
         out, lse = flash.fmha_fwd(**made.inputs, return_lse=True)
         assert (out.dtype, out.shape, lse.dtype, lse.shape) == (storage, (2, 70, 4, 32), np.float32, (2, 4, 70))
-    small = np.ones((1, 5, 2, 128), ml_dtypes.float8_e4m3fn)
+    small = np.ones((1, 5, 2, 128), NUMPY["fp8"])
     scale = np.ones(1, np.float32)
     scales = {"q_descale": scale, "k_descale": scale, "v_descale": scale}
-    assert fp8.fmha_fwd(small, small, small, **scales).dtype == ml_dtypes.bfloat16
+    assert fp8.fmha_fwd(small, small, small, **scales).dtype == NUMPY["bf16"]
     assert fp8.fmha_fwd(small, small, small, **scales, out_dtype="fp32").dtype == np.float32
     padded = problem().inputs | {"seqlen_q": np.array([4, 0], np.int32)}
     out, lse = flash.fmha_fwd(**padded, return_lse=True)
@@ -243,8 +243,8 @@ def test_no_references_are_left(flash):
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 def test_torch(flash, dtype, mode, layout):
     import torch
+    from tilekiln.dtypes import TORCH
 
-    types = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
     sizes = problems.Sizes(lengths_q=(70, 3), lengths_k=(9, 80), nhead_q=4, nhead_k=2, layout=layout)
     made = problems.make({**PLAIN, "dtype": dtype, "mode": mode}, sizes, seed=3)
     expected = made.reference()
@@ -256,9 +256,9 @@ def test_torch(flash, dtype, mode, layout):
             if isinstance(value, np.ndarray)
             else value
         )
-        tensors[name] = value.to(types[dtype]) if floating else value
+        tensors[name] = value.to(TORCH[dtype]) if floating else value
     out, lse = flash.fmha_fwd(**tensors, return_lse=True)
-    assert (type(out), out.dtype, lse.dtype) == (torch.Tensor, types[dtype], torch.float32)
+    assert (type(out), out.dtype, lse.dtype) == (torch.Tensor, TORCH[dtype], torch.float32)
     assert tk.reference.excess(dtype, expected, out.float().numpy(), lse.numpy()) <= 1
     if mode == "batch":  # rows that are left untouched read as zero, whatever the memory held before
         lengths = torch.tensor([5, 0], dtype=torch.int32)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln.dtypes import NUMPY
 from tilekiln.reference import moe as reference
 
 from tests.python.guard import guarded
-from tests.python.test_gemm import NUMPY, TARGETS, draw
+from tests.python.test_gemm import TARGETS, draw
 from tests.python.test_gemm_lists import check, kernel
 
 F32 = np.float32

@@ -10,14 +10,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln.dtypes import NUMPY, WORDS
 from tilekiln.reference import gemm as reference
 
 from tests.gpu_run import DEVICE
 from tests.python.guard import guarded
 
-DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "int8": np.int8}
-FP8: dict[str, Any] = {"fp8": ml_dtypes.float8_e4m3fn, "bf8": ml_dtypes.float8_e5m2}
-NUMPY = DTYPES | FP8 | {"int32": np.int32}
+DTYPES = {word: NUMPY[word] for word in ("fp32", "fp16", "bf16", "int8")}
+FP8 = {word: NUMPY[word] for word in ("fp8", "bf8")}
 OUT = {**{name: name for name in DTYPES}, "int8": "int32", "fp8": "fp16", "bf8": "fp16"}
 TARGETS = ("cpu-generic", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16") if DEVICE == "cpu" else ("cuda-sm90a",)
 ACTIVATIONS = tuple(reference.ACTIVATIONS)
@@ -81,7 +81,7 @@ def check(library: tk.Library, target: str, a: np.ndarray, b: np.ndarray, out: n
     number = kernel(library, target, a, b, out=out, **arguments)
     extra = {name: arguments.get(name) for name in ("c", "bias", "row_scale", "column_scale")}
     numbers = {name: arguments[name] for name in ("alpha", "beta", "activation") if name in arguments}
-    to = next(name for name, dtype in NUMPY.items() if out.dtype == dtype)
+    to = WORDS[out.dtype.name]
     expected = reference.gemm(a, b, **extra, **numbers, dtype=to)  # before out, which may be c
     made = library.gemm(a, b, out=out, instance=number, **arguments)
     assert made is out

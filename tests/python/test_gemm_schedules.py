@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln.dtypes import NUMPY
 from tilekiln.reference import gemm as reference
 
 from tests.python.guard import guarded
-from tests.python.test_gemm import DTYPES, NUMPY, TARGETS, draw, out_like
+from tests.python.test_gemm import DTYPES, TARGETS, draw, out_like
 from tests.python.test_gemm_lists import instances
 
 SCHEDULES = ("tiles", "persistent", "split_k", "stream_k", "stream_k_tree")

@@ -13,13 +13,14 @@ import sys
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln import dtypes
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
 pytestmark = pytest.mark.jax
 
-DTYPES = {"fp32": jnp.float32, "fp16": jnp.float16, "bf16": jnp.bfloat16}
+DTYPES = dtypes.FLOATS
 CLOSE = {"fp32": 2e-5, "fp16": 4e-3, "bf16": 4e-2}
 ON_GPU = jax.default_backend() == "gpu"
 WIDEST = "fp16" if ON_GPU else "fp32"
@@ -463,7 +464,7 @@ print(round(float(made(q).sum()), 3), *said)
 
 
 def test_programs_of_the_compilation_cache_run_in_other_processes(run, tmp_path):
-    first, second = (run(CACHED, tmp_path, DTYPES[WIDEST].__name__) for _ in range(2))
+    first, second = (run(CACHED, tmp_path, DTYPES[WIDEST].name) for _ in range(2))
     assert first.split()[1:] == ["cache_misses"]
     assert second.split()[1:] == ["cache_hits"]
     assert first.split()[0] == second.split()[0]

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln
 import tilekiln as tk
 from tilekiln.api import _jit_key
+from tilekiln.dtypes import NUMPY
 
 from tests.conftest import shared_objects
 
@@ -368,7 +368,7 @@ def test_a_product_with_a_tile_of_its_own(store: pathlib.Path) -> None:
     np.testing.assert_array_equal(*results)
     np.testing.assert_allclose(results[0], a.astype(float) @ b.astype(float), atol=1e-3)
     panels = np.ascontiguousarray(np.pad(b, ((0, 0), (0, 56))).reshape(200, 4, 64, 1).swapaxes(0, 1))
-    a16, b16 = a.astype(ml_dtypes.bfloat16), b.astype(ml_dtypes.bfloat16)
+    a16, b16 = a.astype(NUMPY["bf16"]), b.astype(NUMPY["bf16"])
     calls: dict[str, Callable[[int], Any]] = {
         "gemm_multi_d": lambda at: small.gemm_multi_d(a, b, b, instance=at, num_threads=1),
         "flatmm": lambda at: small.flatmm(a, panels, instance=at, num_threads=1),

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln import reference
+from tilekiln.dtypes import FLOATS
 
 from tests.python import kv_problems
 from tests.python.kv_problems import FAMILIES, Sizes, i32
@@ -120,7 +121,7 @@ def test_splits_change_rounding_only(flash, num_splits, threads):
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_bits_of_p_do_not_depend_on_the_split(flash, dtype, nhead_k):
     """Rounding P to bf16 with the maximum of its split would change the last bit of a quarter of the results."""
-    kind = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}[dtype]
+    kind = FLOATS[dtype]
     random = np.random.default_rng(0)
     q, k, v = (random.standard_normal((1, n, h, 128)).astype(kind) for n, h in ((1, 8), (999, nhead_k), (999, nhead_k)))
     whole = flash.fmha_fwd_splitkv(q, k, v, num_splits=1, num_threads=1).astype(np.float64)

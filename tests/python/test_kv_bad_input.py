@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pathlib
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln.dtypes import NUMPY
 
 from tests.python import problems
 from tests.python.kv_problems import i32
@@ -95,7 +95,7 @@ def vllm() -> dict:
     return {**good, "block_table": i32([[4, 0], [2, -1]]), "seqlen_k": i32([20, 7])}
 
 
-FP8 = ml_dtypes.float8_e4m3fn
+FP8 = NUMPY["fp8"]
 
 # id: (good call, the argument that the text must name, what to change)
 CASES = {

@@ -261,12 +261,11 @@ def test_torch_tensors(flash, make):
 
 @pytest.mark.torch
 def test_torch_dtypes():
-    import torch
+    from tilekiln.dtypes import TORCH
 
-    kinds = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
-    for dtype, kind in kinds.items():
+    for dtype in ("fp32", "fp16", "bf16", "fp8"):
         cache = paged(dtype=dtype, like="torch", hdim_v=32)
-        assert cache.k.dtype == cache.v.dtype == kind
+        assert cache.k.dtype == cache.v.dtype == TORCH[dtype]
         assert tk.KVCache.over(cache.k, cache.v, paged=True).dtype == dtype
 
 

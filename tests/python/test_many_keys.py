@@ -6,11 +6,11 @@ one that is 1e-7 away from it is so in every block, and 100,000 keys make 2e-4 o
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
+from tilekiln.dtypes import FLOATS, WORDS
 
-from tests.python.every_isa import NAMES, backward_on_every_isa, run
+from tests.python.every_isa import backward_on_every_isa, run
 
 UNIT = 2.0**-24
 ROUNDED = {"fp32": UNIT, "fp16": 2.0**-11, "bf16": 2 * 2.0**-8}  # out, and of bf16 P before it meets v
@@ -43,7 +43,7 @@ def sink_first(keys):
 
 
 def check_sink(q, v, tops, results):
-    name = NAMES[np.dtype(q.dtype).name]
+    name = WORDS[np.dtype(q.dtype).name]
     first = v[0, 0].astype(np.float64)
     assert results
     for kernel, out, lse in results:
@@ -53,11 +53,11 @@ def check_sink(q, v, tops, results):
         assert wrong <= 2 * UNIT, f"{kernel}: lse is {wrong:.3g} of itself off"
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16], ids=["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("dtype", FLOATS.values(), ids=FLOATS)
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_first_of_100000_keys_dominates(flash, operator, dtype, causal):
-    named = f"{operator} bf16" if dtype is ml_dtypes.bfloat16 else operator
+    named = f"{operator} bf16" if dtype == FLOATS["bf16"] else operator
     q, k, v, tops = problem(100_000, dtype, sink_first(100_000))
     check_sink(q, v, tops, run(flash, named, q, k, v, softmax_scale=1.0, causal=causal))
 

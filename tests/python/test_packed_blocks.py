@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
+from tilekiln.dtypes import NUMPY
 
 HEADS, HEADS_K = 4, 2
-DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
+DTYPES = [np.float32, np.float16, NUMPY["bf16"].type]
 
 
 @pytest.fixture(scope="module")

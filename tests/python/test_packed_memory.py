@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln._core.memory import HUGE_PAGE, LINE, aligned_zeros
+from tilekiln.dtypes import NUMPY
 
 FRAMEWORKS = ["numpy", "torch"]
 
 
 def weight(like: str, *shape: int) -> Any:
     made = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    return made.astype(ml_dtypes.bfloat16) if like == "numpy" else pytest.importorskip("torch").from_numpy(made)
+    return made.astype(NUMPY["bf16"]) if like == "numpy" else pytest.importorskip("torch").from_numpy(made)
 
 
 def address(array: Any) -> int:

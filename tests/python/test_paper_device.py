@@ -16,10 +16,11 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln.dtypes import NUMPY
 
 from codegen.emit.operators.cases import Array, Drawn
 from tests.python.capsules import Exported
-from tests.python.drawn import DTYPES, OPERATORS, drawn, made, receipt
+from tests.python.drawn import OPERATORS, drawn, made, receipt
 
 TARGETS = "cpu-generic,paper-generic"
 CODES = {"f4": (2, 32), "f2": (2, 16), "i4": (0, 32), "i8": (0, 64), "i1": (0, 8), "u1": (1, 8)}
@@ -99,7 +100,7 @@ def values(array: Array, name: str) -> np.ndarray:
     if array.dtype == "int32":
         return np.arange(math.prod(array.shape), dtype=np.int32).reshape(array.shape) // 2
     random = np.random.default_rng(len(name) + sum(array.shape))
-    return random.standard_normal(array.shape).astype(DTYPES[array.dtype])
+    return random.standard_normal(array.shape).astype(NUMPY[array.dtype])
 
 
 MOVED: dict[str, tuple[dict[str, object], tuple[int, ...]]] = {
@@ -135,7 +136,7 @@ def test_as_declared(name: str, flash: tk.Library, load: Made) -> None:
                     find(**given | {one: values(array, one)})
                     given[one] = values(array, one)
         wanted = [a for a in operator.results if a.required or (more and given.keys() >= {a.file.needs} - {None})]
-        results = {a.name: np.full(array.shape, 7, DTYPES[array.dtype]) for a in wanted if (array := known[a.name])}
+        results = {a.name: np.full(array.shape, 7, NUMPY[array.dtype]) for a in wanted if (array := known[a.name])}
         with suppress(tk.NoKernelError):
             find(**given | results)
             same(getattr(library, name), given | results)

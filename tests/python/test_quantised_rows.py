@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln.dtypes import NUMPY
 from tilekiln.reference import layernorm2d, quantised, rmsnorm2d, rows
 
 from tests.python.guard import guarded
 from tests.python.rows import DTYPES, SHAPES, draw, instances
 
-TO = {"int8": np.dtype(np.int8), "fp8": np.dtype(ml_dtypes.float8_e4m3fn)}
+TO = {word: NUMPY[word] for word in ("int8", "fp8")}
 NORMS = ("rmsnorm2d_rdquant", "layernorm2d_rdquant")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln import dtypes
 from tilekiln.reference import rmsnorm2d as reference
 
 from tests.python.guard import guarded
@@ -65,7 +66,7 @@ def test_rounding_as_transformers_have_it(lib: tk.Library, dtype: str) -> None:
     right = reference.rmsnorm2d(x, gamma).y
     # LlamaRMSNorm and T5LayerNorm, operation by operation.
     wide = torch.from_numpy(x.astype(np.float32))
-    kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    kind = dtypes.TORCH[dtype]
     scaled = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(kind)
     theirs = (torch.from_numpy(gamma.astype(np.float32)).to(kind) * scaled).float().numpy()
     once = lib.rmsnorm2d(x, gamma).astype(np.float32)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln.dtypes import FLOATS
 from tilekiln.reference import softmax as reference
 
 from tests.gpu_run import TARGETS
 from tests.python.guard import guarded
 
-DTYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+DTYPES = FLOATS
 # Rows of no vector, of a part, of several and a part, and past the exponentials that are kept.
 SHAPES = [(0, 8), (1, 1), (3, 1), (1, 7), (2, 64), (5, 67), (3, 257), (3, 8192), (7, 8201), (2, 20011)]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 from tilekiln import reference
+from tilekiln.dtypes import NUMPY
 from tilekiln.reference import quantised, rows
 
 from tests.python.every_isa import HEADS, OPERATORS, arrays, backward_on_every_isa, compare, run
@@ -70,7 +70,7 @@ def test_sinks_beside_scores_of_zero(libraries, dtype):
     receipt, operator = {"fp32": ("fp32", "fmha_fwd"), "bf16": ("flash", "fmha_batch_prefill")}.get(
         dtype, ("fp8", "fmha_fwd")
     )
-    storage = {"fp32": np.float32, "bf16": ml_dtypes.bfloat16, "fp8fp32": ml_dtypes.float8_e4m3fn}[dtype]
+    storage = NUMPY[dtype.removesuffix("fp32") or dtype]
     q, k, v = arrays(storage)
     q[...] = 0
     extra = {"out_dtype": "fp32", "lse": False} if dtype == "fp8fp32" else {}
@@ -118,17 +118,17 @@ def test_weights_that_flush(libraries):
 
 def test_results_that_flush(libraries):
     """bf16 instructions take numbers below 2^-126 as 0 before dropout's 1 / (1 - p) raises them."""
-    q, k, v = arrays(ml_dtypes.bfloat16)
-    v = (v.astype(np.float32) * 2.0**-124).astype(ml_dtypes.bfloat16)
+    q, k, v = arrays(NUMPY["bf16"])
+    v = (v.astype(np.float32) * 2.0**-124).astype(NUMPY["bf16"])
     for p in (0.5, 0.75, 0.9):
         options = {"dropout_p": p, "rng": (7, 8)}
         expected = reference.forward(q, k, v, **options)
-        compare(ml_dtypes.bfloat16, expected, run(libraries["flash"], "fmha_fwd", q, k, v, **options))
+        compare(NUMPY["bf16"], expected, run(libraries["flash"], "fmha_fwd", q, k, v, **options))
 
 
 def test_a_number_that_is_none_is_no_quantised_row() -> None:
     v = np.array([[1.0, 2.0]])
-    q = np.array([[np.nan, 448]], ml_dtypes.float8_e4m3fn)
+    q = np.array([[np.nan, 448]], NUMPY["fp8"])
     scale = quantised.scales(v, q.dtype.name).astype(np.float32)
     assert not quantised.excess(q, scale, v, np.zeros_like(v)) <= 1
     q[0, 0] = 224

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import tilekiln as tk
+from tilekiln import dtypes
 
 pytest.importorskip("msgspec")  # of the generator, which a machine where nothing is built may lack
 from codegen.emit.operators.cases import Array
@@ -38,9 +39,7 @@ def tensor(array: Array) -> Any:
         return torch.arange(math.prod(array.shape), dtype=torch.int32).reshape(array.shape) // 2
     if array.dtype == "int64":  # problems, all of them empty
         return torch.zeros(array.shape, dtype=torch.int64)
-    return torch.randn(array.shape).to(
-        {"fp32": torch.float32, "fp16": torch.float16, "uint8": torch.uint8}[array.dtype]
-    )
+    return torch.randn(array.shape).to(dtypes.TORCH[array.dtype])
 
 
 def calls(name: str, table: Operator) -> Iterator[tuple[list[Any], dict[str, Any]]]:

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import tilekiln as tk
+from tilekiln import dtypes
 
 from tests.gpu_run import DEVICE, WIDEST
 
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 HEADS, HDIM = 2, 32
-WIDE = {"fp32": torch.float32, "fp16": torch.float16}[WIDEST]
+WIDE = dtypes.TORCH[WIDEST]
 
 
 @pytest.fixture(autouse=True)

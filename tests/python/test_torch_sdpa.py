@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln import reference
+from tilekiln import dtypes, reference
 from tilekiln._core.dropout import unbiased
 
 from tests.gpu_run import DEVICE, WIDEST
@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 ON_GPU = DEVICE != "cpu"
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {word: dtypes.TORCH[word] for word in ("fp32", "fp16", "bf16")}
 CLOSE = {"fp32": 3e-5, "fp16": 4e-3, "bf16": 3e-2}
 
 

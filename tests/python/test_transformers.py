@@ -8,6 +8,7 @@ import re
 import warnings
 
 import pytest
+from tilekiln import dtypes
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -15,7 +16,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.transformers]
 OLDER = int(transformers.__version__.partition(".")[0]) < 5  # of tests/clients
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {word: dtypes.TORCH[word] for word in ("fp32", "fp16", "bf16")}
 CLOSE = {"fp32": 2e-5, "fp16": 4e-3, "bf16": 4e-2}
 SIZES = {
     "vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from tilekiln.dtypes import TORCH
 
 from tests.gpu_run import DEVICE
 
@@ -24,7 +25,7 @@ HEAD_DIMS = (32, 40, 59, 64, 96, 111, 128, 160, 192, 224, 256)
 SEQLENS = ((1, 239), (113, 203), (799, 3), (1024, 1023), (3, 799), (127, 512), (256, 256), (129, 97))
 HEADS = {"mha": (3, 3), "gqa": (6, 2), "mqa": (4, 1)}
 """(nhead_q, nhead_k)"""
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+DTYPES = {word: TORCH[word] for word in ("fp16", "bf16", "fp32")}
 
 
 def pairwise(

@@ -59,13 +59,13 @@ class Case:
     def __init__(self, dtype: str, shape: tuple[int, ...], causal: bool, layout: str) -> None:
         import tilekiln as tk
         import torch
+        from tilekiln.dtypes import TORCH
 
-        kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
         generator = torch.Generator().manual_seed(0)
         if layout == "bshd":
             shape = (shape[0], shape[2], shape[1], shape[3])
-        self.inputs = [torch.randn(shape, generator=generator).to(kinds[dtype]) for _ in range(3)]
-        self.dout = torch.randn(shape, generator=generator).to(kinds[dtype])
+        self.inputs = [torch.randn(shape, generator=generator).to(TORCH[dtype]) for _ in range(3)]
+        self.dout = torch.randn(shape, generator=generator).to(TORCH[dtype])
         self.leaves = [array.clone().requires_grad_() for array in self.inputs]
         self.options: dict[str, Any] = {"causal": causal, "layout": layout}
         self.causal = causal

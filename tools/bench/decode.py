@@ -29,6 +29,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tilekiln.dtypes import NAMES, NUMPY
+
 from .peak import compiled
 
 HDIM = 128
@@ -117,10 +119,7 @@ def ratio(ours: Call, other: Call, rounds: int) -> tuple[float, float]:
 
 
 def storage(dtype: str) -> Any:
-    import ml_dtypes
-    import numpy as np
-
-    return {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8": ml_dtypes.float8_e4m3fn}[dtype]
+    return NUMPY[dtype]
 
 
 def normal(dtype: str, *shape: int) -> Any:
@@ -142,17 +141,11 @@ def torchs(dtype: str, q: Any, k: Any, v: Any) -> Call | None:
     """torch SDPA on the same memory, heads first; None without torch."""
     if not importlib.util.find_spec("torch"):
         return None
-    import numpy as np
     import torch
 
     torch.set_num_threads(1)
-    kinds = {
-        "fp32": (np.float32, torch.float32),
-        "fp16": (np.float16, torch.float16),
-        "bf16": (np.int16, torch.bfloat16),
-    }
-    bits, kind = kinds[dtype]
-    tensors = [torch.from_numpy(array.view(bits)).view(kind) for array in (q, k, v)]
+    kind = getattr(torch, NAMES[dtype])
+    tensors = [torch.from_numpy(array.view(f"i{array.itemsize}")).view(kind) for array in (q, k, v)]
     attention = torch.nn.functional.scaled_dot_product_attention
     return lambda: attention(*tensors, enable_gqa=q.shape[1] != k.shape[1])
 

@@ -23,6 +23,7 @@ from tilekiln.compat.flash_attn.layers.rotary import RotaryEmbedding
 from tilekiln.compat.flash_attn.losses.cross_entropy import CrossEntropyLoss
 from tilekiln.compat.flash_attn.modules.mha import MHA
 from tilekiln.compat.flash_attn.ops import layer_norm, rms_norm
+from tilekiln.dtypes import NUMPY
 from tilekiln.torch import layers
 
 from .norm import DTYPES, _once, start
@@ -193,7 +194,7 @@ def _jax(sizes: list[tuple[int, int]], dtype: str, repeat: int) -> None:
         return (wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-6)).astype(x.dtype) * weight
 
     for rows, columns in sizes:
-        kind = {"fp32": jnp.float32, "bf16": jnp.bfloat16, "fp16": jnp.float16}[dtype]
+        kind = NUMPY[dtype]
         x, weight = jnp.ones((rows, columns), kind), jnp.ones(columns, kind)
         for what in ("forward", "backward"):
             calls = []

@@ -30,6 +30,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from tilekiln.dtypes import NAMES, NUMPY, WORDS
+
 from . import peers
 from .peak import peak
 
@@ -86,16 +88,13 @@ class Problem:
     def openvino(self, causal: bool) -> Call | None:
         if not has_torch():
             return None
-        import ml_dtypes
-        import numpy as np
         import torch
 
         made = []
         for x in (self.q, self.k, self.v):
             y = (x.transpose(1, 2) if self.layout == "bshd" else x).contiguous()
             bits = y.view(torch.int16).numpy() if y.element_size() == 2 else y.numpy()
-            names = {torch.bfloat16: ml_dtypes.bfloat16, torch.float16: np.float16}
-            made.append(bits.view(names.get(y.dtype, np.float32)))
+            made.append(bits.view(NUMPY[WORDS[str(y.dtype).removeprefix("torch.")]]))
         return peers.openvino_attention(made[0], made[1], made[2], causal)
 
     def torch(self, causal: bool) -> Call | None:
@@ -126,11 +125,9 @@ def array(shape: tuple[int, ...], dtype: str) -> Any:
     if has_torch():
         import torch
 
-        kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-        return torch.from_numpy(x).to(kinds[dtype])
-    import ml_dtypes
+        return torch.from_numpy(x).to(getattr(torch, NAMES[dtype]))
 
-    return x.astype({"fp32": np.float32, "bf16": ml_dtypes.bfloat16, "fp16": np.float16}[dtype])
+    return x.astype(NUMPY[dtype])
 
 
 def clock(call: Call, read: Callable[[], float] = time.thread_time) -> float:

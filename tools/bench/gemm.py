@@ -17,22 +17,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tilekiln as tk
+from tilekiln.dtypes import NUMPY
 
 from tools.bench import peers
 from tools.bench.decode import fastest_loop, read
 from tools.bench.peak import peak
 
 KINDS = {"fp32": ("fma", 1), "fp16": ("fma", 1), "bf16": ("bf16", 1), "int8": ("bf16", 2), "fp8": ("bf16", 1)}
-NUMPY = {
-    "fp32": np.float32,
-    "fp16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "int8": np.int8,
-    "fp8": ml_dtypes.float8_e4m3fn,
-}
 OWN_THREADS = ("openvino", "jax")
 """Peers whose threads are not the caller's: the process is timed."""
 
@@ -57,7 +50,7 @@ def _operands(dtype: str, m: int, n: int, k: int) -> tuple[Any, Any]:
 
 def _ours(dtype: str, a: Any, b: Any, threads: int = 1) -> dict[str, Callable[[], Any]]:
     library = tk.load("gemm_fp8" if dtype == "fp8" else "gemm_default")
-    to = {"int8": np.int32, "fp8": ml_dtypes.bfloat16}.get(dtype, NUMPY[dtype])
+    to = NUMPY[{"int8": "int32", "fp8": "bf16"}.get(dtype, dtype)]
     out = np.empty((a.shape[0], b.shape[1]), to)
     calls: dict[str, Callable[[], Any]] = {"tilekiln": lambda: library.gemm(a, b, out=out, num_threads=threads)}
     if dtype not in ("int8", "fp8"):

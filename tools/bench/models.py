@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tilekiln.dtypes import NAMES
+
 from tools.bench.model_forms import FORMS, form_of
 
 CASES = {
@@ -87,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     os.environ["TILEKILN_NUM_THREADS"] = "1"
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[given.dtype]
+    dtype = getattr(torch, NAMES[given.dtype])
     print(f"PyTorch {torch.__version__}, {given.dtype}, {given.layers} layers, one thread")
     with torch.no_grad():
         models = _models(given.layers, dtype, forms)

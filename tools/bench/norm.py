@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 
 import tilekiln as tk
 import torch
+from tilekiln.dtypes import TORCH
 from torch import Tensor
 
 Call = Callable[[], Any]
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {word: TORCH[word] for word in ("fp32", "fp16", "bf16")}
 
 
 class Bar(NamedTuple):

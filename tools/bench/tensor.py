@@ -15,11 +15,12 @@ from typing import Any
 
 import tilekiln as tk
 import torch
+from tilekiln.dtypes import TORCH
 from torch import Tensor
 
 from .norm import Bar, Case, line, start
 
-FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+FLOATS = {word: TORCH[word] for word in ("fp32", "bf16")}
 DTYPES = {**FLOATS, "int8": torch.int8}
 Make = Callable[[tk.Library, torch.dtype, int], Case]
 

@@ -297,8 +297,8 @@ def _held(call: Call, arrays: list[Any]) -> None:
 
 
 def _numpy(tensor: Any) -> Any:
-    import ml_dtypes
-
     if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        from tilekiln.dtypes import NUMPY
+
+        return tensor.view(torch.int16).numpy().view(NUMPY["bf16"])
     return tensor.numpy()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+from tilekiln.dtypes import TORCH
 from torch import Tensor
 
 from .rows import Cell
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {word: TORCH[word] for word in ("fp32", "bf16", "fp16")}
 
 
 class Problem:

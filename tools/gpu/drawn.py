@@ -9,12 +9,12 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tilekiln as tk
+from tilekiln.dtypes import FLOATS
 from tilekiln.reference import cross_entropy, gated, moe, moves, norm_backward, reduce, rotary, rows
 
-DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
+DTYPES = FLOATS
 COLUMNS = (1, 3, 8, 64, 67, 256, 257, 1000, 1032, 2056, 4099)
 OPERATIONS = ("sum", "mean", "max", "min")
 

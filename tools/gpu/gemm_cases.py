@@ -6,16 +6,16 @@ import random
 from functools import partial
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 import tilekiln as tk
 import torch
+from tilekiln.dtypes import NUMPY
 from tilekiln.reference import gemm as reference
 
 from tools.gpu.cases import on_device, on_host
 from tools.gpu.tally import Tally
 
-DTYPES: dict[str, Any] = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
+DTYPES: dict[str, Any] = {"fp16": np.float16, "bf16": NUMPY["bf16"]}
 TORCH = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 TORCH_OF = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 LINES = (0, 1, 2, 7, 8, 31, 63, 64, 65, 100, 128, 129, 200, 255, 256, 257, 300, 520)

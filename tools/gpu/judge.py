@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 from tilekiln import reference
+from tilekiln.dtypes import TORCH
 from tilekiln.reference.tolerance import Tolerance
 
 from tests.python import problems
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {word: TORCH[word] for word in ("bf16", "fp16")}
 # reference.tolerance says what the CPU's bounds are made of. Here P is rounded to the dtype in both (one u more for
 # fp16), and ex2.approx and lg2.approx are good to 2^-22. With q, k and v of e4m3 P is e4m3 too, u = 2^-4, and the
 # tensor cores keep some 13 bits of a sum: 2^-7 for those of a row (cases.py has the terms that are not).

@@ -7,26 +7,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tilekiln as tk
 import torch
+from tilekiln.dtypes import FLOATS, NUMPY, TORCH
 from tilekiln.reference import gated, layernorm2d, moves, quantised, rmsnorm2d, rows, softmax
 
 from tools.gpu import drawn
 from tools.gpu.cases import on_device, on_host
 from tools.gpu.tally import Tally
 
-DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
-TORCH: dict[str, Any] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = FLOATS
 COLUMNS = (1, 3, 8, 64, 67, 256, 257, 1000, 1024, 1032, 4096, 4099, 8192, 20011, 40000, 65536)
 QUANTISED = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
-AS_BYTES = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}
+AS_BYTES = {"int8": np.int8, "fp8": NUMPY["fp8"]}
 ELEMENTS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def host(tensor: torch.Tensor) -> np.ndarray:
-    kind = {torch.bfloat16: ml_dtypes.bfloat16, torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn}.get(tensor.dtype)
+    kind = {torch.bfloat16: NUMPY["bf16"], torch.float8_e4m3fn: NUMPY["fp8"]}.get(tensor.dtype)
     if kind is None:
         return tensor.cpu().numpy().copy()
     raw = torch.uint16 if tensor.element_size() == 2 else torch.uint8

@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tilekiln as tk
+from tilekiln.dtypes import FLOATS
 from tilekiln.reference import gemm as reference
 
 from tools.hip import cases
 from tools.hip.device import DeviceArray, HipError
 
-DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
+DTYPES = FLOATS
 LINES = (0, 1, 2, 7, 8, 31, 64, 65, 127, 128, 129, 150)
 STEPS = (0, 1, 8, 15, 31, 32, 33, 64, 100)
 FAMILIES = ("gemm", "batched_gemm", "gemm_multi_d")

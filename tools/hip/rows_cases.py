@@ -5,17 +5,17 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tilekiln as tk
+from tilekiln.dtypes import FLOATS, NUMPY
 from tilekiln.reference import gated, layernorm2d, quantised, rmsnorm2d, rows, softmax
 
 from tools.hip import cases
 from tools.hip.device import DeviceArray, HipError
 
-DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
+DTYPES = FLOATS
 ELEMENTS = {"bytes1": np.uint8, "bytes2": np.uint16, "bytes4": np.int32, "bytes8": np.uint64}
-QUANTISED: dict[str, Any] = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}
+QUANTISED = {word: NUMPY[word] for word in ("int8", "fp8")}
 COLUMNS = (1, 3, 8, 64, 67, 256, 257, 1032, 4099)
 ROWS = (0, 1, 2, 5, 33)
 NORMS = ("rmsnorm2d", "layernorm2d", "rmsnorm2d_rdquant", "layernorm2d_rdquant")

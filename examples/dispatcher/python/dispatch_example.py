@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tilekiln as tk
 from tilekiln import reference
 from tilekiln.dispatcher import Call, Dispatcher, ProblemBuilder, Registry
+from tilekiln.dtypes import FLOATS
 
-DTYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+DTYPES = FLOATS
 
 
 @functools.cache

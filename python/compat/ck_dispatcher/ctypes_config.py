@@ -6,19 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
-import numpy as np
 import tilekiln as tk
 from tilekiln import dispatcher as dp
 from tilekiln.dispatcher._limits import LDS_BYTES, TILE_MOST
+from tilekiln.dtypes import NUMPY
 
-DTYPES = {
-    "fp32": np.dtype(np.float32),
-    "fp16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "int8": np.dtype(np.int8),
-    "int32": np.dtype(np.int32),
-}
+DTYPES = {word: NUMPY[word] for word in ("fp32", "fp16", "bf16", "int8", "int32")}
 SUPPORTED_DTYPES = ("fp32", "fp16", "bf16", "int8")
 PIPELINES = ("mem", "compv3", "compv4", "compv5", "compv6", "wavelet")
 SCHEDULERS = ("intrawave", "interwave", "auto")

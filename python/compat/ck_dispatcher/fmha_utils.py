@@ -19,16 +19,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import fmha_caches
-import ml_dtypes
 import numpy as np
 import tilekiln as tk
 from tilekiln._generated.tables import OPERATORS
 from tilekiln.api import operators
 from tilekiln.dispatcher import Algorithm, Call, Dispatcher, KernelSet, Registry, Signature
+from tilekiln.dtypes import FLOATS, NUMPY
 
 ERROR_CHARACTERS = 500
-BF16, FP8 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
-INPUTS = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": BF16, "fp8bf16": FP8, "fp8fp32": FP8}
+BF16, FP8 = NUMPY["bf16"], NUMPY["fp8"]
+INPUTS = {**FLOATS, "fp8bf16": FP8, "fp8fp32": FP8}
 OUTPUTS = {"fp8bf16": "bf16", "fp8fp32": "fp32"}
 MASKS = ({}, {"causal": True, "mask_origin": "top_left"}, {"causal": True}, {})
 FAMILIES = {

@@ -7,6 +7,8 @@ import functools
 import sys
 from typing import Any
 
+from .. import dtypes
+
 
 def unknown_argument(function: str, name: str, known: tuple[str, ...]) -> str:
     """The text of the TypeError for a keyword that does not exist."""
@@ -47,13 +49,7 @@ def adopt(like: Any, made: Any) -> Any:
     return made if namespace is None else namespace().from_dlpack(Exported(made))
 
 
-CODES = {
-    "float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "float8_e4m3fn": (10, 8), "float8_e5m2": (12, 8),
-    "float64": (2, 64), "int8": (0, 8), "int16": (0, 16), "int32": (0, 32), "int64": (0, 64), "uint8": (1, 8),
-    "uint16": (1, 16), "uint32": (1, 32), "uint64": (1, 64), "bool": (6, 8),
-}  # fmt: skip
-"""DLPack's code and bits of the dtypes of NumPy and ml_dtypes."""
-_NAMES = {code: name for name, code in CODES.items()}
+_NAMES = {code: name for name, code in dtypes.CODES.items()}
 LEGACY_STREAM = 1
 """CUDA's default stream, by the number that DLPack has for it."""
 
@@ -66,8 +62,6 @@ def make(like: Any, name: str, shape: tuple[int, ...], code: int, bits: int, zer
     """
     if stream and isinstance(like, getattr(sys.modules.get("torch"), "Tensor", ())):
         return _made_by_torch(like, shape, _NAMES[code, bits], zero, stream)
-    import ml_dtypes  # noqa: F401  # gives NumPy the names of its dtypes
-    import numpy as np
 
     namespace: Any = sys.modules["cupy"] if _is_cupy(like) else getattr(like, "__array_namespace__", lambda: None)()
     maker = getattr(namespace, "zeros" if zero else "empty", None)
@@ -79,7 +73,7 @@ def make(like: Any, name: str, shape: tuple[int, ...], code: int, bits: int, zer
             f"{name}: was not given, must be: {kind.__module__}.{kind.__qualname__}, the type of the arrays on this "
             "device, has no __array_namespace__ that makes others"
         )
-    dtype = np.dtype(_NAMES[code, bits])
+    dtype = dtypes.NUMPY[dtypes.WORDS[_NAMES[code, bits]]]
     if _is_cupy(like):  # in the current device
         with like.device:
             return maker(shape, dtype=dtype)

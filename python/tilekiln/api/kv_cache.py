@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 
+from .. import dtypes
 from .._core.memory import aligned_zeros
 from .._core.native import ArgumentError
 from .._core.numbers import integer
@@ -16,7 +17,7 @@ from .operators import _call
 if TYPE_CHECKING:
     from .._core.arguments import Array, DecodeArguments
 
-DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+DTYPES = {word: dtypes.NAMES[word] for word in ("fp32", "fp16", "bf16", "fp8")}
 
 
 def _zeros(like: str, shape: tuple[int, ...], dtype: str, device: Any) -> Any:
@@ -34,11 +35,7 @@ def _zeros(like: str, shape: tuple[int, ...], dtype: str, device: Any) -> Any:
         raise ArgumentError(f"device: was {device!r}, must be left out unless like is 'torch'")
     if like != "numpy":
         raise ArgumentError(f"like: was {like!r}, must be 'numpy' or 'torch'")
-    if dtype in ("fp32", "fp16"):
-        return aligned_zeros(shape, DTYPES[dtype])
-    import ml_dtypes
-
-    return aligned_zeros(shape, getattr(ml_dtypes, DTYPES[dtype]))
+    return aligned_zeros(shape, dtypes.NUMPY[dtype])
 
 
 def _dtype_of(name: str, array: Array) -> str:

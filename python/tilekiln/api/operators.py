@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from .._core.frameworks import recorded, records
 from .._core.native import ArgumentError, NoKernelError
 from .._generated.tables import OPERATORS
+from ..dtypes import WORDS
 from ._refusals import Refusal, one_text, problem_of
 from .library import Library, how_to_build, libraries, looked_in
 
@@ -255,7 +256,6 @@ MOST_OF_FEW = FEW.most if FEW else 0
 _FEWEST = 8
 """The other arrays' length from which that pays: over fewer keys both operators take as long. To one query as many
 heads will do: 16 of hdim 128 take 0.56 (fp32), 0.70 (bf16) of the time over one key."""
-_WORDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 def _few(operator: str, arrays: tuple[Any, ...], arguments: Any) -> Any:
@@ -280,7 +280,7 @@ def _few(operator: str, arrays: tuple[Any, ...], arguments: Any) -> Any:
         stands_in = (
             at_hand_has(instead.operator)
             and not getattr(first, "is_cuda", False)
-            and _WORDS.get(str(first.dtype).rpartition(".")[2]) in instead.dtypes
+            and WORDS.get(str(first.dtype).rpartition(".")[2]) in instead.dtypes
             and arguments.keys() <= {*instead.arguments}
         )
         _keep(look, stands_in)

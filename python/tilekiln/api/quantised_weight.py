@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._core.native import ArgumentError
+from ..dtypes import NUMPY
 
 if TYPE_CHECKING:
     from .._core.arguments import Array
@@ -125,12 +126,11 @@ def _is_torch(array: Any) -> bool:
 def _numpy(array: Any) -> Any:
     if not _is_torch(array):
         return array
-    import ml_dtypes
     import torch
 
     array = array.detach().contiguous()
     if array.dtype == torch.float8_e4m3fn:
-        return array.view(torch.int8).numpy().view(ml_dtypes.float8_e4m3fn)
+        return array.view(torch.int8).numpy().view(NUMPY["fp8"])
     return (array.float() if array.dtype == torch.bfloat16 else array).numpy()
 
 

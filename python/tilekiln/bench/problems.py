@@ -6,18 +6,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from .._core.native import ArgumentError
+from ..dtypes import NUMPY
 from ._declared import CALLS
 from .settings import Settings
 
-NUMPY: dict[str, Any] = {
-    "fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8": ml_dtypes.float8_e4m3fn,
-    "fp8fnuz": ml_dtypes.float8_e4m3fnuz, "bf8fnuz": ml_dtypes.float8_e5m2fnuz,
-    "bf8": ml_dtypes.float8_e5m2, "fp64": np.float64, "bool": np.bool_,
-}  # fmt: skip
 POSITIVE = ("inv_rms", "inv_std", "smooth_scale", "row_scale", "column_scale", "q_descale", "k_descale", "v_descale",
             "out_scale", "kv_block_descale", "topk_weights", "a_scale")  # fmt: skip
 
@@ -60,9 +55,9 @@ def _made(settings: Settings, name: str, random: np.random.Generator) -> Any:
     if name in ("rotary_cos", "rotary_sin"):
         angle = np.arange(shape[0])[:, None] * 10000.0 ** (-np.arange(shape[1]) / max(1, shape[1]))
         return (np.cos if name == "rotary_cos" else np.sin)(angle).astype(NUMPY[dtype])
-    if dtype not in NUMPY or dtype == "bool":
+    if NUMPY[dtype].kind in "iub":
         raw = random.integers(0, 2 if dtype == "bool" else 100, shape)
-        return (raw if dtype.startswith(("u", "b")) else raw - 50).astype(NUMPY.get(dtype, dtype))
+        return (raw - 50 if NUMPY[dtype].kind == "i" else raw).astype(NUMPY[dtype])
     values = random.uniform(0.5, 1.5, shape) if name in POSITIVE else random.standard_normal(shape, np.float32)
     return values.astype(NUMPY[dtype])
 

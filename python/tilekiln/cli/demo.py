@@ -78,11 +78,9 @@ CASES = [
 
 def _arrays(case: Case) -> dict[str, Any]:
     """q, k, v and named arguments of a case, with the arrays that its marks stand for."""
-    import ml_dtypes
+    from ..dtypes import NUMPY
 
-    storage = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}.get(
-        case.dtype, ml_dtypes.float8_e4m3fn
-    )
+    storage = NUMPY.get(case.dtype, NUMPY["fp8"])
     random = np.random.default_rng(2026)
 
     def normal(*shape: int, dtype: Any = storage) -> Any:

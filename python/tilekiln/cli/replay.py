@@ -11,17 +11,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .. import dtypes
 from .command_line import count
 
 if TYPE_CHECKING:
     from ..api.library import Library
 
-_DTYPES = {
-    "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "bf8": "float8_e5m2",
-    "fp8fnuz": "float8_e4m3fnuz", "bf8fnuz": "float8_e5m2fnuz",
-    "fp64": "float64", "bool": "bool", "int8": "int8", "uint8": "uint8", "int16": "int16", "uint16": "uint16",
-    "int32": "int32", "uint32": "uint32", "int64": "int64", "uint64": "uint64",
-}  # fmt: skip
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 """Floats that JSON has no number for, by their text."""
 
@@ -74,11 +69,9 @@ def _value(value: Any) -> Any:
 
 def _array(lie: dict[str, Any], data: bytes | None) -> Any:
     """An array as it lay; its memory is of its own."""
-    import ml_dtypes
     import numpy as np
 
-    name = _DTYPES[lie["dtype"]]
-    dtype = np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)
+    dtype = dtypes.NUMPY[lie["dtype"]]
     reach = [(length - 1) * stride for length, stride in zip(lie["shape"], lie["stride"], strict=True)]
     size = 0 if 0 in lie["shape"] else 1 + sum(map(abs, reach))
     memory = np.zeros(size, dtype) if data is None else np.frombuffer(bytearray(data), dtype)

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._binding import described
-from .._core.frameworks import CODES
 from .._core.native import ArgumentError
 from .._generated.tables import OPERATORS
+from ..dtypes import CODES, NUMPY
 from . import _handlers
 
 Options = tuple[tuple[str, Any], ...]
@@ -158,10 +158,7 @@ def _results(operator: str, operands: Arrays, options: Options) -> dict[str, Lik
     return {one.name: (tuple(shapes[one.name]), _dtype(table, one, operands, given)) for one in asked}
 
 
-_WORDS: dict[str, np.dtype[Any]] = {
-    "fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": jnp.dtype(jnp.bfloat16),
-    "int8": np.dtype(np.int8), "int32": np.dtype(np.int32), "uint8": np.dtype(np.uint8),
-}  # fmt: skip
+_WORDS = {word: NUMPY[word] for word in ("fp32", "fp16", "bf16", "int8", "int32", "uint8")}
 """Dtypes that the handler takes."""
 
 

@@ -8,10 +8,10 @@ argument of `splitkv`; `split_ranges`, `head_splits` and `combine` say what the 
 from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dtypes import NUMPY
 from .attention import Float, Result, forward, head
 
 FP8_MAX = 448.0  # of e4m3; what is larger saturates
@@ -211,7 +211,7 @@ def splitkv(
             for pool in pools
         )
         result = _over(q, keys, values, layout, **rest)
-    if np.asarray(q).dtype == ml_dtypes.float8_e4m3fn:
+    if np.asarray(q).dtype == NUMPY["fp8"]:
         scale = 1.0 if out_scale is None else float(np.asarray(out_scale).reshape(()))
         out = np.clip(result.out * scale, -FP8_MAX, FP8_MAX)
         result = replace(
@@ -320,5 +320,5 @@ def quantise(cache: Any, page_scale: bool = False) -> tuple[Any, Any]:
     most = np.max(np.abs(cache), axis=(1, 3) if page_scale else None, initial=0.0)
     descale = np.where(most > 0, most / FP8_MAX, 1.0).astype(np.float32)
     spread = descale[:, None, :, None] if page_scale else descale
-    codes = np.clip(cache / spread, -FP8_MAX, FP8_MAX).astype(ml_dtypes.float8_e4m3fn)
+    codes = np.clip(cache / spread, -FP8_MAX, FP8_MAX).astype(NUMPY["fp8"])
     return codes, descale if page_scale else descale.reshape(1)

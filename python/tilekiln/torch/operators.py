@@ -20,27 +20,10 @@ from tilekiln._core import outside
 from tilekiln._core.shapes import Operator, Result
 from tilekiln._generated.tables import OPERATORS
 from tilekiln.api.operators import _call
+from tilekiln.dtypes import TORCH
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-DTYPES = {
-    "fp32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "fp8": torch.float8_e4m3fn,
-    "bf8": torch.float8_e5m2,
-    "fp8fnuz": torch.float8_e4m3fnuz,
-    "bf8fnuz": torch.float8_e5m2fnuz,
-    "int8": torch.int8,
-    "int16": torch.int16,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "uint8": torch.uint8,
-    "uint16": torch.uint16,
-    "uint32": torch.uint32,
-    "uint64": torch.uint64,
-    "fp64": torch.float64,
-    "bool": torch.bool,
-}
+DTYPES = TORCH
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 DEVICES = ("CPU", "CUDA")
 """PyTorch's names of the devices that libraries may have kernels for. What a library lacks, its error says."""

@@ -7,17 +7,17 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from .._core.native import ArgumentError
+from ..dtypes import NUMPY
 
 if TYPE_CHECKING:
     from ..api.library import Library
 
 _LINE = re.compile(r"^tilekiln: [\d:.]+ \d+/\d+ (\w+)\((.*?)\) (?:[\d.]+ us|queued in)")
 _ARRAY = re.compile(r"^(\w+)=(\w+)\[([\d,]*)\]")
-_FLOATS = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8": ml_dtypes.float8_e4m3fn}
+_FLOATS = {word: NUMPY[word] for word in ("fp32", "fp16", "bf16", "fp8")}
 _ENUMS = ("mask_origin", "layout")  # what a log says of them is a number
 
 

@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tests.executor.amdgcn.assembled import ALL, GFX9, RDNA
+from tests.executor.amdgcn.matrices import FNUZ, FORMATS, OCP
 
 U32, I32, F32, U64, I64, F64 = np.uint32, np.int32, np.float32, np.uint64, np.int64, np.float64
 CDNA3 = ("gfx942", "gfx950")
@@ -190,8 +190,8 @@ TWO_SOURCES = [
     *_two(
         "v_cvt_pk_bf16_f32",
         lambda a, b: (
-            f(a).astype(ml_dtypes.bfloat16).view(np.uint16).astype(U32)
-            | f(b).astype(ml_dtypes.bfloat16).view(np.uint16).astype(U32) << 16
+            f(a).astype(FORMATS["bf16"]).view(np.uint16).astype(U32)
+            | f(b).astype(FORMATS["bf16"]).view(np.uint16).astype(U32) << 16
         ),
         "ff",
         ("gfx950",),
@@ -528,8 +528,7 @@ CASES = [*ONE_SOURCE, *TWO_SOURCES, *THREE_SOURCES, *MODIFIERS, *PAIRS, *OTHERS]
 
 def fp8_format(case: Case, architecture: str) -> Any:
     """gfx942 has the FNUZ formats, the others OCP's."""
-    exponent, fnuz = "e5m2" if "bf8" in case.text else "e4m3", "fnuz" if architecture == "gfx942" else ""
-    return getattr(ml_dtypes, f"float8_{exponent}{fnuz or ('fn' if exponent == 'e4m3' else '')}")
+    return (FNUZ if architecture == "gfx942" else OCP)["bf8" if "bf8" in case.text else "fp8"]
 
 
 def fp8_expected(case: Case, architecture: str, a: Any, b: Any) -> Any:

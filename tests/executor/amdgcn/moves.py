@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-import ml_dtypes
 import numpy as np
 
 from tests.executor.amdgcn.assembled import ALL, GFX9, INPUTS, RDNA, Snippet, wait
+from tests.executor.amdgcn.matrices import FORMATS
 
 LDS_BYTES = 4096
 SCRATCH_BYTES = 64
@@ -318,7 +318,7 @@ ATOMICS = [
     ),
     *(
         _global_atomic(
-            "global_atomic_pk_add_bf16", _masked(0x007F007F, 0x3F803F80), _packed("bf16", ml_dtypes.bfloat16), on
+            "global_atomic_pk_add_bf16", _masked(0x007F007F, 0x3F803F80), _packed("bf16", FORMATS["bf16"]), on
         )
         for on in (("gfx942", "gfx950"), ("gfx1201",))
     ),

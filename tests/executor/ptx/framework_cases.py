@@ -9,11 +9,11 @@ import ctypes
 import sys
 from typing import Any, ClassVar
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln import reference
+from tilekiln.dtypes import NUMPY
 
 from tests.executor.ptx.device import DeviceArray
 from tests.python.capsules import capsule
@@ -39,7 +39,7 @@ class Array(DeviceArray):
 
 
 class Namespace:
-    bfloat16 = ml_dtypes.bfloat16
+    bfloat16 = NUMPY["bf16"]
 
     @staticmethod
     def empty(shape: tuple[int, ...], *, dtype: Any, device: Any) -> Array:
@@ -117,7 +117,7 @@ Exchanging.__dlpack_c_exchange_api__ = capsule(ctypes.addressof(API), b"dlpack_e
 
 
 def normal(*shape: int) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(ml_dtypes.bfloat16)
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(NUMPY["bf16"])
 
 
 def main(library: tk.Library) -> None:
@@ -129,7 +129,7 @@ def main(library: tk.Library) -> None:
     out, lse = library.fmha_fwd(*arrays, return_lse=True)
     assert isinstance(out, Array)
     assert isinstance(lse, Array)
-    assert (out.host().dtype, lse.host().dtype) == (ml_dtypes.bfloat16, np.float32)
+    assert (out.host().dtype, lse.host().dtype) == (NUMPY["bf16"], np.float32)
     np.testing.assert_allclose(out.host().astype(np.float32), expected, atol=2e-2, rtol=0)
     np.testing.assert_allclose(lse.host(), expected_lse, atol=1e-3, rtol=0)
     assert Array.streams == [1] * 5, Array.streams
@@ -171,7 +171,7 @@ def refusals(library: tk.Library, arrays: list[Array]) -> None:
         (lambda: library.fmha_fwd(*plain), "out: was not given, must be: tests.executor.ptx.device.DeviceArray"),
         (lambda: library.fmha_fwd(*wrong), "out: was not given, must be here: "),
         (lambda: library.fmha_fwd(Array(normal(2, 3)), *arrays[1:]), "q: had 2 dimensions, must have 4, (batch, "),
-        (lambda: library.fmha_fwd(arrays[0], np.zeros((1, 30, 2, 64), ml_dtypes.bfloat16), arrays[2]), "k: device was"),
+        (lambda: library.fmha_fwd(arrays[0], np.zeros((1, 30, 2, 64), NUMPY["bf16"]), arrays[2]), "k: device was"),
     ):
         with pytest.raises(tk.ArgumentError) as raised:
             call()

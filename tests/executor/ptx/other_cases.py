@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tilekiln as tk
+from tilekiln.dtypes import FLOATS, NUMPY
 from tilekiln.reference import gated, gemm, layernorm2d, moves, quantised, rmsnorm2d, rows, softmax
 
 from tests.executor.ptx.device import TARGET, DeviceArray
 from tools.gpu import drawn
 
-DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
-QUANTISED: dict[str, Any] = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}
+DTYPES = FLOATS
+QUANTISED = {word: NUMPY[word] for word in ("int8", "fp8")}
 LINES, STEPS = (1, 2, 7, 8, 63, 64, 65, 128, 129, 257), (0, 1, 8, 15, 16, 63, 64, 65, 200)
 COLUMNS = (1, 3, 8, 64, 67, 256, 257, 1000, 1032, 4099)
 OUTS = [(m, n) for m in (100, 128) for n in (576, 700, 768)] + [(m, 256) for m in (200, 256)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 
-import ml_dtypes
 import numpy as np
 import pytest
+from tilekiln.dtypes import NUMPY
 
 from tests.executor.ptx.small import HEAD, kernel, lanes
 from tools.executor.ptx.module import FaultError, Module, reads, writes
@@ -199,7 +199,7 @@ def test_functions(opcode: str, function: np.ufunc, most: float) -> None:
 def test_conversions() -> None:
     a, b = floats(), NUMBERS.permutation(floats())
     with np.errstate(over="ignore", invalid="ignore"):
-        for opcode, kind in (("cvt.rn.bf16x2.f32", ml_dtypes.bfloat16), ("cvt.rn.f16x2.f32", np.float16)):
+        for opcode, kind in (("cvt.rn.bf16x2.f32", NUMPY["bf16"]), ("cvt.rn.f16x2.f32", np.float16)):
             high, low = a.astype(kind), b.astype(kind)
             made = lanes(opcode, "rff", a, b, result=U).view(np.uint16).reshape(32, 2)
             for column, expected in ((1, high), (0, low)):
@@ -208,7 +208,7 @@ def test_conversions() -> None:
                 assert np.all(made[~number, column] == 0x7FFF)
         made = lanes("cvt.rn.satfinite.e4m3x2.f32", "hff", a, b, result=np.uint16).view(np.uint8).reshape(32, 2)
         for column, x in ((1, a), (0, b)):
-            expected = np.clip(x, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+            expected = np.clip(x, -448, 448).astype(NUMPY["fp8"])
             number = ~np.isnan(x)
             assert np.array_equal(made[number, column], expected.view(np.uint8)[number])
     half = NUMBERS.standard_normal(32).astype(np.float16)
@@ -253,7 +253,7 @@ def test_reductions_and_votes() -> None:
 
 def test_matrices_of_mma() -> None:
     """m16n8k16: fragments as the manual draws them, by stmatrix-free NumPy."""
-    a, b = (NUMBERS.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((16, 16), (16, 8)))
+    a, b = (NUMBERS.standard_normal(shape).astype(NUMPY["bf16"]) for shape in ((16, 16), (16, 8)))
     c = NUMBERS.standard_normal((16, 8)).astype(np.float32)
     lane = np.arange(32)
     group, four = lane // 4, lane % 4

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
+from tilekiln.dtypes import NUMPY
 
 from tests.executor.ptx.small import kernel, lanes
 from tools.executor.ptx.module import Module, reads, updates, writes
@@ -115,7 +115,7 @@ def test_loads_extend_the_sign(width: str) -> None:
     assert np.array_equal(made, data.astype(np.int32))
 
 
-FP8 = {"e4m3x2": (ml_dtypes.float8_e4m3fn, 448.0), "e5m2x2": (ml_dtypes.float8_e5m2, 57344.0)}
+FP8 = {"e4m3x2": (NUMPY["fp8"], 448.0), "e5m2x2": (NUMPY["bf8"], 57344.0)}
 
 
 @pytest.mark.parametrize("kind", FP8)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
+from tilekiln.dtypes import NUMPY
 
 from tests.executor.ptx.small import kernel
 from tools.executor.ptx.module import Module, reads, writes
@@ -14,9 +14,9 @@ from tools.executor.ptx.module import Module, reads, writes
 NUMBERS = np.random.default_rng(15)
 TYPES: dict[str, Any] = {
     "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "e4m3": ml_dtypes.float8_e4m3fn,
-    "e5m2": ml_dtypes.float8_e5m2,
+    "bf16": NUMPY["bf16"],
+    "e4m3": NUMPY["fp8"],
+    "e5m2": NUMPY["bf8"],
 }
 SPANS = {0: 16, 128: 128, 64: 64, 32: 32}
 MODES = {0: 0, 128: 1, 64: 2, 32: 3}

@@ -170,11 +170,12 @@ def test_what_would_change_is_not_told_before_kernels_are_compiled(libraries, tm
 
 HOST = """
 import sys
-import numpy as np, ml_dtypes
+import numpy as np
 import tilekiln as tk
+from tilekiln.dtypes import NUMPY
 from tests.python.capsules import Exported
 library = tk.Library(sys.argv[1])
-q = np.ones((1, 5, 1, 64), ml_dtypes.bfloat16)
+q = np.ones((1, 5, 1, 64), NUMPY["bf16"])
 assert np.all(library.fmha_fwd(q, q, q) == 1)
 def there(array):
     made = Exported(array.view(np.uint16), device_type=10, code=4, bits=16)
@@ -204,11 +205,12 @@ def test_without_a_runtime_the_cpu_answers_and_errors_say_why(libraries, named, 
 
 DEVICE = """
 import sys
-import numpy as np, ml_dtypes
+import numpy as np
 import tilekiln as tk
+from tilekiln.dtypes import NUMPY
 from tools.hip.device import DeviceArray, runtime
 library = tk.Library(sys.argv[1])
-make = lambda shape, dtype=ml_dtypes.bfloat16: DeviceArray(np.ones(shape, dtype))
+make = lambda shape, dtype=NUMPY["bf16"]: DeviceArray(np.ones(shape, dtype))
 q, out = make((1, 70, 2, 64)), make((1, 70, 2, 64))
 def refused(**more):
     given = {"q": q, "k": q, "v": q, "out": out, **more}
@@ -219,7 +221,7 @@ def refused(**more):
 refused(softmax_scale=-1.0)
 odd = make((1, 70, 2, 60))
 refused(q=odd, k=odd)
-wide = DeviceArray(np.ones((1, 70, 2, 68), ml_dtypes.bfloat16)[..., :64])
+wide = DeviceArray(np.ones((1, 70, 2, 68), NUMPY["bf16"])[..., :64])
 refused(q=wide)
 refused(dropout_p=0.5, rng=(1, 2), randval=make((1, 2, 70, 70), np.uint8))
 assert np.all(out.host() == 1)
@@ -286,11 +288,12 @@ def test_calls_are_timed_by_events_in_a_stream(libraries):
 
 UNREAD = """
 import sys
-import numpy as np, ml_dtypes
+import numpy as np
 import tilekiln as tk
+from tilekiln.dtypes import NUMPY
 from tools.hip.device import DeviceArray
 library = tk.Library(sys.argv[1])
-make = lambda shape: DeviceArray(np.ones(shape, ml_dtypes.bfloat16))
+make = lambda shape: DeviceArray(np.ones(shape, NUMPY["bf16"]))
 for starts in ([0, 1000000, 70], [-5, 69, 2000000000], [70, 60, 80], [0, 69, 400]):
     wild = DeviceArray(np.array(starts, np.int32))
     q, k, out = make((70, 2, 64)), make((70, 2, 64)), make((70, 2, 64))
