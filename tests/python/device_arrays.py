@@ -17,18 +17,21 @@ from tests.python.capsules import Exported
 class OnDevice(abc.ABC):
     """A copy of an array on device 0, with its strides, gaps included; they must not be negative. Freed with it.
 
-    A kind of device says its number in DLPack and how memory is taken, given back and copied.
+    It begins at a multiple of 256; shifted: it lies modulo 16 as the array does on the host. A kind of device says its
+    number in DLPack and how memory is taken, given back and copied.
     """
 
     kind: ClassVar[int]
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: np.ndarray, shifted: bool = False) -> None:
         self.like = array
         steps = [stride // array.itemsize for stride in array.strides]
         span = sum((size - 1) * step for size, step in zip(array.shape, steps, strict=True)) + 1 if array.size else 0
         self.bytes = span * array.itemsize
-        self.pointer = self.taken(max(16, self.bytes))
-        self.free = weakref.finalize(self, self.giving_back(), self.pointer)
+        shift = array.ctypes.data % 16 if shifted else 0
+        memory = self.taken(max(16, shift + self.bytes))
+        self.free = weakref.finalize(self, self.giving_back(), memory)
+        self.pointer = ctypes.c_void_p((memory.value or 0) + shift)
         if span:
             flat = np.lib.stride_tricks.as_strided(_plain(array), (span,), (array.itemsize,)).copy()
             self.to_device(ctypes.c_void_p(flat.ctypes.data))

@@ -29,8 +29,7 @@ def normalised(name: str, x: Any, gamma: Any, beta: Any, residual: Any, rounding
         right = layernorm2d.layernorm2d(x, gamma, beta, residual)
         return right.y, right.error
     y = rmsnorm2d.rmsnorm2d(x, gamma, residual).y
-    lost = (x.shape[1] / 8 + 6) * rows.FP32 + (rows.OUT[x.dtype.name][0] if rounding == "transformers" else 0)
-    return y, lost * np.abs(y)
+    return y, rmsnorm2d.loss(y, x.dtype.name, rounding, gamma)
 
 
 @pytest.mark.parametrize("name", NORMS)
@@ -176,7 +175,7 @@ def test_rows_whose_gamma_is_far_from_1(lib: tk.Library, factor: float) -> None:
     x *= np.float32(2.0**-50 if factor < 1 else 2.0**10)
     gamma *= np.float32(factor)
     y_right = rmsnorm2d.rmsnorm2d(x, gamma, None, epsilon=0).y
-    error = (70 / 8 + 6) * rows.FP32 * np.abs(y_right)
+    error = rmsnorm2d.loss(y_right, "float32", "pytorch", gamma)
     for number in instances(
         lib,
         "rmsnorm2d_rdquant",

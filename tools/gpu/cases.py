@@ -12,6 +12,7 @@ import numpy as np
 import tilekiln as tk
 import torch
 from tilekiln import reference
+from tilekiln.dtypes import TORCH, WORDS
 
 from tests.python import problems
 from tools.gpu.judge import tolerance
@@ -20,28 +21,26 @@ from tools.gpu.tally import Tally
 HDIMS = ((32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256))
 FP8_HDIMS = ((64, 64), (128, 128), (192, 128), (256, 256))  # fp8fp32: 128x128 alone
 EDGES = (0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 131, 191, 192, 193, 300)
-TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float8_e4m3fn": torch.float8_e4m3fn}
 
 
-def on_device(array: np.ndarray) -> torch.Tensor:
-    """A copy with the strides of `array`, also where they leave gaps."""
-    kind = TYPES.get(array.dtype.name)
-    if kind is None:
-        return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape)).cuda()
+def on_device(array: np.ndarray, shifted: bool = False) -> torch.Tensor:
+    """A copy with the strides of `array`, also where they leave gaps; shifted: and with its address modulo 16."""
+    kind = TORCH[WORDS[array.dtype.name]]
     steps = [stride // array.itemsize for stride in array.strides]
     bits = np.dtype(f"u{array.itemsize}")
     if array.size == 0 or min(steps, default=0) < 0:
-        return torch.from_numpy(np.ascontiguousarray(array).view(bits)).view(kind).cuda()
+        packed = np.ascontiguousarray(array).reshape(-1).view(bits)
+        return torch.from_numpy(packed).view(kind).cuda().reshape(array.shape)
     span = sum((size - 1) * step for size, step in zip(array.shape, steps, strict=True)) + 1
-    flat = np.lib.stride_tricks.as_strided(array.view(bits), (span,), (array.itemsize,))
-    return torch.from_numpy(flat.copy()).view(kind).cuda().as_strided(array.shape, steps)
+    start = array.ctypes.data % 16 // array.itemsize if shifted else 0
+    flat = np.empty(start + span, bits)
+    flat[start:] = np.lib.stride_tricks.as_strided(array.view(bits), (span,), (array.itemsize,))
+    return torch.from_numpy(flat).view(kind).cuda().as_strided(array.shape, steps, start)
 
 
 def on_host(tensor: torch.Tensor, like: np.ndarray) -> np.ndarray:
-    if like.dtype.name in TYPES:
-        bits = torch.uint8 if like.itemsize == 1 else torch.uint16
-        return tensor.contiguous().view(bits).cpu().numpy().view(like.dtype)
-    return tensor.cpu().numpy()
+    bits = TORCH[f"uint{8 * like.itemsize}"]
+    return tensor.contiguous().view(bits).cpu().numpy().view(like.dtype)
 
 
 def drawn_signature(draw: random.Random, dtype: str, hdim: tuple[int, int]) -> dict[str, Any]:

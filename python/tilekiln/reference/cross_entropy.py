@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import rows
+from .drawn import Call, Random, Signature
 
 Array = NDArray[Any]
 LOST = 2.0**-118
@@ -117,3 +118,34 @@ def gradient(
 def gradient_excess(dlogits: Array, *given: Any, **options: Any) -> float:
     """As `excess`; given and options are those of `gradient`."""
     return rows.excess(dlogits, *gradient(*given, **options))
+
+
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"label_smoothing": 0.1},
+    {"logit_scale": -0.7, "label_smoothing": 0.2, "lse_square_scale": 1e-2, "total_classes": 50000},
+    {"first_class": 2, "logit_scale": 0.5},
+)
+"""Of a drawn call; total_classes: more than there are here."""
+VOCABULARY = 128256
+
+
+def draw(operator: str, random: Random, signature: Signature) -> Call:
+    """Logits of one magnitude or another; labels of which some are ignored and some are classes elsewhere."""
+    m, n = random.matrix()
+    if random.times > 1 and random.chance(0.1):
+        m, n = random.one(random.edges.few), VOCABULARY
+    logits = random.normal(m, n, dtype=signature["dtype"], scale=random.one((1.0, 4.0, 30.0)))
+    labels = random.numbers.integers(0, n, m).astype(random.one((np.int32, np.int64)))
+    labels[2::3], labels[3::4] = -100, n + 5
+    settings = dict(random.one(SETTINGS))
+    if "total_classes" in settings:
+        settings["total_classes"] += n
+    lse = cross_entropy(logits, labels, **settings).lse.astype(np.float32)
+    if operator == "cross_entropy":
+        known = {"precomputed_lse": lse} if random.chance(0.2) else {}
+        made = {name: random.blank(m, dtype="fp32") for name in ("loss", "lse")}
+        return Call({"logits": logits, "labels": labels, **known, **settings}, made)
+    given = {"dloss": random.normal(m, dtype="fp32"), "logits": logits, "labels": labels, "lse": lse}
+    over = {"dlogits": "logits"} if random.chance(0.3) else {}
+    return Call({**given, **settings}, {"dlogits": random.blank(m, n, dtype=signature["dtype"])}, over)

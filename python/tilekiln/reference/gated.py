@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import rows
+from .drawn import Call, Random, Signature
 
 Array = NDArray[Any]
 LOST = 2.0**-100
@@ -61,3 +62,18 @@ def gradient_excess(dgate: Array, dup: Array, dy: Array, gate: Array, up: Array)
     size, lost = np.abs(dy.astype(np.float64) * up.astype(np.float64)), LOST * (1 + np.abs(dy.astype(np.float64)))
     first = rows.excess(dgate, of_gate, width * size * s * (1 + np.abs(g)) + LOST * (1 + size))
     return max(first, rows.excess(dup, of_up, width * np.abs(of_up) + lost))
+
+
+def draw(operator: str, random: Random, signature: Signature) -> Call:
+    """Gates of one magnitude or another; y over gate, or the gradients over gate and up."""
+    dtype, (m, n) = signature["dtype"], random.matrix()
+    given = {
+        "gate": random.normal(m, n, dtype=dtype, scale=random.one((1.0, 20.0))),
+        "up": random.normal(m, n, dtype=dtype),
+    }
+    over = {"y": "gate"}
+    if operator == "silu_and_mul_bwd":
+        given = {"dy": random.normal(m, n, dtype=dtype), **given}
+        over = {"dgate": "gate", "dup": "up"}
+    made = {name: random.blank(m, n, dtype=dtype) for name in over}
+    return Call(given, made, over if random.chance(0.3) else {})

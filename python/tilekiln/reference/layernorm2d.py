@@ -13,6 +13,8 @@ deviations from a number at most 2.3 standard deviations off the mean, or off it
 Deviations are exact to u, their sum and that of their squares to (n / 4 + 4) u of the sum of magnitudes. So
 
     |y - reference| <= out |reference| + (n + 10) u (|z| + 1 + s) |gamma| + 2 u |beta| + tiny
+
+The mean is off by (n / 4 + 6) u of the mean of |v|, and 1 / sqrt(..) by (n + 10) u (1 + s) of itself.
 """
 
 from typing import NamedTuple
@@ -24,13 +26,15 @@ from . import rows
 
 
 class Normalised(NamedTuple):
-    """y, mean, inv_std (rows), and the error that y may have beside its rounding; residual_out as rmsnorm2d has it."""
+    """y, mean, inv_std (rows), and the error that each may have, y beside its rounding; residual_out as rmsnorm2d's."""
 
     y: NDArray[np.float64]
     residual_out: NDArray[np.generic] | None
     mean: NDArray[np.float64]
     inv_std: NDArray[np.float64]
     error: NDArray[np.float64]
+    mean_error: NDArray[np.float64]
+    inv_std_error: NDArray[np.float64]
 
 
 def layernorm2d(
@@ -52,9 +56,14 @@ def layernorm2d(
         away = (columns / 4 + 4) * rows.FP32 * np.abs(v).max(axis=1, keepdims=True) * inverse
         error = (columns + 10) * rows.FP32 * (np.abs(z) + 1 + away) * np.abs(factor)
         error = error + 2 * rows.FP32 * np.abs(offset)
-        return Normalised(z * factor + offset, total, mean[:, 0], inverse[:, 0], error)
+        mean_error = (columns / 4 + 6) * rows.FP32 * np.abs(v).mean(axis=1)
+        inv_std_error = ((columns + 10) * rows.FP32 * (1 + away) * inverse)[:, 0]
+        return Normalised(z * factor + offset, total, mean[:, 0], inverse[:, 0], error, mean_error, inv_std_error)
 
 
 def excess(y: NDArray[np.generic], right: Normalised) -> float:
     """The largest error over its bound; at most 1 is right. Infinite where one is finite and the other is not."""
     return rows.excess(y, right.y, right.error)
+
+
+draw = rows.draw_norm

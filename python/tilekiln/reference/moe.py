@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .drawn import Call, Random, Signature
 from .gemm import ACTIVATIONS, LARGEST, ROUNDING, SLOPE, Float, Result, U, gemm
 from .softmax import softmax
 
@@ -154,3 +155,44 @@ def fused_moe(
         bound = error + ROUNDING[dtype] * (np.abs(out) + error) + (2.0**-25 if dtype == "fp16" else 2.0**-126)
         out = np.where(np.abs(out) >= LARGEST[dtype], np.copysign(np.inf, out), out)
     return Result(out, bound)
+
+
+def draw(operator: str, random: Random, signature: Signature) -> Call:
+    """Routing with ties and rows of NaN; or its sorting, with experts and tokens that are elsewhere."""
+    if operator == "moe_sorting":
+        return _draw_sorting(random, signature)
+    tokens, experts = random.one((0, 1, 5, 33 * random.times)), random.one((1, 3, 8, 33, 64, 128, 257, 511, 513, 700))
+    topk = random.whole(1, min(experts, 9))
+    x = random.normal(tokens, experts, dtype=signature["dtype"], scale=3)
+    if tokens > 1 and random.chance(0.3):
+        x[0] = np.round(x[0].astype(np.float32)).astype(x.dtype)
+        x[1, random.whole(0, experts - 1)] = random.one((np.nan, np.inf, -np.inf))
+    made = {"weights": random.blank(tokens, topk, dtype="fp32"), "indices": random.blank(tokens, topk, dtype="int32")}
+    return Call({"x": x, "topk": topk, "renormalise": random.chance(0.5)}, made)
+
+
+def _draw_sorting(random: Random, signature: Signature) -> Call:
+    tokens, topk = random.one((0, 1, 7, 300, 600 * random.times)), random.whole(1, 8)
+    experts, unit = random.one((1, 5, 8, 64, 600)), random.one((1, 16, 32))
+    least = -1 if random.chance(0.3) else 0
+    given: dict[str, Any] = {
+        "topk_ids": random.numbers.integers(least, experts, (tokens, topk)).astype(np.int32),
+        "topk_weights": random.numbers.random((tokens, topk), np.float32),
+        "experts": experts,
+        "unit": unit,
+        "skip_empty": random.chance(0.5),
+    }
+    if signature["masked"]:
+        given["expert_mask"] = random.numbers.integers(0, 2, experts).astype(np.int32)
+    if random.chance(0.3):
+        given["local_tokens"] = np.array([random.one((-1, 0, tokens // 2, tokens + 5))], np.int32)
+    room = tokens * topk + experts * unit - (1 if tokens else 0)
+    made = {
+        "sorted_token_ids": random.blank(room, dtype="int32"),
+        "sorted_weights": random.blank(room, dtype="fp32"),
+        "sorted_expert_ids": random.blank(-(-room // unit), dtype="int32"),
+        "total_tokens_post_pad": random.blank(2, dtype="int32"),
+    }
+    if tokens:
+        made["out"] = random.blank(tokens, random.one((1, 8, 67)), dtype="fp16")
+    return Call(given, made)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .drawn import Call, Random, Signature
+
 Array = NDArray[Any]
 
 
@@ -44,3 +46,56 @@ def img2col(
     ]
     each = np.array(rows, x.dtype).reshape(len(rows), *filter, groups, channels // groups)
     return np.moveaxis(each, 3, 0).reshape(groups, len(rows), filter[0] * filter[1] * (channels // groups))
+
+
+def _part(random: Random, shape: Sequence[int], size: int) -> Array:
+    """Words of a larger array: packed, with room after any dimension, or every other one of a row, at any address."""
+    whole = [length + random.one((0, 0, 0, 1, 8)) for length in shape]
+    step, start = random.one((1, 1, 1, 2)), random.one((0, 0, 16 // size, 1))
+    wide = [*whole[:-1], step * whole[-1]]
+    flat = random.bits(int(np.prod(wide)) + start, size=size)
+    return flat[start:].reshape(wide)[..., ::step][tuple(slice(0, length) for length in shape)]
+
+
+def draw(operator: str, random: Random, signature: Signature) -> Call:
+    """Arrays of any bytes, up to six dimensions, whose sides are those of tiles or are not."""
+    size = int(signature["element"].removeprefix("bytes"))
+    if operator == "img2col":
+        return _draw_patches(random, size)
+    least, greatest = {"transpose": (2, 2), "batched_transpose": (3, 4)}.get(operator, (1, 6))
+    ndim = random.whole(least, greatest)
+    most = (
+        {1: 70001, 2: 700, 3: 90, 4: 40, 5: 20, 6: 9}
+        if random.times > 1
+        else {1: 3001, 2: 150, 3: 40, 4: 20, 5: 9, 6: 5}
+    )
+    shape = random.shape(ndim, most[ndim])
+    if ndim == 2 and random.chance(0.3):
+        shape = [random.one((64, 128, 136)), random.one((64, 128, 200))]
+    x, how = _part(random, shape, size), dict[str, Any]()
+    if operator == "permute":
+        how["axes"] = random.some(range(ndim), ndim)
+    if ndim == 4 and operator == "batched_transpose":
+        how["layout"] = random.one(("nchw", "nhwc"))
+    moved = {
+        "permute": permute,
+        "copy": lambda x: x,
+        "transpose": lambda x: x.T,
+        "batched_transpose": batched_transpose,
+    }
+    y = random.blank(*moved[operator](x, **how).shape, dtype=x.dtype)
+    return Call({"x": x, **how}, {"y": y})
+
+
+def _draw_patches(random: Random, size: int) -> Call:
+    groups = random.one((1, 1, 2, 3))
+    channels = groups * random.one((1, 3, 4, 8, 16, 40))
+    shape = (random.whole(1, 3), random.whole(1, 9), random.whole(1, 9), channels)
+    how: dict[str, Any] = {"groups": groups}
+    for name, least, most in (("filter", 1, 3), ("stride", 1, 3), ("dilation", 1, 2), ("padding", 0, 3)):
+        how[name] = (random.whole(least, most), random.whole(least, most))
+    sides = [shape[1 + i] + 2 * how["padding"][i] - how["dilation"][i] * (how["filter"][i] - 1) for i in (0, 1)]
+    if min(sides) < 1:
+        how["filter"] = (1, 1)
+    x = random.bits(*shape, size=size)
+    return Call({"x": x, **how}, {"y": np.zeros(img2col(x, **how).shape, x.dtype)})

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import rows
+from .drawn import Call, Random, Signature
 
 Array = NDArray[np.generic]
 
@@ -51,3 +52,28 @@ def backward(dy: Array, x: Array, gamma: Array, mean: Array | None, inverse: Arr
             sums * np.abs(d).sum(axis=0),
         ),
     )
+
+
+MOST_OF_MANY = 20011
+"""Columns of drawn problems with many rows."""
+
+
+def draw(operator: str, random: Random, signature: Signature) -> Call:
+    """Of rows off 0, whose statistics are those that the forward would save; sometimes very many short rows."""
+    n, dtype = random.matrix()[1], signature["dtype"]
+    m = random.one((0, 1, 3, 17, 40 * random.times)) if n <= MOST_OF_MANY else random.one(random.edges.few)
+    if n < 100 and random.chance(0.3):
+        m = 700  # every team of a block has several rows
+    given = {"dy": random.normal(m, n, dtype=dtype), "x": random.normal(m, n, dtype=dtype)}
+    x = given["x"]
+    x[...] = (x.astype(np.float32) + 3).astype(x.dtype)
+    wide, layer = x.astype(np.float64), operator.startswith("layernorm")
+    given["gamma"] = random.normal(n, dtype=dtype)
+    if layer:
+        given["mean"] = wide.mean(axis=1).astype(np.float32)
+        wide = wide - given["mean"][:, None]
+    given["inv_std" if layer else "inv_rms"] = (1 / np.sqrt((wide**2).mean(axis=1) + 1e-5)).astype(np.float32)
+    made = {"dx": random.blank(m, n, dtype=dtype), "dgamma": random.blank(n, dtype=dtype)}
+    if signature.get("dbeta"):
+        made["dbeta"] = random.blank(n, dtype=dtype)
+    return Call(given, made, {"dx": "dy"} if random.chance(0.3) else {})

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import rows
+from .drawn import Call, Random, Signature
 
 LARGEST = {"int8": 127.0, "float8_e4m3fn": 448.0}
 LEAST = 2.0**-100
@@ -45,3 +46,30 @@ def excess(
     bound = step * (1 + 2.0**-12) + 2 * error + 4 * rows.FP32 * np.abs(v)
     distance = np.abs(q.astype(np.float64) * made[..., None] - v)[right != 0]
     return float(np.max([of_scale, (distance / bound[right != 0]).max(initial=0.0)]))  # NaN where either is
+
+
+def draw(operator: str, random: Random, signature: Signature) -> Call:
+    """A quantised norm, or x and factors; of moe_smoothquant, with experts that are elsewhere."""
+    if operator.endswith("rdquant"):
+        call = rows.draw_norm(operator, random, signature)
+        m, n = call.given["x"].shape
+        if signature["smooth"]:
+            call.given["smooth_scale"] = random.numbers.random(n, np.float32) + np.float32(0.5)
+        if signature["unquantised"]:
+            call.made["unquantised"] = random.blank(m, n, dtype=signature["dtype"])
+        return call._replace(made=call.made | {"y_scale": random.blank(m, dtype="fp32")})
+    m, n = random.matrix()
+    given = {"x": random.normal(m, n, dtype=signature["dtype"])}
+    first: tuple[int, ...] = ()
+    if operator == "smoothquant":
+        given["smooth_scale"] = random.normal(n, dtype="fp32")
+    else:
+        experts, topk = random.one((1, 2, 5)), random.whole(1, 3)
+        given["smooth_scale"] = random.normal(experts, n, dtype="fp32")
+        given["topk_ids"] = random.numbers.integers(-1, experts + 1, (m, topk)).astype(np.int32)
+        first = (topk,)
+    made = {
+        "y": random.blank(*first, m, n, dtype=signature["y_dtype"]),
+        "y_scale": random.blank(*first, m, dtype="fp32"),
+    }
+    return Call(given, made)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .drawn import Call, Random, Signature
 from .softmax import FP32, OUT
 
 REDUCTIONS: dict[str, Any] = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}
@@ -50,3 +51,22 @@ def excess(
     size = reduce(np.abs(x), axes, operation, keepdim)
     bound = out * np.abs(right[far]) + (1 + out) * 72 * FP32 * size[far] + tiny
     return float((np.abs(got[far] - right[far]) / bound).max(initial=0.0))
+
+
+def draw(operator: str, random: Random, signature: Signature) -> Call:
+    """One to four dimensions in any order in memory, some of which are left; now and then a NaN or an infinity."""
+    ndim = random.whole(1, 4)
+    most = {1: 40000, 2: 300, 3: 40, 4: 12}[ndim] * (3 if random.times > 1 else 1)
+    x = random.normal(*random.shape(ndim, most), dtype=signature["dtype"])
+    if random.chance(0.1):
+        x[tuple(random.whole(0, length - 1) for length in x.shape)] = random.one((np.nan, np.inf, -np.inf))
+    if ndim > 1 and random.chance(0.3):
+        order = random.some(range(ndim), ndim)
+        x = np.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order))
+    how = {
+        "axes": random.some(range(ndim), random.whole(1, ndim)),
+        "operation": signature["operation"],
+        "keepdim": random.chance(0.3),
+    }
+    y = random.blank(*reduce(x, **how).shape, dtype=signature["dtype"])
+    return Call({"x": x, **how}, {"y": y})

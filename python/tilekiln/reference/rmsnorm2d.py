@@ -42,9 +42,14 @@ def rmsnorm2d(
         return Normalised(v * inverse[:, None] * gamma.astype(np.float64), total, inverse)
 
 
+def inexact(columns: int) -> float:
+    """Relative error of 1 / sqrt(..) times two factors, and the more so of 1 / sqrt(..) alone."""
+    return (columns / 8 + 6) * rows.FP32
+
+
 def loss(reference: NDArray[np.float64], dtype: str, rounding: str, gamma: NDArray[np.generic]) -> NDArray[np.float64]:
     """Largest error of y in x's dtype, beside its own rounding; reference (rows, columns), gamma (columns)."""
-    error: NDArray[np.float64] = (reference.shape[1] / 8 + 6) * rows.FP32 * np.abs(reference)
+    error: NDArray[np.float64] = inexact(reference.shape[1]) * np.abs(reference)
     if rounding == "transformers":
         roundoff, tiny = rows.OUT[dtype]
         error = error + roundoff * np.abs(reference) + tiny * np.abs(gamma.astype(np.float64))
@@ -65,3 +70,6 @@ def excess(
         raise ValueError("gamma: was None, must be that of the call: rounding='transformers' errs by a part of it")
     factors = np.zeros(y.shape[1]) if gamma is None else gamma
     return rows.excess(y, reference, loss(reference, y.dtype.name, rounding, factors))
+
+
+draw = rows.draw_norm

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dtypes import NUMPY
 from . import rows
+from .drawn import Call, Random, Signature
 
 Array = NDArray[Any]
 
@@ -51,3 +53,21 @@ def rotary(
 def excess(y: Array, *given: Any, **options: Any) -> float:
     """The largest error over its bound; at most 1 is right. given and options are those of `rotary`."""
     return rows.excess(y, *rotary(*given, **options))
+
+
+def draw(operator: str, random: Random, signature: Signature) -> Call:
+    """Heads of which all or a part is turned; positions of which some are outside of the tables."""
+    dtype = signature["dtype"]
+    batch, seqlen, heads = random.one((0, 1, 2)), random.one((1, 7, 30)), random.one((1, 3, 8))
+    width = random.one((2, 16, 64, 67, 128))
+    half = random.one((width // 2, width // 2, min(4, width // 2), min(8, width // 2)))
+    given: dict[str, Any] = {"x": random.normal(batch, seqlen, heads, width, dtype=dtype)}
+    angles = random.numbers.standard_normal((40, half))
+    tables = NUMPY[signature["tables"]]
+    given |= {name: random.laid(f(angles).astype(tables)) for name, f in (("cos", np.cos), ("sin", np.sin))}
+    if random.chance(0.5):
+        kind = random.one((np.int32, np.int64))
+        given["positions"] = random.numbers.integers(-8, 60, (batch, seqlen)).astype(kind)
+    given |= {"interleaved": random.chance(0.5), "conjugate": random.chance(0.5), "start": random.one((0, 0, 5))}
+    over = {"y": "x"} if random.chance(0.3) else {}
+    return Call(given, {"y": random.blank(batch, seqlen, heads, width, dtype=dtype)}, over)

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from .drawn import Call, Random, Signature
+
 FP32 = 2.0**-24
 OUT = {"float32": (2.0**-24, 2.0**-125), "float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-125)}
 """By dtype: the unit roundoff, and tiny: half the smallest number of fp16; fp32 and bf16 may be 0 below 2^-125."""
@@ -45,3 +47,13 @@ def excess(y: NDArray[np.generic], x: NDArray[np.generic]) -> float:
 def answer(given: Mapping[str, NDArray[np.generic]], made: Mapping[str, NDArray[np.generic]]) -> float:
     """`excess` of the arguments of a call and its results by name, as `tilekiln bench` and `tilekiln replay` ask."""
     return excess(made["y"], given["x"])
+
+
+def draw(operator: str, random: Random, signature: Signature) -> Call:
+    """Rows of equal numbers, of usual ones and of far ones; sometimes with what makes a row NaN, or an element 0."""
+    m, n = random.matrix()
+    x = random.normal(m, n, dtype=signature["dtype"], scale=random.one((0.0, 3.0, 40.0)))
+    if m and random.chance(0.2):
+        x[random.whole(0, m - 1), random.whole(0, n - 1)] = random.one((np.nan, np.inf, -np.inf))
+    over = {"y": "x"} if random.chance(0.3) else {}
+    return Call({"x": x}, {"y": random.blank(m, n, dtype=signature["dtype"])}, over)

@@ -1,0 +1,167 @@
+"""Random problems of operators: a call drawn by a seed for the signature of a kernel, at the edges of a device.
+
+Each operator's reference has `draw(operator, random, signature) -> Call`; `tilekiln.bench.answers.answer` judges what
+was made of one. Tests, the fuzzer and the tools of GPUs run these, each on its own kind of arrays (tests/cases.py).
+"""
+
+from __future__ import annotations
+
+import random as random_
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..dtypes import NUMPY
+
+Array = NDArray[Any]
+Signature = Mapping[str, Any]
+
+
+class Call(NamedTuple):
+    """Arguments of a call.
+
+    given: arrays and numbers that it reads, by name. made: its results as they lie before it, of bytes 0xFF. over: of
+    results that lie where an argument does, the name of that argument.
+    """
+
+    given: dict[str, Any]
+    made: dict[str, Array]
+    over: dict[str, str] = {}  # noqa: RUF012  # nobody changes it
+
+    def __str__(self) -> str:
+        def said(value: Any) -> str:
+            if not isinstance(value, np.ndarray):
+                return repr(value)
+            steps = [stride // value.itemsize for stride in value.strides]
+            return f"{value.dtype.name}{list(value.shape)} strides {steps}"
+
+        words = [f"{name}={said(value)}" for name, value in {**self.given, **self.made}.items()]
+        return ", ".join([*words, *(f"{name} over {other}" for name, other in self.over.items())])
+
+
+class Edges(NamedTuple):
+    """Lengths at which kernels of a device change what they do, and how large problems may be there."""
+
+    columns: Sequence[int]
+    long: Sequence[int] = ()  # columns of three problems in ten
+    rows: Sequence[int] = (0, 1, 2, 5, 33)
+    few: Sequence[int] = (0, 1, 2, 5)  # rows of more than 4,096 columns
+    times: int = 1  # of the lengths that a drawer chooses itself
+
+
+EDGES = {
+    "cpu": Edges(
+        columns=(1, 7, 8, 33, 64, 67, 257, 515, 2056, 4099), long=(8192, 8201, 20011), rows=(0, 1, 2, 3, 5, 7, 33)
+    ),
+    "executor": Edges(
+        columns=(1, 3, 8, 64, 67, 256, 257, 1000, 1032, 2056, 4099),
+        long=(20011, 33032, 33032),  # rows that registers do not hold
+        rows=(0, 1, 3, 7, 17),
+        few=(0, 1, 3, 7),
+    ),
+    "hip": Edges(columns=(1, 3, 8, 64, 67, 256, 257, 1032, 4099)),
+    "gpu": Edges(
+        columns=(1, 3, 8, 64, 67, 256, 257, 1000, 1024, 1032, 2056, 4096, 4099, 8192, 8200, 20011, 40000, 65536),
+        rows=(0, 1, 3, 7, 17, 130, 1025),
+        few=(0, 1, 2, 5, 33),
+        times=25,
+    ),
+}
+"""By device; executor: that of PTX."""
+ROOM = ((0, 0), (0, 0), (16, 8), (3, 1))
+"""Elements between rows, and before the first: packed, further apart, and further apart at an odd address."""
+
+
+class Random:
+    """Decisions of a seed in order, and arrays of them."""
+
+    def __init__(self, seed: object, edges: Edges) -> None:
+        self.draw = random_.Random(str(seed))
+        self.numbers = np.random.default_rng(self.draw.randrange(2**63))
+        self.edges, self.times = edges, edges.times
+        self.left: dict[Sequence[Any], list[Any]] = {}
+
+    def one(self, values: Sequence[Any]) -> Any:
+        return self.draw.choice(values)
+
+    def turn(self, values: Sequence[Any]) -> Any:
+        """One of them; each has its turn before any has another, so that no edge is left to luck."""
+        left = self.left.setdefault(values, [])
+        if not left:
+            left += self.some(values, len(values))
+        return left.pop()
+
+    def whole(self, least: int, most: int) -> int:
+        return self.draw.randint(least, most)
+
+    def chance(self, share: float) -> bool:
+        return self.draw.random() < share
+
+    def some(self, values: Sequence[Any], count: int) -> list[Any]:
+        """So many of them, in any order."""
+        return self.draw.sample(values, count)
+
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns."""
+        edges = self.edges
+        columns = self.turn(edges.long if edges.long and self.chance(0.3) else edges.columns)
+        return self.turn(edges.few if columns > 4096 else edges.rows), columns
+
+    def shape(self, ndim: int, most: int) -> list[int]:
+        """Lengths of 1, of 2, any and a multiple of 8."""
+        return [self.one((1, 2, self.whole(1, most), self.whole(1, most // 8 + 1) * 8)) for _ in range(ndim)]
+
+    def laid(self, array: Array) -> Array:
+        """The same values; rows packed or with room between them."""
+        room, start = self.turn(ROOM)
+        flat = np.zeros(int(np.prod(array.shape[:-1])) * (array.shape[-1] + room) + start, array.dtype)
+        flat.view(np.uint8)[...] = 0xFF
+        spread = flat[start:].reshape(*array.shape[:-1], array.shape[-1] + room)[..., : array.shape[-1]]
+        spread[...] = array
+        return spread
+
+    def normal(self, *shape: int, dtype: str, scale: float = 1.0) -> Array:
+        """Normal numbers of a deviation; of more dimensions than one, laid."""
+        made = (self.numbers.standard_normal(shape, np.float32) * np.float32(scale)).astype(NUMPY[dtype])
+        return self.laid(made) if len(shape) > 1 else made
+
+    def bits(self, *shape: int, size: int) -> Array:
+        """Any bytes, as unsigned words of `size`."""
+        return self.numbers.integers(0, 256, (*shape[:-1], shape[-1] * size), np.uint8).view(f"u{size}")
+
+    def blank(self, *shape: int, dtype: str | np.dtype[Any]) -> Array:
+        """A result before the call: NaN where its dtype has one, -1 of integers."""
+        kind = NUMPY[dtype] if isinstance(dtype, str) else dtype
+        made = np.full((*shape, kind.itemsize), 0xFF, np.uint8).view(kind)[..., 0]
+        return self.laid(made) if len(shape) > 1 else made
+
+
+MODULES = {
+    **dict.fromkeys(("rmsnorm2d_rdquant", "layernorm2d_rdquant", "smoothquant", "moe_smoothquant"), "quantised"),
+    **dict.fromkeys(("silu_and_mul", "silu_and_mul_bwd"), "gated"),
+    **dict.fromkeys(("rmsnorm2d_bwd", "layernorm2d_bwd"), "norm_backward"),
+    **dict.fromkeys(("permute", "copy", "transpose", "batched_transpose", "img2col"), "moves"),
+    **dict.fromkeys(("topk_softmax", "moe_sorting"), "moe"),
+    "cross_entropy_bwd": "cross_entropy",
+}
+"""The module of an operator's reference, where it has a drawer and another name, as `reference` of operator.yaml."""
+
+
+def drawer(operator: str) -> Callable[[str, Random, Signature], Call] | None:
+    """`draw` of the operator's reference; None where there is none."""
+    try:
+        module = import_module(f"tilekiln.reference.{MODULES.get(operator, operator)}")
+    except ModuleNotFoundError:
+        return None
+    return getattr(module, "draw", None)
+
+
+def draw(operator: str, random: Random, signature: Signature) -> Call:
+    """A call that a kernel of this signature (values by axis) serves. LookupError: nobody draws for the operator."""
+    own = drawer(operator)
+    if own is None:
+        raise LookupError(f"tilekiln.reference has no draw of {operator}")
+    return own(operator, random, signature)
