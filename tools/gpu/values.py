@@ -15,15 +15,19 @@ from typing import Any
 
 import numpy as np
 import tilekiln as tk
+from tilekiln.bench.answers import answer
+from tilekiln.reference import drawn as drawer
 
+from tests import cases
 from tests.executor.ptx import other_cases
 from tests.executor.ptx.device import DeviceArray, device_name
 from tests.python import gradients, kv_problems, problems
-from tools.hip import backward_cases, cache_cases, cases
+from tools.hip import backward_cases, cache_cases
+from tools.hip import cases as forward_cases
 
 SEED, KEPT = 20261122, 24
 OF_OTHERS, TRIES = 3, 30
-"""Problems of a family whose check draws them, and seeds tried for these: a library may lack what one draws."""
+"""Problems of a family other than attention's, and seeds tried for products: a library may lack what one draws."""
 RELATIVE, OF_RMS = 2.0**-7, 2.0**-8
 """Bound on |executor - GPU|: a step of bf16 of the value, and a part of the result's root mean square. Both sum in
 fp32, in orders and with roundings of their own; the GPU's ex2, lg2 and tanh are approximate."""
@@ -50,13 +54,15 @@ def drawn(library: tk.Library) -> list[dict[str, Any]]:
         held = [dict(one.signature) for one in library.instances() if one.family == family and "_cuda_" in one.name]
         for signature in draw.sample(held, min(len(held), 4)):
             if family == "fmha_fwd":
-                sizes: Any = cases.drawn_sizes(draw, signature["hdim_q"], signature["hdim_v"])
+                sizes: Any = forward_cases.drawn_sizes(draw, signature["hdim_q"], signature["hdim_v"])
             elif family == backward_cases.FAMILY:
                 sizes = backward_cases.drawn_sizes(draw, signature)
             else:
                 sizes = cache_cases.drawn_sizes(draw, family)
             found.append({"family": family, "signature": signature, "sizes": dataclasses.asdict(sizes), "seed": SEED})
-    for name in other_cases.checks(library):
+    for (operator, _), own in cases.signatures(library, "_cuda_").items():
+        found += [{"family": operator, "signature": draw.choice(own), "seed": SEED + k} for k in range(OF_OTHERS)]
+    for name in other_cases.products(library):
         found += [{"family": name, "seed": SEED + k} for k in range(TRIES)]
     return found
 
@@ -66,6 +72,11 @@ def made(library: tk.Library, of: dict[str, Any]) -> tuple[dict[str, np.ndarray]
     family, seed = of["family"], of["seed"]
     if ":" in family:
         return other_cases.seen(library, family, seed)
+    if "sizes" not in of:
+        call = drawer.draw(family, drawer.Random(seed, other_cases.Executed.edges), of["signature"])
+        results = cases.made(library, family, call, other_cases.Executed())
+        assert answer(family, call.given, results) <= 1, f"{family}({call})"
+        return {name: array for name, array in call.given.items() if isinstance(array, np.ndarray)}, results
     lists = {name: tuple(value) if isinstance(value, list) else value for name, value in of["sizes"].items()}
     if family == "fmha_fwd":
         problem: Any = problems.make(of["signature"], problems.Sizes(**lists), seed)
@@ -97,7 +108,7 @@ def write(libraries: list[tk.Library], out: Path) -> int:
     records, refused = list[dict[str, Any]](), 0
     for library in libraries:
         for of in drawn(library):
-            if "sizes" not in of and sum(one["family"] == of["family"] for one in records) == OF_OTHERS:
+            if ":" in of["family"] and sum(one["family"] == of["family"] for one in records) == OF_OTHERS:
                 continue
             try:
                 inputs, results = made(library, of)
@@ -117,7 +128,7 @@ def write(libraries: list[tk.Library], out: Path) -> int:
 def compare(library: tk.Library, records: list[dict[str, Any]]) -> tuple[float, int, int, list[str]]:
     """The worst error as a share of its bound, results bit for bit the same, results in all, and what is wrong."""
     worst, same, count, wrong = 0.0, 0, 0, []
-    known = {one.family for one in library.instances() if "_cuda_" in one.name} | other_cases.checks(library).keys()
+    known = {one.family for one in library.instances() if "_cuda_" in one.name} | other_cases.products(library).keys()
     for of in records:
         if of["family"] not in known:
             continue

@@ -21,7 +21,7 @@ CASES = {
     "ampere": 40,
     "ampere_wide": 20,
     "caches": 40,
-    "rows": 8,
+    "rows": 48,
     "fp8": 24,
     "ampere_products": 12,
     "products": 60,
