@@ -37,8 +37,7 @@ def explain(root: Tree, word: str, text: str, targets: Sequence[str]) -> Explain
     if named is not None and named not in chosen:
         chosen = [named]
     answers = [_answer(root, source, family, selected, chosen) for family, selected in questions]
-    listed = any(answer.startswith("yes: ") for answer in answers)
-    return Explained("\n\n".join([*answers, *unused]), listed)
+    return Explained("\n\n".join([*(answer.text for answer in answers), *unused]), any(a.listed for a in answers))
 
 
 def _without_unused(root: Tree, text: str, chosen: Sequence[Target]) -> tuple[str, list[str]]:
@@ -73,12 +72,16 @@ def _without_unused(root: Tree, text: str, chosen: Sequence[Target]) -> tuple[st
     return " ".join([first, *(word for word in rest.split() if word not in gone)]).strip(), [said]
 
 
-def _answer(root: Tree, source: Receipt, family: Family, selected: Selected, chosen: list[Target]) -> str:
-    target, query = chosen[-1], selected.clause
+def _answer(root: Tree, source: Receipt, family: Family, selected: Selected, chosen: list[Target]) -> Explained:
     every = {t.name: sieve(root, source, family, t, [selected]).leaves() for t in chosen}
     asked = f"{family.name} {select.written(family, selected)}"
     if any(every.values()):
-        return _yes(root, source, family, selected, chosen, every, asked)
+        return Explained(_yes(root, source, family, selected, chosen, every, asked), True)
+    return Explained(_no(root, source, family, selected, chosen, asked), False)
+
+
+def _no(root: Tree, source: Receipt, family: Family, selected: Selected, chosen: list[Target], asked: str) -> str:
+    target, query = chosen[-1], selected.clause
     lines = [f"no: {source.name} does not list {asked}"]
     if selected.how and any(sieve(root, source, family, t, [Selected(query)]).leaves() for t in chosen):
         lines.append(f"  it lists {family.name} {select.text_of(family, query)}; the algorithms of this family are")

@@ -148,6 +148,39 @@ TILEKILN_API int32_t tilekiln_num_threads(void);
 /* The sentence of this thread's last failed call; "" if none has failed. Valid until this thread's next call. */
 TILEKILN_API const char* tilekiln_last_error(void);
 
+/* Kinds of reasons why a call was refused. New ones come at the end. */
+typedef enum tilekiln_reason {
+  TILEKILN_REFUSED_ARGUMENT = 1, /* axis: an argument of the call that is wrong */
+  TILEKILN_REFUSED_DEVICE,       /* axis: an array; have: the devices of the library; want: the array's. Another library may serve it */
+  TILEKILN_REFUSED_SIZE,         /* axis: what no instance can hold, such as head dims; have: those there can be; want: the problem's */
+  TILEKILN_REFUSED_RULE,         /* rule, target (null: every one) and says: no kernel may exist */
+  TILEKILN_REFUSED_MACHINE,      /* instance; have: the ISA or device it is for, which this machine lacks */
+  TILEKILN_REFUSED_ISA,          /* instance; have: its ISA; want: the limit, as in TILEKILN_ISA=avx2 */
+  TILEKILN_REFUSED_AXIS,         /* instance, one of the nearest; axis, have, want, asked: one value in which it differs */
+  TILEKILN_REFUSED_NEEDS,        /* instance, one of the nearest; have: the sizes that its algorithm needs */
+  TILEKILN_REFUSED_NOT_BUILT,    /* build: the command that builds a library with the kernel */
+  TILEKILN_REFUSED_NOT_LISTED    /* no receipt lists the kernel */
+} tilekiln_reason;
+
+/* One reason, as data. Texts are null where the reason has none. */
+typedef struct tilekiln_refusal {
+  int32_t reason;      /* tilekiln_reason */
+  int64_t instance;    /* -1: it is of no single one */
+  const char* problem; /* of the call, in the language of selections; null where an argument is wrong */
+  const char* axis;
+  const char* have;
+  const char* want;
+  const char* asked; /* the arguments that ask for `want`, where they have other names than the axis */
+  const char* rule;
+  const char* target;
+  const char* says; /* the rule in words */
+  const char* build;
+  const char* text; /* the line of tilekiln_last_error that says it; null: the line of the reason before says this one, too */
+} tilekiln_refusal;
+/* The reasons of this thread's last failed call, *count of them: what a program asks in place of reading the sentence. 0 where the sentence is all there
+ * is, as of an error in a stream. Valid until this thread's next call. */
+TILEKILN_API const tilekiln_refusal* tilekiln_last_refusals(int32_t* count);
+
 #ifdef __cplusplus
 }
 #endif

@@ -53,9 +53,11 @@ tilekiln_status GivenArrays::take_device(const char* name, const tilekiln_tensor
   const Device device = {tensor.device_type, tensor.device_id};
   char was[48], must[48];
   if (backend == nullptr) {
-    return fail_argument(name, "device was %s, must be %s%s", device_text(device, was, sizeof(was)),
-                         known_devices(!has_name(device), must, sizeof(must)),
-                         count_ > 1 ? "" : ": this library holds no target of such devices (scons -h lists targets)");
+    const tilekiln_status refused =
+        fail_argument(name, "device was %s, must be %s%s", device_text(device, was, sizeof(was)),
+                      known_devices(!has_name(device), must, sizeof(must)),
+                      count_ > 1 ? "" : ": this library holds no target of such devices (scons -h lists targets)");
+    return fail_device(refused, must, was);
   }
   if (count_ > 1 && (on_device_ == 0 || device != device_)) {
     return fail_argument(name, "device was %s, must be %s, the device of %s", device_text(device, was, sizeof(was)),

@@ -27,6 +27,7 @@ tilekiln_status take_callers(const Dispatcher& dispatcher, int64_t instance, con
   TILEKILN_TRY(dispatcher.sound());
   if (!dispatcher.fits(query, wanted)) {
     Text text(error_buffer(), error_capacity);
+    error_refusals().add(TILEKILN_REFUSED_ARGUMENT).axis = "instance";
     text.add("instance: was %lld, must be one that fits the problem: ", static_cast<long long>(instance));
     explain_unfit(text, dispatcher, query, wanted);
     return TILEKILN_INVALID_ARGUMENT;
@@ -79,7 +80,7 @@ tilekiln_status choose(const Dispatcher& dispatcher, int64_t instance, const Que
   if (__builtin_expect(environment().tells_choices, 0)) tell(dispatcher, query, *choice);
   if (__builtin_expect(choice->row != nullptr, 1)) return TILEKILN_OK;
   Text text(error_buffer(), error_capacity);
-  explain_missing(text, dispatcher, query);
+  explain_missing(text, error_refusals(), dispatcher, query);
   return TILEKILN_NO_KERNEL;
 }
 

@@ -155,6 +155,13 @@ class Legal {
   int64_t values_[max_integers] = {};
 };
 
+// Of an axis what a row has and a problem wants.
+struct Difference {
+  const Axis& axis;
+  uint64_t have, want;
+  const char* asked() const { return axis.asked == nullptr ? nullptr : axis.asked[want]; }
+};
+
 // " target=cuda-sm90a": the best of the library's targets that a device has, or all for such devices. A build without it is for the CPU.
 void add_targets(Text& text, const Dispatcher& dispatcher) {
   const Machine& machine = dispatcher.machine();
@@ -169,25 +176,30 @@ void add_targets(Text& text, const Dispatcher& dispatcher) {
   }
 }
 
-void add_build_line(Text& text, const Dispatcher& dispatcher, const Query& query) {
+void add_build(Refusals& refusals, const Dispatcher& dispatcher, const Query& query) {
   const Family& family = dispatcher.family();
   Legal legal(dispatcher, query);
   while (const int64_t* values = legal.next()) {
     if (forbidding_rule(family, query.codes, values) != nullptr) continue;
     const ReceiptInfo* receipt = listing_receipt(family, dispatcher.table().receipt, query.codes, values);
     if (receipt == nullptr) continue;
-    text.add("\n  this builds it: scons receipt=%s", receipt->name);
-    add_targets(text, dispatcher);
-    text.add(" where='");
-    add_selection(text, family, query.codes, values);
-    text.add("'");
+    tilekiln_refusal& refusal = refusals.add(TILEKILN_REFUSED_NOT_BUILT);
+    refusal.build = refusals.keep_written([&](Text& text) {
+      text.add("scons receipt=%s", receipt->name);
+      add_targets(text, dispatcher);
+      text.add(" where='");
+      add_selection(text, family, query.codes, values);
+      text.add("'");
+    });
+    refusal.text = refusals.keep("this builds it: %s", refusal.build);
     return;
   }
-  text.add("\n  no receipt lists it: add it to one in receipts/ and build that");
+  refusals.add(TILEKILN_REFUSED_NOT_LISTED).text = "no receipt lists it: add it to one in receipts/ and build that";
 }
 
-// The axes in which a row cannot answer the problem. Counts them; writes them when `text` is given.
-int differences(Text* text, const Dispatcher& dispatcher, const Query& query, const Row& row) {
+// Gives each axis in which a row cannot answer the problem to `take(Difference)`, and counts them.
+template <class Take>
+int differences(const Dispatcher& dispatcher, const Query& query, const Row& row, const Take& take) {
   const Family& family = dispatcher.family();
   int count = 0, at = 0;
   for (uint32_t i = 0; i < family.axis_count; ++i) {
@@ -201,18 +213,27 @@ int differences(Text* text, const Dispatcher& dispatcher, const Query& query, co
       want = code_of(axis, query.codes);
     }
     if (axis.kind == integer && !axis.equal ? have >= want : have == want) continue;
-    if (text != nullptr) {
-      text->add("%s%s=", count == 0 ? "" : ", ", axis.name);
-      add_value(*text, axis, have);
-      text->add(" (problem: ");
-      add_value(*text, axis, want);
-      const char* const asked = axis.asked == nullptr ? nullptr : axis.asked[want];
-      if (asked != nullptr) text->add(", by %s", asked);
-      text->add(")");
-    }
+    take(Difference{axis, have, want});
     ++count;
   }
   return count;
+}
+
+int count_differences(const Dispatcher& dispatcher, const Query& query, const Row& row) {
+  return differences(dispatcher, query, row, [](const Difference&) {});
+}
+
+void add_differences(Text& text, const Dispatcher& dispatcher, const Query& query, const Row& row) {
+  const char* separator = "";
+  differences(dispatcher, query, row, [&](const Difference& one) {
+    text.add("%s%s=", separator, one.axis.name);
+    add_value(text, one.axis, one.have);
+    text.add(" (problem: ");
+    add_value(text, one.axis, one.want);
+    if (one.asked() != nullptr) text.add(", by %s", one.asked());
+    text.add(")");
+    separator = ", ";
+  });
 }
 
 struct Near {
@@ -230,7 +251,39 @@ struct Near {
 };
 constexpr int near_count = 3;
 
-void add_nearest(Text& text, const Dispatcher& dispatcher, const Query& query) {
+// A reason for each value in which an instance differs, of which the first has the line.
+void add_near(Refusals& refusals, const Dispatcher& dispatcher, const Query& query, const Near& near) {
+  const char* const needs = dispatcher.how(*near.row).needs.text;
+  const char* line = refusals.keep_written([&](Text& text) {
+    text.add("nearest: ");
+    add_name(text, dispatcher.table(), near.instance);
+    text.add(near.different == 0 ? " needs " : " differs in ");
+    if (near.different == 0) {
+      text.add("%s", needs);
+    } else {
+      add_differences(text, dispatcher, query, *near.row);
+    }
+  });
+  if (near.different == 0) {
+    tilekiln_refusal& refusal = refusals.add(TILEKILN_REFUSED_NEEDS);
+    refusal.instance = near.instance;
+    refusal.have = needs;
+    refusal.text = line;
+    return;
+  }
+  differences(dispatcher, query, *near.row, [&](const Difference& one) {
+    tilekiln_refusal& refusal = refusals.add(TILEKILN_REFUSED_AXIS);
+    refusal.instance = near.instance;
+    refusal.axis = one.axis.name;
+    refusal.have = refusals.keep_written([&](Text& text) { add_value(text, one.axis, one.have); });
+    refusal.want = refusals.keep_written([&](Text& text) { add_value(text, one.axis, one.want); });
+    refusal.asked = one.asked();
+    refusal.text = line;
+    line = nullptr;
+  });
+}
+
+void add_nearest(Refusals& refusals, const Dispatcher& dispatcher, const Query& query) {
   const Family& family = dispatcher.family();
   Near nearest[near_count];
   for (uint32_t g = 0; g < family.group_count; ++g) {
@@ -240,7 +293,7 @@ void add_nearest(Text& text, const Dispatcher& dispatcher, const Query& query) {
       const Row& row = dispatcher.row(ref);
       if (!dispatcher.machine().use(row).usable) continue;
       const int64_t waste = dispatcher.waste(query, row);
-      const Near candidate = {&row, dispatcher.instance(ref), differences(nullptr, dispatcher, query, row),
+      const Near candidate = {&row, dispatcher.instance(ref), count_differences(dispatcher, query, row),
                               waste < 0 ? -waste : waste, dispatcher.target(row)->order};
       if (candidate.before(best)) best = candidate;
     }
@@ -252,16 +305,7 @@ void add_nearest(Text& text, const Dispatcher& dispatcher, const Query& query) {
     }
   }
   for (const Near& near : nearest) {
-    if (near.row == nullptr) continue;
-    text.add("\n  nearest: ");
-    add_name(text, dispatcher.table(), near.instance);
-    text.add(" ");
-    if (near.different == 0) {
-      text.add("needs %s", dispatcher.how(*near.row).needs.text);
-      continue;
-    }
-    text.add("differs in ");
-    differences(&text, dispatcher, query, *near.row);
+    if (near.row != nullptr) add_near(refusals, dispatcher, query, near);
   }
 }
 
@@ -273,26 +317,31 @@ void add_absence(Text& text, const Dispatcher& dispatcher, const Row& row) {
 }
 
 // The instances that would answer on another machine, or with another TILEKILN_ISA. False when there is none.
-bool add_unusable(Text& text, const Dispatcher& dispatcher, const Query& query) {
+bool add_unusable(Refusals& refusals, const Dispatcher& dispatcher, const Query& query) {
   const Group* group = dispatcher.group(query.codes);
   if (group == nullptr) return false;
   bool any = false, told[256] = {};
   for (uint32_t ref = group->begin; ref < group->end; ++ref) {
     const Row& row = dispatcher.row(ref);
     const Refusal refusal = dispatcher.judge(query, ref, Choice());
-    if (told[row.target]) continue;
-    const char* word = dispatcher.machine().word(*dispatcher.target(row));
-    if (refusal == Refusal::machine_lacks) {
-      text.add("\n  the library has it for %s, which this machine has not", word);
-      add_absence(text, dispatcher, row);
+    const bool lacks = refusal == Refusal::machine_lacks;
+    if (told[row.target] || (!lacks && refusal != Refusal::isa_forbidden)) continue;
+    tilekiln_refusal& reason = refusals.add(lacks ? TILEKILN_REFUSED_MACHINE : TILEKILN_REFUSED_ISA);
+    reason.instance = dispatcher.instance(ref);
+    reason.have = dispatcher.machine().word(*dispatcher.target(row));
+    if (!lacks)
+      reason.want = refusals.keep("%s=%s", dispatcher.machine().limit_name(), dispatcher.machine().limit_word());
+    reason.text = refusals.keep_written([&](Text& text) {
+      text.add("the library has it for %s, which ", reason.have);
+      if (lacks) {
+        text.add("this machine has not");
+        add_absence(text, dispatcher, row);
+      } else {
+        text.add("%s forbids", reason.want);
+      }
       text.add(": ");
-    } else if (refusal == Refusal::isa_forbidden) {
-      text.add("\n  the library has it for %s, which %s=%s forbids: ", word, dispatcher.machine().limit_name(),
-               dispatcher.machine().limit_word());
-    } else {
-      continue;
-    }
-    add_name(text, dispatcher.table(), dispatcher.instance(ref));
+      add_name(text, dispatcher.table(), reason.instance);
+    });
     any = told[row.target] = true;
   }
   return any;
@@ -309,8 +358,17 @@ void add_exact(Text& text, const Dispatcher& dispatcher, const Row& row) {
   }
 }
 
+void add_rule(Refusals& refusals, const Rule& rule, const char* target) {
+  tilekiln_refusal& refusal = refusals.add(TILEKILN_REFUSED_RULE);
+  refusal.rule = rule.name;
+  refusal.target = target;
+  refusal.says = rule.says;
+  refusal.text = target == nullptr ? refusals.keep("rule %s forbids it: %s", rule.name, rule.says)
+                                   : refusals.keep("rule %s of target %s forbids it: %s", rule.name, target, rule.says);
+}
+
 // The rules by which the targets of this device forbid the problem. True when every one has such a rule, so that no other build helps.
-bool add_target_refusals(Text& text, const Dispatcher& dispatcher, const Query& query, const int64_t* values) {
+bool add_target_rules(Refusals& refusals, const Dispatcher& dispatcher, const Query& query, const int64_t* values) {
   const Table& table = dispatcher.table();
   const Family& family = dispatcher.family();
   const auto at = &family - table.families;
@@ -321,7 +379,7 @@ bool add_target_refusals(Text& text, const Dispatcher& dispatcher, const Query& 
     const Rule* const rule =
         target.refusals == nullptr ? nullptr : forbidding_rule(family, target.refusals[at], query.codes, values);
     every = every && rule != nullptr;
-    if (rule != nullptr) text.add("\n  rule %s of target %s forbids it: %s", rule->name, target.name, rule->says);
+    if (rule != nullptr) add_rule(refusals, *rule, target.name);
   }
   return every;
 }
@@ -417,37 +475,55 @@ void describe(Text& text, const Dispatcher& dispatcher, const Query& query) {
   add_selection(text, dispatcher.family(), query.codes, query.wants);
 }
 
-void explain_missing(Text& text, const Dispatcher& dispatcher, const Query& query) {
+namespace {
+
+// No integers hold a problem.
+void add_size(Refusals& refusals, const Dispatcher& dispatcher, const Query& query, const Legal& legal) {
   const Family& family = dispatcher.family();
-  text.add("no kernel in library %s for ", dispatcher.table().receipt);
-  describe(text, dispatcher, query);
-  Legal legal(dispatcher, query);
-  const int64_t* values = legal.next();
-  if (values == nullptr) {
-    const Integers& integers = family.integers;
-    text.add("\n  no %s", integers.name);
-    if (integers.by != 255) text.add(" of this %s", family.axes[integers.by].name);
-    text.add(" hold ");
+  const Integers& integers = family.integers;
+  tilekiln_refusal& refusal = refusals.add(TILEKILN_REFUSED_SIZE);
+  refusal.axis = integers.name;
+  refusal.have = refusals.keep_written([&](Text& text) { legal.add_all(text); });
+  refusal.want = refusals.keep_written([&](Text& text) {
     for (int i = 0; i < dispatcher.integer_count(); ++i)
       text.add("%s%lld", i == 0 ? "" : "x", static_cast<long long>(query.wants[i]));
-    text.add("; there are ");
-    legal.add_all(text);
-    return;
-  }
+  });
+  refusal.text = refusals.keep_written([&](Text& text) {
+    text.add("no %s", integers.name);
+    if (integers.by != 255) text.add(" of this %s", family.axes[integers.by].name);
+    text.add(" hold %s; there are %s", refusal.want, refusal.have);
+  });
+}
+
+void add_reasons(Refusals& refusals, const Dispatcher& dispatcher, const Query& query) {
+  const Family& family = dispatcher.family();
+  Legal legal(dispatcher, query);
+  const int64_t* values = legal.next();
+  if (values == nullptr) return add_size(refusals, dispatcher, query, legal);
   // A rule may forbid the tightest values and leave wider ones; the problem is illegal when all are forbidden.
   const Rule* rule = forbidding_rule(family, query.codes, values);
   for (; rule != nullptr && values != nullptr; values = legal.next()) {
     if (forbidding_rule(family, query.codes, values) == nullptr) rule = nullptr;
   }
-  if (rule != nullptr) {
-    text.add("\n  rule %s forbids it: %s", rule->name, rule->says);
-    return;
-  }
-  if (add_target_refusals(text, dispatcher, query, values)) return;
-  const bool here = add_unusable(text, dispatcher, query);
-  if (!here) add_nearest(text, dispatcher, query);
+  if (rule != nullptr) return add_rule(refusals, *rule, nullptr);
+  if (add_target_rules(refusals, dispatcher, query, values)) return;
+  const bool here = add_unusable(refusals, dispatcher, query);
+  if (!here) add_nearest(refusals, dispatcher, query);
   // A device that lacks the target of a row gains nothing by another build of it; a CPU may, whose build is for itself.
-  if (!here || dispatcher.machine().device().type == Device().type) add_build_line(text, dispatcher, query);
+  if (!here || dispatcher.machine().device().type == Device().type) add_build(refusals, dispatcher, query);
+}
+
+}  // namespace
+
+void explain_missing(Text& text, Refusals& refusals, const Dispatcher& dispatcher, const Query& query) {
+  refusals.clear();
+  const char* const problem = refusals.keep_written([&](Text& of) { describe(of, dispatcher, query); });
+  add_reasons(refusals, dispatcher, query);
+  refusals.set_problem(problem);
+  text.add("no kernel in library %s for %s", dispatcher.table().receipt, problem);
+  for (const tilekiln_refusal& refusal : refusals) {
+    if (refusal.text != nullptr) text.add("\n  %s", refusal.text);
+  }
 }
 
 void explain_choice(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
@@ -470,9 +546,9 @@ void explain_unfit(Text& text, const Dispatcher& dispatcher, const Query& query,
   const Row& row = *choice.row;
   add_name(text, dispatcher.table(), choice.instance);
   text.add(" ");
-  if (differences(nullptr, dispatcher, query, row) != 0) {
+  if (count_differences(dispatcher, query, row) != 0) {
     text.add("does not fit the problem, it has ");
-    differences(&text, dispatcher, query, row);
+    add_differences(text, dispatcher, query, row);
   } else if (dispatcher.refuse(query, row) == Refusal::sizes_unmet) {
     text.add("does not fit the problem, it needs %s", dispatcher.how(row).needs.text);
   } else if (!dispatcher.machine().use(row).same_device) {
@@ -498,7 +574,8 @@ void report(const Dispatcher& dispatcher, const Query& query, const Choice& choi
     add_name(text, dispatcher.table(), choice.instance);
     if (!told_before(dispatcher, query, choice)) add_refusals_by_reason(text, dispatcher, query, choice);
   } else {
-    explain_missing(text, dispatcher, query);
+    Refusals refusals;
+    explain_missing(text, refusals, dispatcher, query);
   }
   size_t length = strlen(buffer);
   buffer[length++] = '\n';

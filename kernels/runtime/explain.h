@@ -8,8 +8,9 @@ namespace tilekiln {
 void describe(Text& text, const Dispatcher& dispatcher, const Query& query);
 
 // Explains why no instance answers: instances for other machines, or the rule that forbids the problem, or the nearest
-// instances with the axes that differ; and the command that builds it, or that no receipt lists it.
-void explain_missing(Text& text, const Dispatcher& dispatcher, const Query& query);
+// instances with the axes that differ; and the command that builds it, or that no receipt lists it. `refusals` gets each reason as data; the text is
+// made from it, a line a reason.
+void explain_missing(Text& text, Refusals& refusals, const Dispatcher& dispatcher, const Query& query);
 
 // The choice, and one line for every other instance of the signature with the reason it was not taken.
 void explain_choice(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice);

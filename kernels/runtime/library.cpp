@@ -178,3 +178,9 @@ int32_t tilekiln_num_threads(void) {
 }
 
 const char* tilekiln_last_error(void) { return error_text(); }
+
+const tilekiln_refusal* tilekiln_last_refusals(int32_t* count) {
+  const Refusals& refusals = error_refusals();
+  if (count != nullptr) *count = refusals.count();
+  return refusals.begin();
+}

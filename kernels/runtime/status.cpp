@@ -12,6 +12,7 @@ namespace {
 
 // A plain array: nothing to destroy when the thread ends, so the library needs no thread-exit hook for it.
 thread_local char buffer[error_capacity];
+thread_local Refusals reasons;
 
 constexpr char how_to_dump[] = "TILEKILN_DUMP=FOLDER writes them, and tilekiln replay runs them again";
 
@@ -29,13 +30,21 @@ Text& Text::add(const char* format, ...) {
 
 const char* error_text() noexcept { return buffer; }
 
-char* error_buffer() noexcept { return buffer; }
+char* error_buffer() noexcept {
+  reasons.clear();
+  return buffer;
+}
+
+Refusals& error_refusals() noexcept { return reasons; }
 
 void set_error_text(const char* text) noexcept {
-  if (text != buffer) snprintf(buffer, error_capacity, "%s", text);
+  if (text == buffer) return;
+  reasons.clear();
+  snprintf(buffer, error_capacity, "%s", text);
 }
 
 tilekiln_status fail(tilekiln_status status, const char* format, ...) noexcept {
+  reasons.clear();
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(buffer, error_capacity, format, arguments);
@@ -44,12 +53,22 @@ tilekiln_status fail(tilekiln_status status, const char* format, ...) noexcept {
 }
 
 tilekiln_status fail_argument(const char* argument, const char* format, ...) noexcept {
+  reasons.clear();
+  reasons.add(TILEKILN_REFUSED_ARGUMENT).axis = reasons.keep("%s", argument);
   const int prefix = snprintf(buffer, error_capacity, "%s: ", argument);
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(buffer + prefix, error_capacity - static_cast<size_t>(prefix), format, arguments);
   va_end(arguments);
   return TILEKILN_INVALID_ARGUMENT;
+}
+
+tilekiln_status fail_device(tilekiln_status status, const char* have, const char* want) noexcept {
+  tilekiln_refusal& refusal = reasons.last();
+  refusal.reason = TILEKILN_REFUSED_DEVICE;
+  refusal.have = reasons.keep("%s", have);
+  refusal.want = reasons.keep("%s", want);
+  return status;
 }
 
 tilekiln_status check_range(const char* argument, long long value, long long least, long long most) noexcept {

@@ -1,5 +1,6 @@
 // Status of a call that fails: a code that is returned and a sentence that stays with the thread.
 #pragma once
+#include "kernels/runtime/refusals.h"
 #include "kernels/runtime/text.h"
 #include "tilekiln/tilekiln.h"
 
@@ -11,8 +12,10 @@ constexpr size_t error_capacity = 4096;
 // This thread's sentence, "" if no call has failed.
 const char* error_text() noexcept;
 void set_error_text(const char* text) noexcept;
-// The buffer behind error_text(), error_capacity bytes, for a Text to write into.
+// The buffer behind error_text(), error_capacity bytes, for a Text to write into. The reasons of the sentence before are forgotten.
 char* error_buffer() noexcept;
+// Reasons of this thread's sentence.
+Refusals& error_refusals() noexcept;
 
 // Sets the sentence and returns the code: `return fail(TILEKILN_NO_KERNEL, "...")`.
 [[nodiscard]] __attribute__((format(printf, 2, 3), cold)) tilekiln_status fail(tilekiln_status status,
@@ -21,6 +24,9 @@ char* error_buffer() noexcept;
 [[nodiscard]] __attribute__((format(printf, 2, 3), cold)) tilekiln_status fail_argument(const char* argument,
                                                                                         const char* format,
                                                                                         ...) noexcept;
+
+// Says of the error just made that it is the device: another library may have `want`, where this one has `have`.
+[[nodiscard]] tilekiln_status fail_device(tilekiln_status status, const char* have, const char* want) noexcept;
 
 // Whether a number lies in [least, most].
 [[nodiscard]] tilekiln_status check_range(const char* argument, long long value, long long least,

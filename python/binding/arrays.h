@@ -10,19 +10,21 @@
 #include <string.h>
 
 #include "dlpack.h"
-#include "tilekiln/tilekiln.h"
+#include "refusals.h"
 
-static PyObject *ArgumentError, *NoKernelError;
 static PyObject* facade; /* tilekiln._core.frameworks */
 
-/* Sets ArgumentError "argument: ..." and returns -1. */
+/* Sets ArgumentError "argument: ...", whose reason is the argument, and returns -1. */
 static int refuse(const char* argument, const char* format, ...) {
   va_list rest;
   va_start(rest, format);
   PyObject* why = PyUnicode_FromFormatV(format, rest);
   va_end(rest);
-  if (why) PyErr_Format(ArgumentError, "%s: %U", argument, why);
+  PyObject* text = why ? PyUnicode_FromFormat("%s: %U", argument, why) : NULL;
+  const tilekiln_refusal refusal = {.reason = TILEKILN_REFUSED_ARGUMENT, .instance = -1, .axis = argument};
+  if (text) refusal_error(ArgumentError, text, &refusal, 1);
   Py_XDECREF(why);
+  Py_XDECREF(text);
   return -1;
 }
 

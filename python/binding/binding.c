@@ -109,22 +109,15 @@ PyMODINIT_FUNC PyInit__binding(void) {
   import_array();
   PyObject* module = PyModule_Create(&definition);
   if (!module) return NULL;
-  ArgumentError = PyErr_NewExceptionWithDoc(
-      "tilekiln.ArgumentError",
-      "An argument is wrong: the text names it, what it was and what it must be. Nothing was written.",
-      PyExc_ValueError, NULL);
-  NoKernelError = PyErr_NewExceptionWithDoc(
-      "tilekiln.NoKernelError",
-      "The arguments are right and no library at hand has a kernel for them; the text says what would build it.",
-      PyExc_LookupError, NULL);
   StreamType = (PyTypeObject*)PyType_FromSpec(&stream_spec);
   LibraryType = (PyTypeObject*)PyType_FromSpec(&library_spec);
   PyObject* launcher_type = PyType_FromSpec(&launcher_spec);
   OperatorType = (PyTypeObject*)PyType_FromSpec(&operator_spec);
   facade = PyImport_ImportModule("tilekiln._core.frameworks");
-  const int good = ArgumentError && NoKernelError && StreamType && LibraryType && OperatorType && launcher_type &&
+  const int good = refusal_types() == 0 && StreamType && LibraryType && OperatorType && launcher_type &&
                    facade && PyModule_AddObjectRef(module, "ArgumentError", ArgumentError) == 0 &&
                    PyModule_AddObjectRef(module, "NoKernelError", NoKernelError) == 0 &&
+                   PyModule_AddObjectRef(module, "Refusal", (PyObject*)RefusalType) == 0 &&
                    PyModule_AddObjectRef(module, "Stream", (PyObject*)StreamType) == 0 &&
                    PyModule_AddObjectRef(module, "Library", (PyObject*)LibraryType) == 0 &&
                    PyModule_AddObjectRef(module, "BackwardLauncher", launcher_type) == 0 &&

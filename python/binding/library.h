@@ -19,7 +19,7 @@
   X(stream_destroy)                                                                                                   \
   X(stream_synchronize) X(stream_wait) X(stream_query) X(stream_launch_host) X(operators) X(staging_default)          \
       X(abi_version) X(version) X(receipt) X(manifest_deflated) X(instance_count) X(instance_name) X(instance_usable) X(isa)   \
-          X(num_threads) X(last_error) X(describe) X(tune)
+          X(num_threads) X(last_error) X(last_refusals) X(describe) X(tune)
 
 typedef struct {
   PyObject ob_base;
@@ -33,13 +33,21 @@ typedef struct {
 
 static PyTypeObject* LibraryType;
 
-/* Sets the exception of a failed call and returns null. */
+/* Sets the exception of a failed call, with its reasons, and returns null. */
 static PyObject* library_error(const Library* self, tilekiln_status status) {
   PyObject* type = status == TILEKILN_INVALID_ARGUMENT ? ArgumentError
                    : status == TILEKILN_NO_KERNEL      ? NoKernelError
                    : status == TILEKILN_OUT_OF_MEMORY  ? PyExc_MemoryError
                                                        : PyExc_RuntimeError;
-  PyErr_SetString(type, self->last_error());
+  int32_t count = 0;
+  const tilekiln_refusal* refusals = self->last_refusals(&count);
+  PyObject* text = PyUnicode_FromString(self->last_error());
+  if (text && count && (type == ArgumentError || type == NoKernelError)) {
+    refusal_error(type, text, refusals, count);
+  } else if (text) {
+    PyErr_SetObject(type, text);
+  }
+  Py_XDECREF(text);
   return NULL;
 }
 

@@ -14,8 +14,28 @@ def key_digits(text: str) -> str: ...
 def processor(path: str) -> str: ...
 def machine_key() -> str: ...
 
-class ArgumentError(ValueError): ...
-class NoKernelError(LookupError): ...
+class Refusal(tuple[Any, ...]):
+    reason: str
+    instance: int | None
+    problem: str | None
+    axis: str | None
+    have: str | None
+    want: str | None
+    asked: str | None
+    rule: str | None
+    target: str | None
+    says: str | None
+    build: str | None
+    text: str | None
+    def __new__(cls, values: Sequence[Any]) -> Self: ...
+
+class ArgumentError(ValueError):
+    refusals: tuple[Refusal, ...]
+    problem: str | None
+
+class NoKernelError(LookupError):
+    refusals: tuple[Refusal, ...]
+    problem: str | None
 
 class Stream:
     def __new__(cls, *, device: tuple[int, int] = ..., native: int = ...) -> Stream: ...

@@ -342,19 +342,18 @@ def test_what_no_library_could_ever_do_is_told_once(load, monkeypatch):
     )  # fp8 has no backward at all
 
 
-def test_a_rule_of_a_target_is_told_as_other_rules():
-    from tilekiln.api._refusals import Refusal, one_text
+def test_a_rule_of_a_target_is_told_as_other_rules(flash):
+    from tilekiln._binding import Refusal
+    from tilekiln.api._refusals import Refused, one_error
 
     problem, says = "fmha_fwd dtype=fp32 hdim_q=64", "on a CUDA GPU q, k and v are fp16 or bf16"
-    text = (
-        "no kernel in library {} for "
-        + problem
-        + "\n  rule cuda_needs_16_bits of target cuda-sm90a forbids it: "
-        + says
-    )
-    refusals = [Refusal(name, text.format(name)) for name in ("flash", "pytorch")]
+    rule = "cuda_needs_16_bits", "cuda-sm90a", says
+    error = tk.NoKernelError("")
+    error.problem = problem
+    error.refusals = (Refusal(("rule", None, problem, *[None] * 4, *rule, None, f"rule forbids it: {says}")),)
+    refused = [Refused(name, error) for name in ("flash", "pytorch")]
     rule = "rule cuda_needs_16_bits of target cuda-sm90a of every library (flash, pytorch)"
-    assert one_text(refusals) == f"{says}\n  {rule}; the problem: {problem}"
+    assert str(one_error(refused)) == f"{says}\n  {rule}; the problem: {problem}"
 
 
 def test_attention_takes_the_least_head_dim_waste(load, monkeypatch):

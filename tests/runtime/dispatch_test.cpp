@@ -212,7 +212,7 @@ void needs() {
   alone.add(key(0, 64, 64, 0, 0), 2, 64, 0, 0, small);
   const Dispatcher e = alone.make();
   Text missing(text, sizeof(text));
-  explain_missing(missing, e, exceeds);
+  explain_missing(missing, error_refusals(), e, exceeds);
   CHECK_HOLDS(brief(text), "\n  nearest: row_0 needs cache_bytes<=2147483647 or page_tokens>=64\n");
 }
 
@@ -309,12 +309,17 @@ void no_attention() {
   CHECK(d.judge(norm::query(1, 65, 1), 0, {}) == Refusal::integers_small);
   char text[1024];
   Text answer(text, sizeof(text));
-  explain_missing(answer, d, norm::query(1, 2000000, 8));
+  explain_missing(answer, error_refusals(), d, norm::query(1, 2000000, 8));
   CHECK_TEXT(brief(text),
              "no kernel in library small for norm columns=2000000 kind=rms experts=8\n"
              "  no columns x experts hold 2000000x8; there are 64x1, 64x8, 16384x1, 16384x8, 1048576x1, 1048576x8");
+  const tilekiln_refusal& size = error_refusals().last();
+  CHECK(error_refusals().count() == 1 && size.reason == TILEKILN_REFUSED_SIZE && size.instance == -1);
+  CHECK_TEXT(size.axis, "columns x experts");
+  CHECK_TEXT(size.want, "2000000x8");
+  CHECK_TEXT(size.have, "64x1, 64x8, 16384x1, 16384x8, 1048576x1, 1048576x8");
   Text none(text, sizeof(text));
-  explain_missing(none, d, norm::query(0, 60, 8));
+  explain_missing(none, error_refusals(), d, norm::query(0, 60, 8));
   CHECK_HOLDS(brief(text), "\n  nearest: row_1 differs in kind=rms (problem: layer)\n");
   Text choice(text, sizeof(text));
   explain_choice(choice, d, norm::query(1, 16384, 8, 1), d.find(norm::query(1, 16384, 8, 1)));
@@ -452,7 +457,7 @@ void many() {
 
 const char* missing(const Dispatcher& d, const Query& q) {
   Text text(error_buffer(), error_capacity);
-  explain_missing(text, d, q);
+  explain_missing(text, error_refusals(), d, q);
   CHECK(text.length() == strlen(error_text()));
   return error_text();
 }

@@ -1,75 +1,95 @@
-"""One error text of several libraries without a kernel for a problem: shared reasons once, then each one's own."""
+"""One error of several libraries without a kernel for a problem: shared reasons once, then each one's own."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_RULE = re.compile(r"rule (\w+(?: of target \S+)?) forbids it: (.*)")
-_PROBLEM = re.compile(r"no kernel in library \S+ for (.*)")
-_NEAREST, _BUILD = "nearest: ", ("this builds it: ", "no receipt lists it")
+from .._binding import Refusal
+from .._core.native import ArgumentError, NoKernelError
+
+FORBIDDEN = {"rule", "size"}
+"""Reasons why no library can have a kernel, so that no build helps."""
+_NEAREST, _BUILD = {"axis", "needs"}, {"not built", "not listed"}
 
 
-class Refusal(NamedTuple):
-    """A library and its words, as kernels/runtime/explain.cpp writes them: the problem, then reasons."""
+def wrong_argument(argument: str, why: str) -> ArgumentError:
+    """An error whose reason is an argument, as a library's is, for callers who know it by another name."""
+    error = ArgumentError(f"{argument}: {why}")
+    error.refusals = (Refusal(("argument", None, None, argument, *[None] * 8)),)
+    return error
+
+
+class Refused(NamedTuple):
+    """A library and its error."""
 
     receipt: str
-    text: str
+    error: NoKernelError
 
     @property
-    def problem(self) -> str | None:
-        """The problem in the language of selections; None when the library has no kernel of this family at all."""
-        found = _PROBLEM.match(self.text)
-        return found[1] if found else None
-
-    @property
-    def reasons(self) -> list[str]:
-        """Its lines after the problem."""
-        return [line.strip() for line in self.text.splitlines()[1:]]
+    def lines(self) -> list[list[Refusal]]:
+        """Its reasons, of which those that one line of the text says are together."""
+        lines: list[list[Refusal]] = []
+        for refusal in self.error.refusals:
+            if refusal.text is None and lines:
+                lines[-1].append(refusal)
+            else:
+                lines.append([refusal])
+        return lines
 
     @property
     def lacks_the_dtype(self) -> bool:
         """Is even what is nearest of another dtype?"""
-        near = [reason for reason in self.reasons if reason.startswith(_NEAREST)]
-        return bool(near) and all(re.search(r"differs in (.*, )?dtype=", reason) for reason in near)
+        near = [line for line in self.lines if line[0].reason in _NEAREST]
+        return bool(near) and all(any(refusal.axis == "dtype" for refusal in line) for line in near)
 
 
-_ASKED = re.compile(r"no kernel in (?:library|any library) \(.*?\) for (\w+ \S+=.*)")
+def _rule(refusal: Refusal, names: str) -> str:
+    """A reason that all libraries share."""
+    if refusal.reason != "rule":
+        return f"{refusal.text}\n  true of every library ({names}); the problem: {refusal.problem}"
+    of = f" of target {refusal.target}" if refusal.target else ""
+    return f"{refusal.says}\n  rule {refusal.rule}{of} of every library ({names}); the problem: {refusal.problem}"
 
 
-def problem_of(text: str) -> str | None:
-    """The family and the problem that `one_text` speaks of, as `jit` takes them; None where a rule forbids it."""
-    found = _ASKED.match(text)
-    return found[1] if found else None
+def one_error(refused: Sequence[Refused]) -> NoKernelError:
+    """The error of all libraries at hand; there is one at least. It has the reasons of all, a reason they share once.
 
-
-def one_text(refusals: Sequence[Refusal]) -> str:
-    """The refusals of all libraries at hand; there is one at least.
-
-    A reason that all share comes first and once: a rule, or head dims that no kernel can have. Else the problem, the
-    reasons of each library that has kernels of the dtype (of several what is nearest), the others by name, and what
-    builds it. Libraries of other
-    families are only heard when there is no other.
+    Such a reason comes first in the text: a rule, or head dims that no kernel can have. Else the problem, the reasons
+    of each library that has kernels of the dtype (of several what is nearest), the others by name, and what builds it.
+    Libraries of other families are only heard when there is no other.
     """
-    refusing = [refusal for refusal in refusals if refusal.problem is not None]
+    refusing = [one for one in refused if one.error.problem is not None]
     if not refusing:
-        return "\n".join(dict.fromkeys(refusal.text for refusal in refusals))
-    names = ", ".join(refusal.receipt for refusal in refusing)
-    problem, reasons = refusing[0].problem, refusing[0].reasons
-    if len(reasons) == 1 and all(refusal.reasons == reasons for refusal in refusing):
-        rule = _RULE.fullmatch(reasons[0])
-        says, of = (rule[2], f"rule {rule[1]} of every library") if rule else (reasons[0], "true of every library")
-        return f"{says}\n  {of} ({names}); the problem: {problem}"
-    lines = [f"no kernel in {'library' if len(refusing) == 1 else 'any library'} ({names}) for {problem}"]
-    builds: dict[str, None] = {}
-    for refusal in refusing:
-        near = [reason for reason in refusal.reasons if reason.startswith(_NEAREST)]
-        far = near[1:] if len(refusing) > 1 else []
-        own = [reason for reason in refusal.reasons if reason not in far and not reason.startswith(_BUILD)]
-        builds |= dict.fromkeys(reason for reason in refusal.reasons if reason.startswith(_BUILD))
-        if not refusal.lacks_the_dtype:
-            lines += [f"  {refusal.receipt}: {reason}" for reason in own]
-    others = [refusal.receipt for refusal in refusing if refusal.lacks_the_dtype]
+        return NoKernelError("\n".join(dict.fromkeys(str(one.error) for one in refused)))
+    error = NoKernelError(_text(refusing))
+    error.problem = refusing[0].error.problem
+    error.refusals = tuple(dict.fromkeys(refusal for one in refusing for refusal in one.error.refusals))
+    return error
+
+
+def _text(refusing: Sequence[Refused]) -> str:
+    names = ", ".join(one.receipt for one in refusing)
+    reasons = refusing[0].error.refusals
+    if len(reasons) == 1 and reasons[0].reason in FORBIDDEN and all(one.error.refusals == reasons for one in refusing):
+        return _rule(reasons[0], names)
+    where = f"{'library' if len(refusing) == 1 else 'any library'} ({names})"
+    lines = [f"no kernel in {where} for {refusing[0].error.problem}"]
+    builds: dict[str | None, None] = {}
+    for one in refusing:
+        near = 0
+        for line in one.lines:
+            first = line[0]
+            near += first.reason in _NEAREST
+            if first.reason in _BUILD:
+                builds[first.text] = None
+            elif not one.lacks_the_dtype and (first.reason not in _NEAREST or near == 1 or len(refusing) == 1):
+                lines.append(f"  {one.receipt}: {first.text}")
+    others = [one.receipt for one in refusing if one.lacks_the_dtype]
     lines += [f"  without this dtype: {', '.join(others)}"] if others else []
     return "\n".join(lines + [f"  {build}" for build in builds])
+
+
+def may_be_built(error: NoKernelError) -> bool:
+    """Is there a problem, and none that every library's rules forbid?"""
+    return error.problem is not None and not all(refusal.reason in FORBIDDEN for refusal in error.refusals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from .._core.native import Launcher, NoKernelError
-from ._refusals import Refusal, one_text
+from ._refusals import Refused, one_error
 from .operators import at_hand
 
 if TYPE_CHECKING:
@@ -64,14 +64,14 @@ class BackwardLauncher(Launcher):
             "sink": sink, "deterministic": deterministic, "workers": workers, "device": device,
             "max_seqlen_q": max_seqlen_q,
         }  # fmt: skip
-        refusals = []
+        refused = []
         for candidate in at_hand() if library is None else [library]:
             try:
                 made: BackwardLauncher = super().__new__(cls, candidate, "fmha_bwd", **problem)  # type: ignore[assignment]
                 return made
             except NoKernelError as refusal:
-                refusals.append(Refusal(candidate.receipt, str(refusal)))
-        raise NoKernelError(one_text(refusals))
+                refused.append(Refused(candidate.receipt, refusal))
+        raise one_error(refused)
 
     def __repr__(self) -> str:
         return f"<tilekiln.BackwardLauncher {self.library.instance_name(self.instances[1])}>"

@@ -11,7 +11,7 @@ from .._core.frameworks import recorded, records
 from .._core.native import ArgumentError, NoKernelError
 from .._generated.tables import OPERATORS
 from ..dtypes import WORDS
-from ._refusals import Refusal, one_text, problem_of
+from ._refusals import Refused, may_be_built, one_error
 from .library import Library, how_to_build, libraries, looked_in
 
 if TYPE_CHECKING:
@@ -296,29 +296,28 @@ def _few(operator: str, arrays: tuple[Any, ...], arguments: Any) -> Any:
 
 def _built(error: NoKernelError) -> Library:
     """A library with the kernel that a refusal speaks of, built. The refusal where it names none."""
-    problem = problem_of(str(error))
-    if problem is None:
+    if error.problem is None or not may_be_built(error):
         raise error
     from .just_in_time import jit
 
-    return jit(problem)
+    return jit(error.problem)
 
 
 def _of_another_device(error: ArgumentError) -> bool:
     """Whether a library refuses the device of the first array, which another one may serve."""
-    return ": device was " in str(error) and ", the device of " not in str(error)
+    return any(refusal.reason == "device" for refusal in error.refusals)
 
 
 def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library:
     best: tuple[int, Library] | None = None
-    refusals, elsewhere = [], None
+    refused, elsewhere = list[Refused](), None
     for library in at_hand():
         if operator not in library.operators:
             continue
         try:
             found = getattr(library, operator + "_find")(*arrays, **arguments)
         except NoKernelError as refusal:
-            refusals.append(Refusal(library.receipt, str(refusal)))
+            refused.append(Refused(library.receipt, refusal))
             continue
         except ArgumentError as refusal:
             if not _of_another_device(refusal):
@@ -332,12 +331,12 @@ def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library
             best = size, library
     if best is not None:
         return best[1]
-    if elsewhere is not None and not refusals:
+    if elsewhere is not None and not refused:
         raise elsewhere
-    if not refusals:
+    if not refused:
         names = ", ".join(library.receipt for library in at_hand())
         raise NoKernelError(
             f"no library at hand ({names}) has the operator {operator}\n"
             f"  build one: {how_to_build(OPERATORS[operator].receipt or 'RECEIPT')}"
         )
-    raise NoKernelError(one_text(refusals))
+    raise one_error(refused)

@@ -39,9 +39,9 @@ def errors_as_upstream(**names: str) -> Callable[[Function], Function]:
     names: what the function calls an argument, when the kernels' name for it, with which the text begins, is another.
     """
 
-    def text(error: Exception) -> str:
-        name, colon, rest = str(error).partition(":")
-        return names.get(name, name) + colon + rest
+    def text(error: ArgumentError) -> str:
+        name = (error.refusals[0].axis if error.refusals else None) or ""
+        return names.get(name, name) + str(error)[len(name) :]
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import Tensor
 
-from tilekiln._core.native import ArgumentError
 from tilekiln._generated.tables import OPERATORS
+from tilekiln.api._refusals import wrong_argument
 from tilekiln.api.operators import _call
 
 from . import operators
@@ -346,8 +346,8 @@ def _traced(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> tu
     known = [argument for argument, _ in operators.ARGUMENTS[name]]
     for argument in given:
         if argument not in known:
-            raise ArgumentError(
-                f"{argument}: was given, must be absent while the call is traced: tilekiln::{name} has no such argument"
+            raise wrong_argument(
+                argument, f"was given, must be absent while the call is traced: tilekiln::{name} has no such argument"
             )
     if out is None:
         made = getattr(torch.ops.tilekiln, name)(*arrays, **given)

@@ -16,6 +16,7 @@ from torch import Tensor
 from tilekiln._core import outside
 from tilekiln._core.native import ArgumentError, NoKernelError
 from tilekiln._generated.tables import OPERATORS
+from tilekiln.api._refusals import wrong_argument
 from tilekiln.api.launcher import BackwardLauncher
 
 from . import batching, calls, operators
@@ -50,18 +51,18 @@ def check_differentiable(arguments: dict[str, Any]) -> None:
     because = "when an input requires grad: call it under torch.no_grad(), or detach the inputs"
     for name, value in arguments.items():
         if name not in INPUTS and getattr(value, "requires_grad", False):
-            raise ArgumentError(f"{name}: required grad, must not: attention has no gradient of it")
+            raise wrong_argument(name, "required grad, must not: attention has no gradient of it")
     for name in ("out", "lse"):
         if arguments.get(name) is not None:
-            raise ArgumentError(f"{name}: was given, must be absent {because}; autograd needs results of its own")
+            raise wrong_argument(name, f"was given, must be absent {because}; autograd needs results of its own")
     for name in ("q_descale", "k_descale", "v_descale"):
         if arguments.get(name) is not None:
-            raise ArgumentError(f"{name}: was given, must be absent {because}; fp8 has no backward")
+            raise wrong_argument(name, f"was given, must be absent {because}; fp8 has no backward")
     if arguments.get("stream") is not None:
-        raise ArgumentError(f"stream: was given, must be absent {because}; autograd does not know this stream")
+        raise wrong_argument("stream", f"was given, must be absent {because}; autograd does not know this stream")
     if arguments.get("min_seqlen_q"):
-        raise ArgumentError(
-            f"min_seqlen_q: was {arguments['min_seqlen_q']}, must be 0 {because}; the backward skips no sequence"
+        raise wrong_argument(
+            "min_seqlen_q", f"was {arguments['min_seqlen_q']}, must be 0 {because}; the backward skips no sequence"
         )
 
 
