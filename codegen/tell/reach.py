@@ -91,7 +91,7 @@ def choose(family: Family, together: Sequence[Algorithm], sizes: Sequence[int]) 
 
 
 def tile_cost(size: int, tile: int) -> int:
-    """The rows that a tile costs, as the dispatcher counts them (kernels/runtime/dispatch.cpp)."""
+    """The rows that a tile costs: the twin of include/tilekiln/dispatcher/fit.h, as a proof needs no library."""
     return max(-(-size // tile) * tile, size + size // 4)
 
 

@@ -25,11 +25,6 @@ bool holds(const SizeRule& rule, const Query& query) {
 
 }  // namespace
 
-int64_t tile_cost(int64_t size, int64_t tile) {
-  const int64_t rows = (size + tile - 1) / tile * tile, forgiven = size + size / 4;
-  return rows > forgiven ? rows : forgiven;
-}
-
 Dispatcher::Dispatcher(const Table& table, uint32_t family, const Machine& machine)
     : table_(table), family_(table.families[family]), machine_(machine) {
   read_axes();
@@ -177,16 +172,13 @@ bool Dispatcher::alike(const Entry& a, const Entry& b) const {
 }
 
 int Dispatcher::preference(const Query& query, const Algorithm& how) {
-  return how.best.clause_count == 0 ? 1 : holds(how.best, query) ? 0 : 2;
+  return tilekiln_preference(how.best.clause_count != 0, holds(how.best, query) ? 1 : 0);
 }
 
-Dispatcher::Fitted Dispatcher::fitted(const Query& query, const Algorithm& how) const {
-  Fitted result = {1, 1};
-  for (uint32_t i = 0; i < family_.fit_count; ++i) {
-    const int64_t tile = how.fields[family_.fits[i].field];
-    result.cost *= static_cast<double>(tile_cost(query.sizes[family_.fits[i].size], tile));
-    result.tile *= static_cast<double>(tile);
-  }
+tilekiln_fit Dispatcher::fitted(const Query& query, const Algorithm& how) const {
+  tilekiln_fit result = {1, 1};
+  for (uint32_t i = 0; i < family_.fit_count; ++i)
+    tilekiln_fit_add(&result, query.sizes[family_.fits[i].size], how.fields[family_.fits[i].field]);
   return result;
 }
 
@@ -198,9 +190,9 @@ Refusal Dispatcher::compare(const Query& query, const Entry& a, const Entry& b) 
     // Of a device's targets the slower ones lack its instructions, which no tile makes good.
     if (machine_.device().type != Device().type && a.order != b.order)
       return a.order < b.order ? Refusal::slower_target : Refusal::chosen;
-    const Fitted fit = fitted(query, *a.how), other = fitted(query, *b.how);
-    if (fit.cost != other.cost) return fit.cost > other.cost ? Refusal::tile_fit : Refusal::chosen;
-    if (fit.tile != other.tile) return fit.tile < other.tile ? Refusal::tile_fit : Refusal::chosen;
+    const tilekiln_fit fit = fitted(query, *a.how), other = fitted(query, *b.how);
+    const int fits = tilekiln_fit_compare(&fit, &other);
+    if (fits != 0) return fits > 0 ? Refusal::tile_fit : Refusal::chosen;
   }
   if (a.order != b.order) return a.order < b.order ? Refusal::slower_target : Refusal::chosen;
   return a.how->rank > b.how->rank ? Refusal::rank : Refusal::chosen;

@@ -6,6 +6,7 @@
 #include "kernels/runtime/small_array.h"
 #include "kernels/runtime/status.h"
 #include "kernels/runtime/table.h"
+#include "tilekiln/dispatcher/fit.h"
 
 namespace tilekiln {
 
@@ -109,9 +110,7 @@ class Dispatcher {
   Refusal compare(const Query& query, const Entry& a, const Entry& b) const;
   // 0: made for these sizes; 1: for any; 2: for others.
   static int preference(const Query& query, const Algorithm& how);
-  // The cost of an algorithm's tile for a problem, and its size: of equal costs the larger tile is better.
-  struct Fitted { double cost, tile; };
-  Fitted fitted(const Query& query, const Algorithm& how) const;
+  tilekiln_fit fitted(const Query& query, const Algorithm& how) const;
   // Whether two entries of equal integers differ for no problem but in their target and rank.
   bool alike(const Entry& a, const Entry& b) const;
   size_t first_slot(uint64_t codes) const { return (codes * 0x9e3779b97f4a7c15u) >> slot_shift_; }
@@ -137,9 +136,5 @@ class Dispatcher {
   SmallArray<Slot, 1> slots_;
   int slot_shift_ = 0;
 };
-
-// The rows a tile costs: whole tiles, with a quarter of the problem forgiven, so that a tall tile (which reads the other
-// operand less often) is given up only when it would waste more than that.
-int64_t tile_cost(int64_t size, int64_t tile);
 
 }  // namespace tilekiln

@@ -72,6 +72,11 @@ static PyMethodDef module_methods[] = {
            "described(shape, code, bits, device_type, device_id)\n--\n\nA DLPack capsule of a dense array that is "
            "nowhere, "
            "for questions about a call."),
+    METHOD("fitted", fitted, METH_VARARGS,
+           "fitted(holds, tiles)\n--\n\nThe score of a kernel by its fit, the least first (tilekiln/dispatcher/fit.h): "
+           "preference, cost of its "
+           "tiles, minus their size.\n\nholds: do its best sizes hold, None without such; tiles: a list of (size, rows "
+           "of the tile)."),
     METHOD("key_digits", key_digits, METH_O,
            "key_digits(text)\n--\n\nThe digits in the id of a dispatcher's key (tilekiln/dispatcher/key_hash.h)."),
     METHOD("processor", processor, METH_O,
@@ -114,8 +119,8 @@ PyMODINIT_FUNC PyInit__binding(void) {
   PyObject* launcher_type = PyType_FromSpec(&launcher_spec);
   OperatorType = (PyTypeObject*)PyType_FromSpec(&operator_spec);
   facade = PyImport_ImportModule("tilekiln._core.frameworks");
-  const int good = refusal_types() == 0 && StreamType && LibraryType && OperatorType && launcher_type &&
-                   facade && PyModule_AddObjectRef(module, "ArgumentError", ArgumentError) == 0 &&
+  const int good = refusal_types() == 0 && StreamType && LibraryType && OperatorType && launcher_type && facade &&
+                   PyModule_AddObjectRef(module, "ArgumentError", ArgumentError) == 0 &&
                    PyModule_AddObjectRef(module, "NoKernelError", NoKernelError) == 0 &&
                    PyModule_AddObjectRef(module, "Refusal", (PyObject*)RefusalType) == 0 &&
                    PyModule_AddObjectRef(module, "Stream", (PyObject*)StreamType) == 0 &&

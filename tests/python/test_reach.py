@@ -2,11 +2,44 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
+
 import numpy as np
+import pytest
 import tilekiln as tk
 
 from codegen.schema.tree import tree
 from codegen.tell import reach
+
+
+def test_the_cost_of_a_tile_is_the_librarys(flash: tk.Library) -> None:
+    """A proof needs no library, so it has a twin of the rule that libraries, C++ and Python share."""
+    from tilekiln._binding import fitted  # after a library, with which the binding is found
+
+    sizes = [*range(300), 1023, 1024, 1025, 10**6 + 1]
+    for tile in (1, 3, 16, 48, 64, 100, 128, 256):
+        for size in sizes:
+            assert fitted(None, [(size, tile)]) == (1, reach.tile_cost(size, tile), -tile), f"{size} in tiles of {tile}"
+    assert fitted(True, [(100, 64), (9, 4)]) == (0, 128 * 12, -256)
+    assert fitted(False, []) == (2, 1, -1)
+    with pytest.raises(tk.ArgumentError, match=r"^tile: was 0, must be 1 or more$"):
+        fitted(None, [(1, 0)])
+
+
+def test_the_cost_of_a_tile_is_defined_once() -> None:
+    """In fit.h, beside the twin of `codegen check --reach`."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    rooms = ("kernels", "include", "python", "codegen", "build_support", "tools")
+    files = [
+        path
+        for room in rooms
+        for path in (root / room).rglob("*")
+        if path.suffix in {".h", ".hpp", ".cpp", ".c", ".py"}
+    ]
+    defined = re.compile(r"^(?:.*\w )?(?:tilekiln_)?tile_cost\([^;]*[{:]$", re.MULTILINE)
+    found = [path.relative_to(root).as_posix() for path in sorted(files) if defined.search(path.read_text())]
+    assert found == ["codegen/tell/reach.py", "include/tilekiln/dispatcher/fit.h"]
 
 
 def test_the_choice_that_is_proved_is_the_librarys(flash: tk.Library) -> None:

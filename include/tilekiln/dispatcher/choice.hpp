@@ -6,6 +6,7 @@
 // (kernels/runtime/dispatch.h), with priority, which only registries have.
 #pragma once
 #include "tilekiln/dispatcher/errors.hpp"
+#include "tilekiln/dispatcher/fit.h"
 #include "tilekiln/dispatcher/key.hpp"
 
 namespace tilekiln::dispatcher {
@@ -80,12 +81,6 @@ struct Choice {
   bool held(Field field) const { return std::find(holds.begin(), holds.end(), field) != holds.end(); }
 };
 
-// The rows that tiles of a height spend on a size; up to a quarter more than it is forgiven.
-inline int64_t tile_cost(int64_t size, int64_t tile) {
-  const int64_t rows = (size + tile - 1) / tile * tile, forgiven = size + size / 4;
-  return rows > forgiven ? rows : forgiven;
-}
-
 // Capacity that a problem leaves unused.
 inline int64_t waste(const Key& key, const Choice& choice, const Problem& problem) {
   int64_t sum = 0;
@@ -94,16 +89,13 @@ inline int64_t waste(const Key& key, const Choice& choice, const Problem& proble
 }
 
 struct Fitted {
-  int preference = 1;
-  double cost = 1, tile = 1;
+  int preference;
+  tilekiln_fit fit;
 };
 inline Fitted fitted(const Choice& choice, const Problem& problem) {
-  Fitted result;
-  if (!choice.best.always()) result.preference = choice.best.holds(problem) ? 0 : 2;
-  for (const Choice::Fit& fit : choice.fit) {
-    result.cost *= static_cast<double>(tile_cost(problem.number(fit.size), fit.tile));
-    result.tile *= static_cast<double>(fit.tile);
-  }
+  const bool rules = !choice.best.always();
+  Fitted result = {tilekiln_preference(rules, rules && choice.best.holds(problem)), {1, 1}};
+  for (const Choice::Fit& fit : choice.fit) tilekiln_fit_add(&result.fit, problem.number(fit.size), fit.tile);
   return result;
 }
 

@@ -185,8 +185,8 @@ class Index {
     if (a.choice != b.choice) {
       const Fitted first = fitted(*a.choice, problem), second = fitted(*b.choice, problem);
       if (first.preference != second.preference) return first.preference < second.preference;
-      if (first.cost != second.cost) return first.cost < second.cost;
-      if (first.tile != second.tile) return first.tile > second.tile;
+      const int fits = tilekiln_fit_compare(&first.fit, &second.fit);
+      if (fits != 0) return fits < 0;
     }
     if (a.choice->order != b.choice->order) return a.choice->order > b.choice->order;
     return a.entry->rank < b.entry->rank;

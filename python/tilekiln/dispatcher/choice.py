@@ -92,20 +92,22 @@ class Choice:
         ruled = {field for rule in (self.needs, self.best) for clause in rule.clauses for field, _, _ in clause}
         return ruled | {field for field, _, _ in self.fit}
 
-    def fitted(self, values: Mapping[str, Value]) -> tuple[int, int, int]:
+    def fitted(self, values: Mapping[str, Value]) -> tuple[int, float, float]:
         """Its part of the score: preference, the rows that its tiles spend, minus the tile's size."""
-        preference = 1 if not self.best.clauses else 0 if self.best.holds(values) else 2
-        cost = tile = 1
-        for field, _, rows in self.fit:
-            size = values.get(field)
-            cost *= tile_cost(size if isinstance(size, int) else 0, rows)
-            tile *= rows
-        return preference, cost, -tile
+        holds = self.best.holds(values) if self.best.clauses else None
+        sizes = ((values.get(field), rows) for field, _, rows in self.fit)
+        tiles = [(size if isinstance(size, int) else 0, rows) for size, rows in sizes]
+        return _fitted(holds, tiles)
 
 
 PLAIN = Choice()
 
 
-def tile_cost(size: int, tile: int) -> int:
-    """The rows that tiles of a height spend on a size; up to a quarter more than it is forgiven."""
-    return max(-(-size // tile) * tile, size + size // 4)
+def _fitted(holds: bool | None, tiles: list[tuple[int, int]]) -> tuple[int, float, float]:
+    """The binding's, which is loaded by the first plan: one rule for libraries, C++ and Python."""
+    global _fitted
+    from .._binding import fitted
+    from .._core import native  # noqa: F401  which finds the binding
+
+    _fitted = fitted
+    return fitted(holds, tiles)

@@ -1,0 +1,34 @@
+/* Fit of a tile for a problem: one rule for the libraries' choice, the C++ dispatcher and the Python binding. */
+#ifndef TILEKILN_DISPATCHER_FIT_H
+#define TILEKILN_DISPATCHER_FIT_H
+
+#include <stdint.h>
+
+/* The rows a tile costs: whole tiles, with a quarter of the problem forgiven, so that a tall tile (which reads the other operand less
+ * often) is given up only when it would waste more than that. */
+static inline int64_t tilekiln_tile_cost(int64_t size, int64_t tile) {
+  const int64_t rows = (size + tile - 1) / tile * tile, forgiven = size + size / 4;
+  return rows > forgiven ? rows : forgiven;
+}
+
+/* 0: made for these sizes; 1: for any; 2: for others. The least goes first. */
+static inline int tilekiln_preference(int made_for_some, int holds_here) {
+  return !made_for_some ? 1 : holds_here ? 0 : 2;
+}
+
+/* Cost of a kernel's tiles for a problem, and their size: products over the sizes that they cover, begun with {1, 1}. */
+typedef struct tilekiln_fit { double cost, tile; } tilekiln_fit;
+
+static inline void tilekiln_fit_add(tilekiln_fit* fit, int64_t size, int64_t tile) {
+  fit->cost *= (double)tilekiln_tile_cost(size, tile);
+  fit->tile *= (double)tile;
+}
+
+/* Below 0: a goes first, as it costs less or, at the same cost, is larger. 0: alike. */
+static inline int tilekiln_fit_compare(const tilekiln_fit* a, const tilekiln_fit* b) {
+  if (a->cost < b->cost || a->cost > b->cost) return a->cost < b->cost ? -1 : 1;
+  if (a->tile < b->tile || a->tile > b->tile) return a->tile > b->tile ? -1 : 1;
+  return 0;
+}
+
+#endif
