@@ -67,12 +67,13 @@ def _rounded(family: Family, conditions: Sequence[Condition]) -> list[Condition]
 
 def groups(root: Tree, asked: Sequence[Asked]) -> dict[str, list[int]]:
     """By receipt which of the kernels it is built with, few receipts. CodegenError where none lists one."""
-    native = root.native()
+    natives = root.natives()
     listed = {
         receipt.name: [
             at
             for at, one in enumerate(asked)
-            if one.family.name in receipt.clauses and sieve(root, receipt, one.family, native, one.selected).leaves()
+            if one.family.name in receipt.clauses
+            and any(sieve(root, receipt, one.family, native, one.selected).leaves() for native in natives)
         ]
         for receipt in root.sound_receipts
     }
@@ -81,7 +82,8 @@ def groups(root: Tree, asked: Sequence[Asked]) -> dict[str, list[int]]:
         best = max(listed, key=lambda name: len(left & set(listed[name])))
         if not left & set(listed[best]):
             text = asked[min(left)].text.removeprefix("family=")
-            raise CodegenError(explain(root, root.sound_receipts[0].name, text, [native.name]).text)
+            names = [native.name for native in natives]
+            raise CodegenError(explain(root, root.sound_receipts[0].name, text, names).text)
         found[best] = sorted(left & set(listed[best]))
         left -= set(found[best])
     return found
@@ -127,7 +129,7 @@ def build(root: Tree, kernels: Sequence[str], options: Sequence[str]) -> list[st
     if own := [one for one in declared if one is not None]:
         name, path = _as_set(own)
         with taken(path):
-            resolve(name, [root.native().name])  # what is wrong in it is what was asked
+            resolve(name, ["native"])  # what is wrong in it is what was asked
         library = _built(root, name, [f"kernel_set={path}", *options])
         made = [library if one is not None else other for one, other in zip(declared, made, strict=True)]
     return made
@@ -144,10 +146,10 @@ def taken(path: str) -> Iterator[None]:
 
 
 def _built(root: Tree, receipt: str, words: Sequence[str]) -> str:
-    native = root.native().name
-    place = variant([native], [native], MODE, named=NAME)
+    natives = [target.name for target in root.natives()]
+    place = variant(natives, natives, MODE, named=NAME)
     goals = [place.library(receipt), place.manifest(receipt)]
-    common = [f"target={native}", f"variant={NAME}", "progress=yes"]
+    common = [f"target={','.join(natives)}", f"variant={NAME}", "progress=yes"]
     subprocess.run([sys.executable, "-m", "SCons", "-Q", *words, *common, *goals], stdout=sys.stderr, check=True)
     return goals[0]
 

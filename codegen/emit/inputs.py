@@ -44,7 +44,8 @@ def prepare(
     root = root or tree()
     out, where = os.fspath(out_dir), " ".join(where.split())
     if "native" in targets:
-        targets = [root.native().name if word == "native" else word for word in targets]
+        natives = [target.name for target in root.natives()]
+        targets = [name for word in targets for name in (natives if word == "native" else [word])]
     state = [fingerprint(root.places), *root.set_texts, *sorted(set(targets)), where, dict(build_info), headers]
     inputs = files.digest(msgspec.json.encode(state))
     ledgers = files.read_ledgers(out)

@@ -167,6 +167,7 @@ class TargetTable:
         self.name, self.word, self.isa, self.arch = target.name, target.word, target.isa, target.arch
         self.index, self.order, self.engines, self.backend = target.index, target.order, engines, target.backend
         self.asked_by_backend = target.backend_.machine is not machines.MACHINES["cpuid"]
+        self.refusal = "amx::refusal" if _has_tiles(target.cpuid) else ""
         self.levels = any(feature in cpu.LEVELS for feature in target.cpuid)
         self.cpuid = _supports(target.arch, target.cpuid)
         self.features = _supports(target.arch, cpu.features(target.cpuid))
@@ -174,4 +175,11 @@ class TargetTable:
 
 def _supports(arch: str, features: Sequence[str]) -> str:
     asked = "aarch64::has_{}()" if arch == "aarch64" else '__builtin_cpu_supports("{}")'
-    return " && ".join(asked.format(feature) for feature in features) or "true"
+    questions = [asked.format(feature) for feature in features if feature not in cpu.TILES]
+    if not _has_tiles(features):
+        return " && ".join(questions) or "true"
+    return " && ".join([*questions, "amx::present()"])
+
+
+def _has_tiles(features: Sequence[str]) -> bool:
+    return not set(cpu.TILES).isdisjoint(features)

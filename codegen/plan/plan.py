@@ -91,7 +91,7 @@ def pick_targets(root: Tree, words: Sequence[str]) -> list[Target]:
         if word == "all":
             picked |= root.of_host.keys()
         elif word == "native":
-            picked.add(root.native().name)
+            picked |= {target.name for target in root.natives()}
         elif word in root.backends:
             picked |= root.of_backend(word).keys()
         else:

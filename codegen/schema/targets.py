@@ -26,7 +26,7 @@ class Target:
         self.name, self.about, self.index, self.order = file.target, file.about, file.index, file.order
         self.isa, self.flags, self.cpuid = file.isa or "", list(file.flags), list(file.cpuid)
         self.arch: str = file.arch
-        self.extends, self.engines = file.extends, file.engines
+        self.extends, self.engines, self.beside = file.extends, file.engines, file.beside
         self.own_algorithms = file.algorithms
         self.planned, self.tiles, self.limits = file.planned, list(file.tiles), file.limits
         if document.shown.rpartition("/")[2] != f"{self.name}.yaml":
@@ -36,6 +36,7 @@ class Target:
             what = f"no backend '{file.backend}': nothing here compiles or runs its targets"
             raise document.error(("backend",), f"{what}; backends: {', '.join(known)}")
         self.backend_ = backends[file.backend]
+        self.for_tests = file.for_tests or self.backend_.for_tests
         if not self.name.startswith(f"{self.backend}-"):
             raise document.error(("target",), f"the name must begin with that of its backend: {self.backend}-")
         if self.backend_.planned and not self.planned:
@@ -117,7 +118,7 @@ class Targets(Mapping[str, Target]):
         listed = [self._loaded.get(name) or Target(self._documents[name], self._backends) for name in names]
         own = {one.name for one in listed}
         if not own <= self._loaded.keys():
-            bases = {base for one in listed for base in (one.extends, one.engines) if base is not None}
+            bases = {base for one in listed for base in (one.extends, one.engines, one.beside) if base is not None}
             if len(own) < len(self) and not bases <= own:
                 self._together(self._documents)
             else:
@@ -271,6 +272,8 @@ def check_together(listed: Sequence[Target]) -> None:
     for target in listed:
         if target.engines is not None and target.engines not in by_name:
             raise target.document.error(("engines",), no_such("target", target.engines, by_name))
+        if target.beside is not None and target.beside not in by_name:
+            raise target.document.error(("beside",), no_such("target", target.beside, by_name))
         base, chain = target, [target.name]
         while base.extends is not None:
             if base.extends not in by_name:

@@ -140,6 +140,11 @@ class Tree:
             raise CodegenError("no target runs on this machine")
         return usable[-1]
 
+    def natives(self) -> list[Target]:
+        """Targets of `native`: the best of this machine, after the one beside it that answers what it does not."""
+        best = self.native()
+        return [*([self.target(best.beside)] if best.beside else []), best]
+
     @cache  # noqa: B019 (a tree lives as long as the process)
     def algorithms(self, target: Target, family: Family) -> list[Algorithm]:
         if target.tiles:
@@ -330,7 +335,7 @@ def tree(root: str = "") -> Tree:
 
 def _built(targets: Iterable[Target]) -> dict[str, Target]:
     """Those that libraries hold: neither planned nor for tests alone."""
-    return {one.name: one for one in targets if not one.backend_.for_tests and not one.planned}
+    return {one.name: one for one in targets if not one.for_tests and not one.planned}
 
 
 def take_operators(given: Iterable[str], directory: str = "") -> None:

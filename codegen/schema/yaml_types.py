@@ -198,6 +198,8 @@ class TargetFile(Struct, frozen=True, forbid_unknown_fields=True):
     isa: Word | None = None
     cpuid: list[Text] = []
     extends: TargetName | None = None
+    beside: TargetName | None = None  # another that answers what this one does not: native is both
+    for_tests: bool = False  # neither native nor all means it: it is built when it is named
     engines: TargetName | None = None  # of another target, whose algorithms it has too
     algorithms: dict[str, list[Algorithm]] | None = None
     refuses: dict[str, list[RefusalFile]] = {}

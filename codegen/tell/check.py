@@ -127,6 +127,8 @@ def _check_rules(root: Tree, family: Family) -> None:
             raise family.document.error(("rules", index, "when"), message)
     for target in root.every_target.values():
         hows = [algorithm.when for algorithm in root.algorithms(target, family)]
+        if target.beside and not hows:  # it may say why the other one answers a whole family
+            hows = [[family.everything]]
         refusals = root.refusals(target, family)
         endings = Sieve(family, {"table": family.table_clauses}, hows, refusals).endings() if refusals else set()
         for index, refusal in enumerate(target.file.refuses.get(family.name, [])):

@@ -117,7 +117,7 @@ def scons(root: Tree, source: Receipt, family: Family, selected: Selected, chose
     """The command line that builds what a clause of a selection allows."""
     given = ",".join(one.given for one in root.places.outside)
     words = ["scons", *([f"operators={given}"] if given else []), f"receipt={source.name}"]
-    if [target.name for target in chosen] != [root.native().name]:
+    if chosen != root.natives():
         words.append(f"target={','.join(target.name for target in chosen)}")
     if selected != Selected(family.everything):
         words.append("where=" + shlex.quote(select.written(family, selected)))

@@ -143,6 +143,10 @@ typedef struct tilekiln_tuned {
 TILEKILN_API tilekiln_status tilekiln_tune(const tilekiln_tuned* choices, size_t count);
 /* The best ISA in use, such as "avx512bf16"; "" when this library holds none that this machine has and TILEKILN_ISA allows, and tilekiln_last_error says why. */
 TILEKILN_API const char* tilekiln_isa(void);
+/* Asks the system for the ISAs of this library that it may refuse to a process, as the first call does that one of them would answer ("amx"
+ * alone: Linux saves tiles for processes that have asked). "" when it refuses none; else "amx: " and why, and the next best ISA answers. Valid
+ * until this thread's next call. */
+TILEKILN_API const char* tilekiln_isa_refusal(void);
 /* The number of threads a call with num_threads = 0 uses. */
 TILEKILN_API int32_t tilekiln_num_threads(void);
 /* The sentence of this thread's last failed call; "" if none has failed. Valid until this thread's next call. */
@@ -154,7 +158,7 @@ typedef enum tilekiln_reason {
   TILEKILN_REFUSED_DEVICE,       /* axis: an array; have: the devices of the library; want: the array's. Another library may serve it */
   TILEKILN_REFUSED_SIZE,         /* axis: what no instance can hold, such as head dims; have: those there can be; want: the problem's */
   TILEKILN_REFUSED_RULE,         /* rule, target (null: every one) and says: no kernel may exist */
-  TILEKILN_REFUSED_MACHINE,      /* instance; have: the ISA or device it is for, which this machine lacks */
+  TILEKILN_REFUSED_MACHINE,      /* instance; have: the ISA or device it is for, which this machine lacks, or the system refuses (says: why) */
   TILEKILN_REFUSED_ISA,          /* instance; have: its ISA; want: the limit, as in TILEKILN_ISA=avx2 */
   TILEKILN_REFUSED_AXIS,         /* instance, one of the nearest; axis, have, want, asked: one value in which it differs */
   TILEKILN_REFUSED_NEEDS,        /* instance, one of the nearest; have: the sizes that its algorithm needs */

@@ -146,6 +146,9 @@ struct Engine {
   // Of a unit of a product that is computed as that of the transposes, whatever its tile: the wider, the better.
   bool (*turned)(const Problem&);  // null: none is
   int turned_columns;
+  // Rows that are computed together, however few there are; units are large where a packed block of a is to serve many columns. 0: any
+  // number is as good as another.
+  int block_rows;
 };
 
 }  // namespace tilekiln::matrix

@@ -118,6 +118,10 @@ struct Cut {
   // For so many threads, which have so many further products to do. most: columns of a unit, 0: the engine's.
   Cut(const Problem& p, const Engine& engine, int threads, i64 products, i64 most = 0)
       : columns(most == 0 ? engine.most_columns : std::min<i64>(most, engine.most_columns)) {
+    if (engine.block_rows > 0) {
+      cut_in_blocks(p, engine.block_rows, threads, products);
+      return;
+    }
     if (engine.turned && engine.turned(p)) {
       const i64 share = threads > 1 ? divide_up(p.n, 4 * i64(threads)) : p.n;
       columns = std::clamp<i64>(divide_up(share, kPanelLanes) * kPanelLanes, columns, engine.turned_columns);
@@ -138,6 +142,28 @@ struct Cut {
   }
 
   i64 rows, columns, down, across;
+
+ private:
+  // Units as large as a packed block of a, halved until there are three a thread.
+  void cut_in_blocks(const Problem& p, i64 block, int threads, i64 products) {
+    const auto to_blocks = [&](i64 size) { return divide_up(size, block) * block; };
+    const auto to_panels = [](i64 size) { return divide_up(size, kPanelLanes) * kPanelLanes; };
+    constexpr i64 wide = 256, high = 128;  // worth keeping
+    const i64 wanted = threads > 1 ? divide_up(3 * i64(threads), std::max<i64>(1, products)) : 1;
+    rows = std::clamp<i64>(to_blocks(p.m), block, p.tile_m > block ? p.tile_m : 2 * wide);
+    columns = std::clamp<i64>(to_panels(p.n), kPanelLanes, columns);
+    for (;;) {
+      // Of like size.
+      down = divide_up(p.m, rows), across = divide_up(p.n, columns);
+      if (down > 0) rows = std::min(rows, to_blocks(divide_up(p.m, down)));
+      if (across > 0) columns = std::min(columns, to_panels(divide_up(p.n, across)));
+      if (units() >= wanted || (rows <= block && columns <= kPanelLanes)) return;
+      if (columns > wide || (rows <= high && columns > kPanelLanes))
+        columns = to_panels(columns / 2);
+      else
+        rows = to_blocks(rows / 2);
+    }
+  }
 };
 
 inline double work_of(const Problem& p) { return static_cast<double>(p.m) * p.n * (p.k + 1.0); }

@@ -69,7 +69,22 @@ tilekiln_status describe_stages(Text& text, const Stage* stages, int count) {
 Describing::Describing() { describing = true; }
 Describing::~Describing() { describing = false; }
 
-tilekiln_status choose(const Dispatcher& dispatcher, int64_t instance, const Query& query, Choice* choice) {
+const Dispatcher& permitted(const Dispatcher& dispatcher, int64_t instance, const Query& query) {
+  if (!dispatcher.asks() || all_permitted()) return dispatcher;
+  const Row* row = nullptr;
+  if (instance < 0) {
+    row = dispatcher.find(query).row;
+  } else {
+    row = dispatcher.at(instance % preference).row;
+    if (row == nullptr || !dispatcher.fits(query, dispatcher.at(instance % preference)))
+      return instance < preference ? dispatcher : permitted(dispatcher, -1, query);
+  }
+  const Target* const target = row == nullptr ? nullptr : dispatcher.target(*row);
+  return target == nullptr || target->refusal == nullptr ? dispatcher : permitted(dispatcher, *target);
+}
+
+tilekiln_status choose(const Dispatcher& found, int64_t instance, const Query& query, Choice* choice) {
+  const Dispatcher& dispatcher = __builtin_expect(found.asks(), 0) ? permitted(found, instance, query) : found;
   if (__builtin_expect(instance >= 0, 0)) {
     if (instance < preference) return take_callers(dispatcher, instance, query, choice);
     if (fits(dispatcher, instance - preference, query))
@@ -99,7 +114,10 @@ tilekiln_status explain_stages(Text& text, const Stage* stages, int count) {
     const Dispatcher* dispatcher = nullptr;
     Choice choice;
     tilekiln_status status = find_dispatcher(stages[i].family, stages[i].query->device, &dispatcher);
-    if (status == TILEKILN_OK) status = choose(*dispatcher, stages[i].instance, *stages[i].query, &choice);
+    if (status == TILEKILN_OK) {
+      dispatcher = &permitted(*dispatcher, stages[i].instance, *stages[i].query);
+      status = choose(*dispatcher, stages[i].instance, *stages[i].query, &choice);
+    }
     if (status != TILEKILN_OK && status != TILEKILN_NO_KERNEL) return status;
     if (text.length() != 0) text.add("\n");
     if (status == TILEKILN_OK) {

@@ -11,6 +11,9 @@ namespace tilekiln {
 
 constexpr int64_t preference = int64_t{1} << 62;  // more than a plan has
 
+// The dispatcher that `choose` asks in place of one: where that would choose what the system refuses to this process, one without.
+const Dispatcher& permitted(const Dispatcher& dispatcher, int64_t instance, const Query& query);
+
 // A stage of a call: what it asks of which family, and the caller's instance of it or -1.
 struct Stage {
   const char* family;

@@ -78,7 +78,9 @@ void Dispatcher::make_index() {
     const Group& group = family_.groups[g];
     members.clear();
     for (uint32_t ref = group.begin; ref < group.end; ++ref) {
-      if (refuse_here(row(ref)) == Refusal::chosen) members.push_back(entry(row(ref), ref));
+      if (refuse_here(row(ref)) != Refusal::chosen) continue;
+      members.push_back(entry(row(ref), ref));
+      asks_ = asks_ || target(row(ref))->refusal != nullptr;
     }
     if (members.empty()) continue;
     // Of those that are alike but for target and rank, the one that always wins.
@@ -138,6 +140,7 @@ Refusal Dispatcher::refuse_here(const Row& row) const {
   if (!use.same_device) return Refusal::other_device;
   if (engines == nullptr || engines[how(row).pipeline] == nullptr) return Refusal::not_built;
   if (!use.supported) return Refusal::machine_lacks;
+  if (use.refused != nullptr) return Refusal::system_refuses;
   if (!use.usable) return Refusal::isa_forbidden;
   return Refusal::chosen;
 }

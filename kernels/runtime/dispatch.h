@@ -20,6 +20,7 @@ enum class Refusal : uint8_t {
   not_built,       // the library holds the row, not the engine
   machine_lacks,   // this machine has not its ISA
   isa_forbidden,   // TILEKILN_ISA or TILEKILN_TARGET is below it
+  system_refuses,  // the system does not let this process use it
   integers_waste,  // another holds the problem with less to spare
   best_elsewhere,  // another is made for these sizes, or this one for others
   tile_fit,        // another tile wastes less
@@ -71,6 +72,8 @@ class Dispatcher {
   int64_t integer(const Row& row, int at) const {
     return static_cast<int64_t>(row.integers >> fields_[at].shift) & fields_[at].most;
   }
+  // Whether it may find what the system can refuse to a process, and nobody has asked it yet.
+  bool asks() const { return asks_; }
   int integer_count() const { return integer_count_; }
   // Sum of the excesses of a row's values over a problem's, on the axes that hold problems up to their value; negative
   // where the row is too small.
@@ -122,7 +125,7 @@ class Dispatcher {
   const Table& table_;
   const Family& family_;
   const Machine machine_;
-  bool fine_ = true;
+  bool fine_ = true, asks_ = false;
   int64_t unanswered_ = -1;  // an instance whose engine has no function for it
   int integer_count_ = 0;
   Field fields_[max_integers] = {};

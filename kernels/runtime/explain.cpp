@@ -324,18 +324,23 @@ bool add_unusable(Refusals& refusals, const Dispatcher& dispatcher, const Query&
   for (uint32_t ref = group->begin; ref < group->end; ++ref) {
     const Row& row = dispatcher.row(ref);
     const Refusal refusal = dispatcher.judge(query, ref, Choice());
-    const bool lacks = refusal == Refusal::machine_lacks;
-    if (told[row.target] || (!lacks && refusal != Refusal::isa_forbidden)) continue;
-    tilekiln_refusal& reason = refusals.add(lacks ? TILEKILN_REFUSED_MACHINE : TILEKILN_REFUSED_ISA);
+    const bool lacks = refusal == Refusal::machine_lacks, refused = refusal == Refusal::system_refuses;
+    if (told[row.target] || (!lacks && !refused && refusal != Refusal::isa_forbidden)) continue;
+    tilekiln_refusal& reason = refusals.add(lacks || refused ? TILEKILN_REFUSED_MACHINE : TILEKILN_REFUSED_ISA);
     reason.instance = dispatcher.instance(ref);
     reason.have = dispatcher.machine().word(*dispatcher.target(row));
-    if (!lacks)
+    if (refused) {
+      reason.says = dispatcher.machine().use(row).refused;
+    } else if (!lacks) {
       reason.want = refusals.keep("%s=%s", dispatcher.machine().limit_name(), dispatcher.machine().limit_word());
+    }
     reason.text = refusals.keep_written([&](Text& text) {
       text.add("the library has it for %s, which ", reason.have);
       if (lacks) {
         text.add("this machine has not");
         add_absence(text, dispatcher, row);
+      } else if (refused) {
+        text.add("is refused to this process (%s)", reason.says);
       } else {
         text.add("%s forbids", reason.want);
       }
@@ -384,6 +389,19 @@ bool add_target_rules(Refusals& refusals, const Dispatcher& dispatcher, const Qu
   return every;
 }
 
+// The rules by which faster targets that this machine may run have left a problem to the one that was chosen.
+void add_rules_of_faster(Text& text, const Dispatcher& dispatcher, const Query& query, const Row& chosen) {
+  const Table& table = dispatcher.table();
+  const auto at = &dispatcher.family() - table.families;
+  for (uint32_t i = 0; i < table.target_count; ++i) {
+    const Target& target = table.targets[i];
+    const bool faster = target.order > dispatcher.target(chosen)->order && dispatcher.machine().use(target).usable;
+    if (!faster || target.refusals == nullptr) continue;
+    const Rule* const rule = forbidding_rule(dispatcher.family(), target.refusals[at], query.codes, query.wants);
+    if (rule != nullptr) text.add("\n  refused by target %s: %s", target.name, rule->says);
+  }
+}
+
 // The sizes that an algorithm's tile covers, by which tiles are compared.
 void add_fitted(Text& text, const Family& family) {
   for (uint32_t i = 0; i < family.fit_count; ++i)
@@ -411,6 +429,10 @@ void add_refusal(Text& text, const Dispatcher& dispatcher, const Row& row, Refus
       text.add("%s=%s forbids %s", dispatcher.machine().limit_name(), dispatcher.machine().limit_word(),
                dispatcher.machine().word(*dispatcher.target(row)));
       break;
+    case Refusal::system_refuses:
+      text.add("%s is refused to this process: %s", dispatcher.machine().word(*dispatcher.target(row)),
+               dispatcher.machine().use(row).refused);
+      break;
     case Refusal::integers_waste: text.add("another wastes less of the %s", dispatcher.family().integers.name); break;
     case Refusal::best_elsewhere:
       if (dispatcher.how(row).best.clause_count != 0) {
@@ -437,7 +459,8 @@ void add_refusals_by_reason(Text& text, const Dispatcher& dispatcher, const Quer
   std::vector<bool> told(group->end - group->begin);
   const auto refusal_of = [&](uint32_t ref) { return dispatcher.judge(query, ref, choice); };
   const auto alike = [&](uint32_t a, uint32_t b, Refusal refusal) {
-    const bool by_target = refusal == Refusal::machine_lacks || refusal == Refusal::isa_forbidden;
+    const bool by_target =
+        refusal == Refusal::machine_lacks || refusal == Refusal::isa_forbidden || refusal == Refusal::system_refuses;
     return refusal_of(b) == refusal && (!by_target || dispatcher.row(a).target == dispatcher.row(b).target);
   };
   for (uint32_t first = group->begin; first < group->end; ++first) {
@@ -530,6 +553,7 @@ void explain_choice(Text& text, const Dispatcher& dispatcher, const Query& query
   describe(text, dispatcher, query);
   text.add("\n  chosen: ");
   add_name(text, dispatcher.table(), choice.instance);
+  add_rules_of_faster(text, dispatcher, query, *choice.row);
   const Group* group = dispatcher.group(query.codes);
   if (group == nullptr) return;
   for (uint32_t ref = group->begin; ref < group->end; ++ref) {
@@ -556,6 +580,9 @@ void explain_unfit(Text& text, const Dispatcher& dispatcher, const Query& query,
   } else if (!dispatcher.machine().use(row).supported) {
     text.add("needs %s, which this machine has not", dispatcher.machine().word(*dispatcher.target(row)));
     add_absence(text, dispatcher, row);
+  } else if (const char* const refused = dispatcher.machine().use(row).refused) {
+    text.add("needs %s, which is refused to this process: %s", dispatcher.machine().word(*dispatcher.target(row)),
+             refused);
   } else if (!dispatcher.machine().use(row).usable) {
     text.add("needs %s, which %s=%s forbids", dispatcher.machine().word(*dispatcher.target(row)),
              dispatcher.machine().limit_name(), dispatcher.machine().limit_word());

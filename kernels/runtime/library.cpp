@@ -21,33 +21,66 @@ struct OfDevice {
   std::vector<Dispatcher> families;
   OfDevice* next;  // a list that only grows, of those that are not the host
 
-  OfDevice(Device device, OfDevice* behind)
-      : machine(table, {environment().isa, environment().target}, device), next(behind) {
+  OfDevice(const Machine& of, OfDevice* behind) : machine(of), next(behind) {
     families.reserve(table.family_count);
     for (uint32_t i = 0; i < table.family_count; ++i) families.emplace_back(table, i, machine);
   }
 };
 Atomic<OfDevice*> devices;
 
+Machine made_machine(Device device) { return {table, {environment().isa, environment().target}, device}; }
+
 const OfDevice& of_device(Device device) {
   if (__builtin_expect(device.type == Device().type, 1)) {
-    static const OfDevice host(Device(), nullptr);
+    static const OfDevice host(made_machine(Device()), nullptr);
     return host;
   }
   OfDevice* head = devices.load();
   for (const OfDevice* one = head; one != nullptr; one = one->next) {
     if (one->machine.device() == device) return *one;
   }
-  auto* const made = new OfDevice(device, head);
+  auto* const made = new OfDevice(made_machine(device), head);
   // Another thread may have been as fast: two of a device are alike, and the first found serves.
   while (!devices.replace(made->next, made)) {
   }
   return *made;
 }
 
+// The host, after the system was asked for what it may refuse.
+Atomic<const OfDevice*> asked_host;
+Atomic<bool> granted_all;
+bool refuses_any(const Machine& machine) {
+  for (uint32_t i = 0; i < table.target_count; ++i) {
+    if (machine.use(table.targets[i]).refused != nullptr) return true;
+  }
+  return false;
+}
+
+const OfDevice& ask_for_host() {
+  static const OfDevice host(of_device(Device()).machine.asked(), nullptr);
+  asked_host.store(&host);
+  granted_all.store(!refuses_any(host.machine));
+  return host;
+}
+
+// The host as it is known.
+const Machine& host_machine() {
+  const OfDevice* const asked = asked_host.load();
+  return asked != nullptr ? asked->machine : of_device(Device()).machine;
+}
+
 }  // namespace
 
 const Dispatcher& dispatcher(uint32_t family, Device device) { return of_device(device).families[family]; }
+
+const Dispatcher& permitted(const Dispatcher& dispatcher, const Target& target) {
+  const OfDevice* const asked = asked_host.load();
+  const OfDevice& host = asked != nullptr ? *asked : ask_for_host();
+  if (host.machine.use(target).refused == nullptr) return dispatcher;
+  return host.families[static_cast<size_t>(&dispatcher.family() - table.families)];
+}
+
+bool all_permitted() { return granted_all.load(); }
 
 namespace {
 
@@ -147,7 +180,8 @@ int32_t tilekiln_instance_usable(int64_t instance) {
   try {
     const Row& row = row_of(table, instance);
     const Device device = {device_type_of(row), 0};
-    return of_device(device).machine.use(row).usable ? 1 : 0;
+    const Machine& machine = device.type == Device().type ? host_machine() : of_device(device).machine;
+    return machine.use(row).usable ? 1 : 0;
   } catch (...) {
     return static_cast<void>(fail_exception()), 0;
   }
@@ -158,7 +192,7 @@ const char* tilekiln_isa(void) {
     for (uint32_t i = 0; i < table.family_count; ++i) {
       if (dispatcher(i).sound() != TILEKILN_OK) return "";
     }
-    const Machine& machine = of_device(Device()).machine;
+    const Machine& machine = host_machine();
     if (machine.status() != TILEKILN_OK) return "";
     if (machine.best() != nullptr) return machine.best()->isa;
     Text text(error_buffer(), error_capacity);
@@ -166,6 +200,22 @@ const char* tilekiln_isa(void) {
     for (uint32_t i = 0; i < table.target_count; ++i)
       text.add("%s%s", i == 0 ? "" : ", ", machine.word(table.targets[i]));
     text.add("): build it here with scons receipt=%s", table.receipt);
+    return "";
+  } catch (...) {
+    return static_cast<void>(fail_exception()), "";
+  }
+}
+
+const char* tilekiln_isa_refusal(void) {
+  try {
+    const Machine& machine = ask_for_host().machine;
+    for (uint32_t i = 0; i < table.target_count; ++i) {
+      const char* const why = machine.use(table.targets[i]).refused;
+      if (why == nullptr) continue;
+      Text text(error_buffer(), error_capacity);
+      text.add("%s: %s", table.targets[i].isa, why);
+      return error_text();
+    }
     return "";
   } catch (...) {
     return static_cast<void>(fail_exception()), "";

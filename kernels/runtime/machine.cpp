@@ -35,6 +35,19 @@ Machine::Machine(const Table& table, const Limit& limit, Device device) : table_
   }
 }
 
+Machine Machine::asked() const {
+  Machine after = *this;
+  after.best_ = nullptr;
+  for (uint32_t i = 0; i < table_.target_count; ++i) {
+    const Target& target = table_.targets[i];
+    Use& use = after.use_[target.index];
+    if (use.usable && target.refusal != nullptr) use.refused = target.refusal();
+    use.usable = use.usable && use.refused == nullptr;
+    if (use.usable && (after.best_ == nullptr || target.order > after.best_->order)) after.best_ = &target;
+  }
+  return after;
+}
+
 tilekiln_status Machine::status() const {
   if (limit_known_) return TILEKILN_OK;
   Text text(error_buffer(), error_capacity);

@@ -127,6 +127,7 @@ struct Target {
   const Rules* refusals;         // by family, alike: rules of this target alone; null: it has none
   const Backend* backend;        // null: the CPU's
   const char* arch;              // the machine that its flags are for: "any", "x86_64", "sm_90a"
+  const char* (*refusal)() = nullptr;  // asks the system to let this process use it: why not, null where it may. Null: nothing to ask
 };
 // Before the manifest's stream stand a text by which `codegen verify` finds it in a file, and the lengths of stream and JSON, 8
 // bytes each, the lowest first.

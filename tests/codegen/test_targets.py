@@ -192,7 +192,7 @@ def test_a_backend_with_kernels_of_its_own(copy: Copy) -> None:
 def test_words_for_targets(copy: Copy) -> None:
     """`all` is one library for every machine: a device's targets are named, or their backend is."""
     root = unit(copy)
-    cpus = ["cpu-generic", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16"]
+    cpus = ["cpu-generic", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16", "cpu-amx"]
     assert resolve("fp32_min", ["all"], root=root).targets == cpus
     assert resolve("fp32_min", ["cpu"], root=root).targets == cpus
     assert resolve("fp32_min", ["unit"], root=root).targets == ["unit-one"]
@@ -240,3 +240,45 @@ def test_what_a_target_does_not_answer_a_rule_refuses(target: str) -> None:
 def test_a_target_without_a_family_says_so() -> None:
     said = explain(tree(), "norm_default", "family=moe_smoothquant", ["cuda-sm90a"]).text
     assert "target cuda-sm90a: it has no kernels of moe_smoothquant" in said
+
+
+BESIDE = """target: cpu-part
+backend: cpu
+beside: cpu-avx2
+about: A part.
+index: 90
+order: 99
+isa: part
+arch: any
+flags: []
+cpuid: []
+algorithms:
+  gemm:
+    - {pipeline: panels, tile: 64x64x64, when: dtype=bf16}
+refuses:
+  fmha_fwd:
+    - {name: no_attention, when: "dtype=bf16", says: it has none}
+"""
+
+
+def test_a_target_beside_another(copy: Copy) -> None:
+    """Native is both; it may say why the other one answers a whole family; for tests it is built when it is named."""
+    part = copy.path / "kernels/targets/cpu-part.yaml"
+    part.write_text(BESIDE)
+    root = copy.tree()
+    assert [target.name for target in root.natives()] == ["cpu-avx2", "cpu-part"]
+    assert resolve("fp32_min", ["native"], root=root).targets == ["cpu-avx2", "cpu-part"]
+    made = resolve("gemm_default", ["native"], root=root).instances
+    assert {i.signature["dtype"] for i in made if i.target.name == "cpu-part"} == {"bf16"}
+    check(root)
+    part.write_text(BESIDE.replace("beside: cpu-avx2\n", ""))
+    with pytest.raises(CodegenError, match="'no_attention' never applies: cpu-part answers nothing that it forbids"):
+        check(copy.tree())
+    part.write_text(BESIDE.replace("beside: cpu-avx2", "beside: cpu-avx3"))
+    with pytest.raises(CodegenError, match=r"cpu-part\.yaml:3:9: no target 'cpu-avx3'"):
+        copy.tree().natives()
+    part.write_text(BESIDE.replace("about:", "for_tests: yes\nabout:"))
+    root = copy.tree()
+    assert root.native().name != "cpu-part"
+    assert "cpu-part" not in resolve("fp32_min", ["all"], root=root).targets
+    assert resolve("gemm_default", ["cpu-part"], root=root).targets == ["cpu-part"]

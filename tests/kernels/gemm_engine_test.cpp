@@ -16,8 +16,11 @@
 #include "kernels/backends/numbers.h"
 #include "kernels/gemm/engine.h"
 #include "runs.h"
+#include "tile_trap.h"
 
 #define TILEKILN_WEAK extern "C" __attribute__((weak)) const tilekiln::matrix::Engine
+TILEKILN_WEAK tilekiln_cpu_amx_gemm_amx;
+TILEKILN_WEAK tilekiln_cpu_amxemulated_gemm_amx;
 TILEKILN_WEAK tilekiln_cpu_avx512bf16_gemm_panels;
 TILEKILN_WEAK tilekiln_cpu_avx512_gemm_panels;
 TILEKILN_WEAK tilekiln_cpu_avx2_gemm_panels;
@@ -34,7 +37,9 @@ struct Target {
   const char* name;
   const Engine* engine;
 };
-const Target kTargets[] = {{"cpu_avx512bf16", &tilekiln_cpu_avx512bf16_gemm_panels},
+const Target kTargets[] = {{"cpu_amx", &tilekiln_cpu_amx_gemm_amx},
+                           {"cpu_amxemulated", &tilekiln_cpu_amxemulated_gemm_amx},
+                           {"cpu_avx512bf16", &tilekiln_cpu_avx512bf16_gemm_panels},
                            {"cpu_avx512", &tilekiln_cpu_avx512_gemm_panels},
                            {"cpu_avx2", &tilekiln_cpu_avx2_gemm_panels},
                            {"cpu_neonbf16", &tilekiln_cpu_neonbf16_gemm_panels},
@@ -93,6 +98,7 @@ void products(const Target& target, void* scratch) {
                           {18, 40, 9},   {32, 130, 7}, {65, 129, 31},  {13, 20, 2100}, {72, 8, 16},
                           {136, 79, 33}, {72, 80, 9},  {250, 66, 1300}};
   for (int d = 0; d < kDtypes; ++d) {
+    if (target.engine->run[d] == nullptr) continue;  // its target does not list it
     for (const auto& [m, n, k] : sizes) {
       for (int layout = 0; layout < 4; ++layout) {
         if (m * k > 100000 && layout != d % 4) continue;  // one layout of the largest
@@ -266,13 +272,15 @@ void groups(const Target& target, void* scratch) {
 
 int main(int argc, char** argv) {
   using namespace tilekiln::test;
+  const bool tiles = TileTrap::install_if_needed();
   for (const Target& target : kTargets) {
     const bool asked = argc < 2 || std::strcmp(argv[1], target.name) == 0;
     if (target.engine == nullptr || !runs(target.name) || !asked) continue;
+    if (std::strcmp(target.name, "cpu_amx") == 0 && !tiles) continue;
     void* const scratch = std::aligned_alloc(64, (target.engine->scratch_bytes + 63) / 64 * 64);
     products(target, scratch);
     cuts(target, scratch);
-    groups(target, scratch);
+    if (target.engine->groups != nullptr) groups(target, scratch);
     std::free(scratch);
     std::printf("%s: %d checks, %d failed\n", target.name, checks, failures);
   }

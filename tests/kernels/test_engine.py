@@ -14,7 +14,8 @@ DTYPES = ["fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"]
 KV_DTYPES = ["fp32", "fp16", "bf16", "fp8", "fp8bf16", "bf16_fp8"]
 KV_RECEIPT = "fp8"  # the smallest receipt whose library holds the engines of the KV-cache families
 BWD_DTYPES = ["fp32", "fp16", "bf16"]
-TARGETS = [target.word for target in reversed(tree().of_host.values())]
+TARGETS = [target.word for target in reversed(tree().of_host.values()) if target.beside is None]
+"""Those with engines of every family; of tiles: test_tiles.py."""
 SANITIZED = ["native", *TARGETS[1:]]  # of which a day has one: each costs a build of all its engines
 MISSING = 77  # exit code: the machine cannot run that target
 

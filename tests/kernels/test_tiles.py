@@ -17,3 +17,23 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="tiles ar
 def test_words(build_program: Callable[..., Path], mode: str) -> None:
     """Instructions and emulation have the same bits, those of the rule."""
     run(build_program("tiles_test", mode=mode))
+
+
+TARGETS = "cpu-avx512bf16,cpu-amx,cpu-amxemulated"
+
+
+def test_gemm(build_program: Callable[..., Path], request: pytest.FixtureRequest) -> None:
+    """By instructions and by the emulation, however cut: the same bits, which are right beside float64 and vectors."""
+    for target in ("cpu_amx", "cpu_amxemulated"):
+        run(build_program("gemm_engine_test", "gemm_default", TARGETS), target)
+    config = request.config.option
+    run(
+        build_program("gemm_amx_test", "gemm_default", TARGETS),
+        str(10000 * config.sample_seed),
+        "3000" if config.full else "300",
+    )
+
+
+@pytest.mark.instrumented("sanitize")
+def test_gemm_under_sanitizers(build_program: Callable[..., Path]) -> None:
+    run(build_program("gemm_amx_test", "gemm_default", TARGETS, "sanitize"), "1", "20")

@@ -7,6 +7,7 @@
 #include <ucontext.h>
 
 #include "kernels/backends/cpu/amx/rule.h"
+#include "kernels/backends/cpu/tile_permission.h"
 
 namespace tilekiln::test {
 
@@ -17,6 +18,13 @@ class TileTrap {
     action.sa_sigaction = handle;
     action.sa_flags = SA_SIGINFO | SA_NODEFER;
     sigaction(SIGILL, &action, nullptr);
+  }
+
+  // Where the processor has no tiles. Whether there are some now; false: it has, and the system refuses them.
+  static bool install_if_needed() {
+    if (amx::present()) return amx::refusal() == nullptr;
+    install();
+    return true;
   }
 
  private:

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "check.h"
-#include "kernels/backends/cpu/amx/permission.h"
+#include "kernels/backends/cpu/tile_permission.h"
 #include "tile_trap.h"
 #include "tiles_test.h"
 
@@ -244,10 +244,8 @@ template <int I> void without_configuration() {
 
 int main() {
   using namespace tilekiln;
-  if (!amx::present()) {
-    test::TileTrap::install();
-  } else if (const char* const why = amx::refusal()) {
-    printf("no tiles here: %s\n", why);
+  if (!test::TileTrap::install_if_needed()) {
+    printf("no tiles here: %s\n", amx::refusal());
     return 77;
   }
   test::random_products();

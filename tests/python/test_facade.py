@@ -411,7 +411,7 @@ def test_an_isa_can_be_forced_down(load):
 
 
 def _usable(library: tk.Library, target: str) -> bool:
-    return library.instance_usable(library.instances(f"target={target}")[0].number)
+    return any(library.instance_usable(one.number) for one in library.instances(f"target={target}")[:1])
 
 
 def test_the_module_shows_what_it_offers_and_nothing_else(binding):

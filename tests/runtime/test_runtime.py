@@ -51,6 +51,12 @@ def test_inside(build_program: Build, name: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["release", "sanitize"])
+@pytest.mark.parametrize("answer", ["granted", "refused"])
+def test_a_target_that_the_system_may_refuse(build_program: Build, answer: str, mode: str) -> None:
+    passes(build_program("runtime_refusal", mode=mode), answer)
+
+
+@pytest.mark.parametrize("mode", ["release", "sanitize"])
 def test_inflate(build_program: Build, tmp_path: Path, mode: str) -> None:
     """Every kind of block that zlib writes; damaged streams are refused."""
     program = build_program("runtime_inflate", mode=mode)
@@ -114,7 +120,7 @@ def test_without_races(build_program: Build, name: str) -> None:
     passes(build_program(name, mode="thread"))
 
 
-@pytest.mark.parametrize("isa", [target.isa for target in tree().of_host.values()])
+@pytest.mark.parametrize("isa", [target.isa for target in tree().of_host.values() if target.beside is None])
 def test_attention_on_every_isa(build_program: Build, isa: str) -> None:
     program = build_program("flash/attention_c", receipt="flash", targets="all")
     result = run(program, TILEKILN_ISA=isa, TILEKILN_VERBOSE="dispatch")

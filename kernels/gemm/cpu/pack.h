@@ -39,6 +39,7 @@ template <class Compute, class Make> void fresh_product(const Operands& o) {
   block_product<Compute, kRows, kBlockVectors, Fresh<Make>>(o);
 }
 
+template <class T> TILEKILN_INLINE T least(T a, T b) { return a < b ? a : b; }
 TILEKILN_INLINE int at_most(i64 n, int most) { return n < most ? (int)n : most; }
 
 // ---- fp32 words ------------------------------------------------------------------------------------------------------
@@ -72,6 +73,7 @@ struct MakeFp32 {
 // A register of words of one row, of which `elements` exist.
 struct Fp32Words {
   static constexpr int kWord = 1;
+  static constexpr bool kFlip = false;
   template <class T> static TILEKILN_INLINE vf get(const T* p, int elements) { return widen_some(p, elements); }
 };
 
@@ -99,6 +101,7 @@ inline void copy_rows_int16(void* to, i64 to_row, const void* from, i64 stride, 
 }
 struct Int16Words {
   static constexpr int kWord = 2;
+  static constexpr bool kFlip = false;
   static TILEKILN_INLINE vf get(const int8* p, int elements) {
     alignas(64) int16_t row[2 * kLanes] = {};
     const int n = elements < 2 * kLanes ? elements : 2 * kLanes;
@@ -152,6 +155,7 @@ struct MakeBf16 {
 };
 struct Bf16Words {
   static constexpr int kWord = 2;
+  static constexpr bool kFlip = false;
   template <class T> static TILEKILN_INLINE vf get(const T* p, int elements) { return words(load_halves(p, elements)); }
 };
 #endif
@@ -192,10 +196,13 @@ struct MakeInt8 {
     interleave_bytes(to, rows);
   }
 };
-struct Int8Words {
+template <bool Flip> struct QuadWords {
   static constexpr int kWord = 4;
-  static TILEKILN_INLINE vf get(const int8* p, int elements) { return quad_bytes<true>(p, elements); }
+  static constexpr bool kFlip = Flip;
+  static TILEKILN_INLINE vf get(const int8* p, int elements) { return quad_bytes<Flip>(p, elements); }
 };
+using Int8Words = QuadWords<true>;
+using SignedInt8Words = QuadWords<false>;
 #endif
 
 // to[i kPanel + j] = word i of row j of kLanes x kLanes words, rows `stride` bytes apart. A function for words as they lie, whatever
@@ -217,7 +224,7 @@ __attribute__((noinline)) void transpose_words(float* to, const char* from, i64 
 template <class T, class Words> void pack_rows(float* to, const void* from, i64 stride, int lanes, i64 elements) {
   constexpr int kStep = kLanes * Words::kWord;
   constexpr bool kWiden = std::is_same_v<T, fp16>, kAsTheyLie = sizeof(T) * Words::kWord == sizeof(float);
-  constexpr bool kFlip = Words::kWord == 4;
+  constexpr bool kFlip = Words::kFlip;
   const i64 words = (elements + Words::kWord - 1) / Words::kWord;
   alignas(64) float square[kLanes * kLanes], turned[kLanes * kPanel];
   for (i64 e = 0, w = 0; e < elements; e += kStep, w += kLanes) {

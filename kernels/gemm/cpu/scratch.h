@@ -67,8 +67,6 @@ struct GemmScratch {
   int group_starts[kGroupStarts];   // the same of a row's stretches, with what b's elements are too much
 };
 
-template <class T> TILEKILN_INLINE T least(T a, T b) { return a < b ? a : b; }
-
 #if TILEKILN_QUADS
 constexpr int kExcess = 128 - kQuadZero;  // of an unsigned byte of a panel, in products
 // starts[i] = -kExcess times the sum of row m0 + i, modulo 2^32

@@ -26,8 +26,9 @@ def info() -> dict[str, Any]:
     Keys: system (os, kernel, libc, memory), cpu (name, machine, cores, flags), gpus (the driver), python (version,
     path, tilekiln), compilers and frameworks (what is there, by name), environment (the variables that are set),
     isa (the best in use; "" without libraries), numpy, binding (path, version and ABI version, or why there is none),
-    looked_in, libraries (receipt, version, isa, num_threads, instances, targets, mode, path), left_out (why a file that
-    was found is not used, or not whole). What could not be found out is text that begins with "unknown: ".
+    looked_in, libraries (receipt, version, isa, num_threads, instances, targets, mode, path; refused, only where the
+    system refuses an ISA to this process), left_out (why a file that was found is not used, or not whole). What could
+    not be found out is text that begins with "unknown: ".
     """
     result: dict[str, Any] = {
         "system": probes.system(),
@@ -63,6 +64,7 @@ def info() -> dict[str, Any]:
                 "receipt": found.receipt,
                 "version": found.version,
                 "isa": found.isa,
+                **({"refused": refused} if (refused := found.refused) else {}),
                 "num_threads": found.num_threads,
                 "instances": found.instance_count,
                 "targets": [target["name"] for target in found.manifest["targets"]],

@@ -1,4 +1,4 @@
-#include "kernels/backends/cpu/amx/permission.h"
+#include "kernels/backends/cpu/tile_permission.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 

@@ -1,0 +1,24 @@
+// The engine of gemm by tiles for one target: compiled once with the target's flags and -DTILEKILN_TARGET=<its name>, every instance of
+// that target is a row over it. What it has no function for, its target does not list.
+#include "kernels/gemm/cpu/amx.h"
+
+#define TILEKILN_JOIN(a, b, c) a##b##c
+#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _gemm_amx)
+
+// In the order of Dtype. Rows of a are packed as they lie, whatever their type.
+extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
+    {nullptr, nullptr, tilekiln::cpu::run_tiles<tilekiln::cpu::Bf16Tiles, tilekiln::cpu::bf16>,
+     tilekiln::cpu::run_tiles<tilekiln::cpu::Int8Tiles, tilekiln::cpu::int8>,
+     tilekiln::cpu::run_tiles<tilekiln::cpu::Bf16Tiles, tilekiln::cpu::fp8>,
+     tilekiln::cpu::run_tiles<tilekiln::cpu::Bf16Tiles, tilekiln::cpu::bf8>},
+    {},
+    nullptr,
+    nullptr,
+    nullptr,
+    tilekiln::cpu::quantise_out,
+    tilekiln::cpu::combine,
+    sizeof(tilekiln::cpu::TileScratch),
+    tilekiln::cpu::kMostTileColumns,
+    nullptr,
+    0,
+    tilekiln::cpu::kBlockRows};

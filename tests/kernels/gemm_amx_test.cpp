@@ -1,0 +1,233 @@
+// The tile engine of gemm on random problems of every dtype, layout and epilogue: the same bits by the instructions (where the processor
+// has none, by the trap) and by the emulation, whole and cut into units; beside the engine of vectors, and nothing outside of out written.
+//
+//   gemm_amx_test [SEED [PROBLEMS]]
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "check.h"
+#include "kernels/backends/numbers.h"
+#include "kernels/gemm/engine.h"
+#include "runs.h"
+#include "tile_trap.h"
+
+extern "C" const tilekiln::matrix::Engine tilekiln_cpu_amx_gemm_amx, tilekiln_cpu_amxemulated_gemm_amx,
+    tilekiln_cpu_avx512bf16_gemm_panels;
+
+namespace tilekiln::test {
+namespace {
+
+using namespace matrix;
+
+std::mt19937 random_words;
+int drawn(int below) { return int(random_words() % unsigned(below)); }
+bool chance(int of) { return drawn(of) == 0; }
+float number() { return float(drawn(2001) - 1000) / 1000; }
+
+int bytes_of(Dtype dtype) { return dtype == Dtype::bf16 ? 2 : 1; }
+int bytes_of(OutDtype dtype) {
+  return dtype == OutDtype::fp32 || dtype == OutDtype::int32 ? 4 : dtype >= OutDtype::int8 ? 1 : 2;
+}
+
+void put(std::vector<char>& to, Dtype dtype, size_t at, float x) {
+  const auto as = [&]<class T>(T) {
+    T value;
+    core::narrow(x, value);
+    memcpy(to.data() + at * sizeof value, &value, sizeof value);
+  };
+  switch (dtype) {
+    case Dtype::bf16: return as(core::bf16());
+    case Dtype::fp8: return as(core::fp8());
+    case Dtype::bf8: return as(core::bf8());
+    default: to[at] = char(std::lrint(x * 127));
+  }
+}
+void put(std::vector<char>& to, OutDtype dtype, size_t at, float x) {
+  const auto as = [&]<class T>(T) {
+    T value;
+    core::narrow(x, value);
+    memcpy(to.data() + at * sizeof value, &value, sizeof value);
+  };
+  switch (dtype) {
+    case OutDtype::bf16: return as(core::bf16());
+    case OutDtype::fp16: return as(core::fp16());
+    default: memcpy(to.data() + at * sizeof x, &x, sizeof x);
+  }
+}
+double get(const std::vector<char>& from, OutDtype dtype, size_t at) {
+  const auto as = [&]<class T>(T value) {
+    memcpy(&value, from.data() + at * sizeof value, sizeof value);
+    return double(core::widen(value));
+  };
+  float x;
+  int n;
+  switch (dtype) {
+    case OutDtype::bf16: return as(core::bf16());
+    case OutDtype::fp16: return as(core::fp16());
+    case OutDtype::fp8: return as(core::fp8());
+    case OutDtype::int8: return static_cast<signed char>(from[at]);
+    case OutDtype::int32: memcpy(&n, from.data() + at * 4, 4); return n;
+    default: memcpy(&x, from.data() + at * 4, 4); return double(x);
+  }
+}
+
+struct Given {
+  Problem p = {};
+  std::vector<char> a, b, c, d[2];
+  std::vector<float> bias, row_scale, column_scale;
+  size_t out_bytes = 0;
+};
+
+int size_of(int kind, int most) {
+  static constexpr int edges[] = {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129};
+  return kind == 0 ? edges[drawn(14)] : 1 + drawn(most);
+}
+
+void draw(Given& g, long most_work) {
+  Problem& p = g.p;
+  const Dtype dtypes[] = {Dtype::bf16, Dtype::bf16, Dtype::int8, Dtype::fp8, Dtype::bf8};
+  p.dtype = dtypes[drawn(5)];
+  do {
+    p.m = size_of(drawn(3), 200), p.n = size_of(drawn(3), 250), p.k = chance(20) ? 0 : size_of(drawn(3), 700);
+    if (chance(8)) p.k = 2000 + drawn(3000), p.m = 1 + drawn(20), p.n = 1 + drawn(70);
+  } while (long(p.m) * p.n * p.k > most_work);
+  const bool int8 = p.dtype == Dtype::int8, scaled = int8 ? chance(2) : chance(4);
+  if (int8 && !scaled) {
+    p.out_dtype = OutDtype::int32;
+  } else {
+    const OutDtype outs[] = {OutDtype::fp32, OutDtype::bf16, OutDtype::fp16, OutDtype::int8, OutDtype::fp8};
+    p.out_dtype = outs[drawn(p.dtype == Dtype::bf16 ? 2 : 5)];
+  }
+  p.a_columns = chance(3), p.b_columns = chance(2);
+  if (p.dtype == Dtype::bf16 && chance(3)) p.b_panels = 2, p.b_columns = false, p.n = (p.n + 63) / 64 * 64;
+  p.lda = (p.a_columns ? p.m : p.k) + drawn(3), p.ldb = (p.b_columns ? p.k : p.n) + drawn(3);
+  p.out_row = p.n + (chance(2) ? 0 : drawn(5));
+  if (chance(4)) p.tile_m = 32 << drawn(3), p.tile_k = 16 << drawn(4);
+  const size_t rows = size_t(p.a_columns ? p.k : p.m), b_rows = size_t(p.b_columns ? p.n : p.k);
+  g.a.resize(rows * size_t(p.lda) * bytes_of(p.dtype));
+  for (size_t i = 0; i < rows * size_t(p.lda); ++i) put(g.a, p.dtype, i, number());
+  const size_t b_count = p.b_panels ? size_t(p.n) * ((p.k + 1) / 2) * 2 : b_rows * size_t(p.ldb);
+  g.b.resize(b_count * bytes_of(p.dtype));
+  for (size_t i = 0; i < b_count; ++i) {
+    const bool missing = p.b_panels && p.k % 2 != 0 && i % 2 != 0 && i / 128 % ((p.k + 1) / 2) == size_t(p.k / 2);
+    put(g.b, p.dtype, i, missing ? 0 : number());
+  }
+  p.a = g.a.data(), p.b = g.b.data();
+  p.alpha = 1;
+  if (p.out_dtype == OutDtype::int32) return;
+  const auto fill = [](std::vector<float>& to, int count, float most) {
+    to.resize(size_t(count));
+    for (float& x : to) x = number() * most;
+    return to.data();
+  };
+  if (scaled && (int8 || chance(2))) p.row_scale = fill(g.row_scale, p.m, .1f), p.row_scale_step = 1;
+  if (scaled && chance(2)) p.column_scale = fill(g.column_scale, p.n, 1);
+  p.alpha = chance(3) ? .5f : 1;
+  p.bias_of_rows = chance(3);
+  if (chance(2)) p.bias = fill(g.bias, p.bias_of_rows ? p.m : p.n, 1);
+  p.activation = Activation(drawn(8)), p.clamp_min = -1, p.clamp_max = 2, p.slope = p.per_slope = 1, p.out_factor = 8;
+  const OutDtype extra = p.out_dtype >= OutDtype::int8 ? OutDtype::fp32 : p.out_dtype;
+  const auto matrix = [&](std::vector<char>& to) {
+    const size_t count = size_t(p.m) * size_t(p.n);
+    to.resize(count * size_t(bytes_of(extra)));
+    for (size_t i = 0; i < count; ++i) put(to, extra, i, number());
+    return chance(2) ? Extra{to.data(), p.n, 1} : Extra{to.data(), 1, p.m};
+  };
+  if (chance(3)) p.c = matrix(g.c), p.beta = .75f;
+  if (chance(4)) {
+    p.multiply = chance(2);
+    p.d[0] = matrix(g.d[0]);
+    if (chance(2)) p.d[1] = matrix(g.d[1]);
+  }
+}
+
+std::vector<char> computed(const Engine& engine, Problem p, const std::vector<Unit>& units) {
+  std::vector<char> out((size_t(p.m) * size_t(p.out_row) + 64) * size_t(bytes_of(p.out_dtype)), 0x55);
+  char* const first = out.data() + 32 * bytes_of(p.out_dtype);
+  p.out = first;
+  void* const scratch = aligned_alloc(4096, (engine.scratch_bytes + 4095) / 4096 * 4096);
+  memset(scratch, 0xff, engine.scratch_bytes);  // NaN, where nothing is written
+  for (const Unit& unit : units) {
+    memset(scratch, 0, 64);
+    engine.run[int(p.dtype)](p, unit, scratch);
+  }
+  free(scratch);
+  return out;
+}
+
+std::vector<Unit> cut(const Problem& p, int block_rows) {
+  const int rows = block_rows * (1 + drawn(3)), columns = 64 * (1 + drawn(3));
+  std::vector<Unit> units;
+  for (int m = 0; m < p.m; m += rows) {
+    for (int n = 0; n < p.n; n += columns) units.push_back({m, std::min(p.m, m + rows), n, std::min(p.n, n + columns)});
+  }
+  return units;
+}
+
+void told(const char* what, const Problem& p, double excess = 0) {
+  fprintf(stderr, "%s: %g too much, dtype %d out %d m %d n %d k %d a_columns %d b_columns %d panels %d activation %d\n",
+          what, excess, int(p.dtype), int(p.out_dtype), p.m, p.n, p.k, p.a_columns, p.b_columns, p.b_panels,
+          int(p.activation));
+}
+
+void one(long most_work) {
+  Given g;
+  draw(g, most_work);
+  const Problem& p = g.p;
+  const std::vector<Unit> whole = {{0, p.m, 0, p.n}};
+  const auto found = computed(tilekiln_cpu_amx_gemm_amx, p, whole);
+  if (!CHECK(found == computed(tilekiln_cpu_amxemulated_gemm_amx, p, whole))) told("emulated", p);
+  // Rows of any number: a few that are alone go another way than those of a block.
+  for (const int block : {32, 1 + drawn(40)}) {
+    if (!CHECK(found == computed(tilekiln_cpu_amxemulated_gemm_amx, p, cut(p, block)))) told("cut", p);
+  }
+  const auto expected = computed(tilekiln_cpu_avx512bf16_gemm_panels, p, whole);
+  double worst = 0;
+  bool outside = true;
+  for (size_t i = 0; i < size_t(p.m) * size_t(p.out_row) + 64; ++i) {
+    const long at = long(i) - 32;
+    const size_t bytes = size_t(bytes_of(p.out_dtype));
+    if (at < 0 || at >= long(p.m) * p.out_row || at % p.out_row >= p.n) {
+      for (size_t j = 0; j < bytes; ++j) outside &= found[i * bytes + j] == 0x55;
+      continue;
+    }
+    const double x = get(found, p.out_dtype, i), y = get(expected, p.out_dtype, i);
+    // Roundings of sums of so many; a step of out; a product with further matrices may be close to 0.
+    const double step = p.out_dtype == OutDtype::fp32   ? 1e-5
+                        : p.out_dtype == OutDtype::bf16 ? 8e-3
+                        : p.out_dtype == OutDtype::int8 ? 1
+                        : p.out_dtype == OutDtype::fp8  ? .13
+                                                        : 2e-3;
+    const double allowed =
+        p.out_dtype == OutDtype::int32 ? 0 : step * std::max(1., std::abs(y)) + 2e-5 * std::sqrt(p.k + 1.);
+    worst = std::max(worst, std::isnan(x) != std::isnan(y) ? 1e9 : std::isnan(x) ? 0 : (std::abs(x - y) - allowed));
+  }
+  if (!CHECK(worst <= 0)) told("beside vectors", p, worst);
+  if (!CHECK(outside)) told("outside", p);
+}
+
+}  // namespace
+}  // namespace tilekiln::test
+
+int main(int argc, char** argv) {
+  using namespace tilekiln::test;
+  if (!runs("cpu_amx")) {
+    printf("tile engines need AVX-512 and its dot products\n");
+    return 77;
+  }
+  if (!TileTrap::install_if_needed()) {
+    printf("no tiles here: %s\n", tilekiln::amx::refusal());
+    return 77;
+  }
+  const unsigned seed = argc > 1 ? unsigned(strtoul(argv[1], nullptr, 10)) : 1;
+  const int problems = argc > 2 ? atoi(argv[2]) : 60;
+  for (int i = 0; i < problems; ++i) {
+    random_words.seed(seed + unsigned(i));
+    one(400000);
+  }
+  return check_result();
+}
