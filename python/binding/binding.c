@@ -46,7 +46,8 @@ static PyGetSetDef library_properties[] = {
     {"unusable", (getter)library_unusable, NULL,
      "Why isa is '': what TILEKILN_ISA must be, or what this machine has not; '' when it can be used.", NULL},
     {"refused", (getter)library_refused, NULL,
-     "The ISA that the system refuses to this process, which it asks now, and why, as 'amx: ...'; '' when there is none.",
+     "The ISA that the system refuses to this process, which it asks now, and why, as 'amx: ...'; '' when there is "
+     "none.",
      NULL},
     {"num_threads", (getter)library_num_threads, NULL, "The number of threads a call uses unless told otherwise.",
      NULL},
