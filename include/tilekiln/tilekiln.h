@@ -177,7 +177,7 @@ typedef struct tilekiln_refusal {
   const char* asked; /* the arguments that ask for `want`, where they have other names than the axis */
   const char* rule;
   const char* target;
-  const char* says; /* the rule in words */
+  const char* says; /* the rule, or why the system refuses, in words */
   const char* build;
   const char* text; /* the line of tilekiln_last_error that says it; null: the line of the reason before says this one, too */
 } tilekiln_refusal;
