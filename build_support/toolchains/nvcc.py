@@ -30,6 +30,8 @@ DTYPES: Mapping[str, Sequence[str]] = {
     "bf16": (),
     "fp16": ("-DTILEKILN_FP16",),
     "fp32": ("-DTILEKILN_FP32",),
+    "fp8": ("-DTILEKILN_FP8",),
+    "bf8": ("-DTILEKILN_BF8",),
     "fp8bf16": ("-DTILEKILN_FP8",),
     "fp8fp32": ("-DTILEKILN_FP8", "-DTILEKILN_FP32"),
     "any": (),

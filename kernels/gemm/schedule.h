@@ -9,6 +9,8 @@ namespace tilekiln::matrix {
 
 // The values of the algorithm axis `schedule` of gemm.
 enum class Schedule : unsigned char { tiles, persistent, split_k, stream_k, stream_k_tree };
+// Those of `accumulate`.
+enum class Accumulate : unsigned char { fp32, fast };
 
 // Rows and columns of a block and a part of k: what it adds to, by its place in the memory of sums, -1 where it is the whole of k.
 struct Piece {

@@ -95,6 +95,33 @@ def products(library: tk.Library) -> None:
     assert "cuda:0: a: as the stub was told" in said, said
 
 
+def of_bytes(library: tk.Library) -> None:
+    """e4m3: stages of 128 along k, sums that are kept in fp32 unless an instance of accumulate=fast is named."""
+    m, n, k = 4096, 4096, 4112
+    x, w, out = Device(m, k, dtype="fp8"), Device(n, k, dtype="fp8"), matrix(m, n)
+    turned, odd = Device(k, n, dtype="fp8"), Device(300, 100, dtype="fp8")
+    w.exported.managed.tensor.shape[0], w.exported.managed.tensor.shape[1] = k, n
+    w.exported.managed.tensor.strides[0], w.exported.managed.tensor.strides[1] = 1, k
+    every = {one.number: one for one in library.instances()}
+    own = every[library.gemm_find(x, w, out=out)]
+    assert own.algorithm["accumulate"] is None
+    (fast,) = (
+        number
+        for number, one in every.items()
+        if one.signature == own.signature and one.algorithm["accumulate"] == "fast"
+    )
+    for instance, function in ((-1, "gemm_hopper"), (fast, "gemm_hopper_fast")):
+        library.gemm(x, w, out=out, instance=instance)
+        assert (last(), row()["steps"], row()["features"]) == (function, 33, WIDE_OUT | WIDE_EXTRAS | ALIGNED)
+    assert numbers("lengths", ctypes.c_uint64, 2, 5).tolist() == [[k, m, 1, 1, 1], [k, n, 1, 1, 1]]
+    assert numbers("strides", ctypes.c_uint64, 2, 4)[:, 0].tolist() == [k, k]
+    assert numbers("boxes", ctypes.c_uint32, 2, 5)[:, :2].tolist() == [[128, 128], [128, 128]]
+    library.gemm(odd, Device(100, 1, dtype="fp8"), out=matrix(300, 1))  # rows of 100 bytes; out is turned
+    assert row()["features"] & (GATHER_A | GATHER_B) == GATHER_B
+    said = refused(lambda: library.gemm(x, turned, out=out), tk.NoKernelError)
+    assert "its tensor cores turn no bytes" in said, said
+
+
 def ampere(library: tk.Library) -> None:
     """The same without tensor maps, a block of threads a tile."""
     x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
@@ -131,7 +158,7 @@ def rows(library: tk.Library) -> None:
     assert last() == "rows_joined"
 
 
-CASES = {case.__name__: case for case in (products, ampere, rows)}
+CASES = {case.__name__: case for case in (products, of_bytes, ampere, rows)}
 
 if __name__ == "__main__":
     CASES[sys.argv[2]](tk.load(sys.argv[1]))

@@ -17,6 +17,7 @@ from tests.programs import need
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCTS = "family=gemm dtype=bf16 out_dtype=bf16 bias=no activation=none scaled=no"
+BYTES = "dtype=fp8 out_dtype=bf16,fp32"
 
 pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding")]
 
@@ -33,10 +34,11 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("receipt", "target", "where", "case"),
     [
         ("gemm_linear", "cuda-sm90a", PRODUCTS, "products"),
+        ("gemm_fp8", "cuda-sm90a", BYTES, "of_bytes"),
         ("gemm_linear", "cuda-sm80", PRODUCTS, "ampere"),
         ("norm_default", "cuda-sm90a", "family=softmax,layernorm2d_bwd dtype=bf16", "rows"),
     ],
-    ids=["products", "ampere", "rows"],
+    ids=["products", "of_bytes", "ampere", "rows"],
 )
 def test_host_side(
     build_library: Callable[..., Path], stub: Path, receipt: str, target: str, where: str, case: str
@@ -53,7 +55,7 @@ def test_host_side(
 def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
     """By the plan alone: a product has the build of its layouts, a norm one of its dtype, moves the one there is."""
     other = {"row": "column", "column": "row"}
-    for receipt in ("gemm_default", "gemm_multi_d", "norm_default"):
+    for receipt in ("gemm_default", "gemm_multi_d", "norm_default", *(["gemm_fp8"] if target == "cuda-sm90a" else [])):
         plan = resolve(receipt, [target])
         held = {kernel.name for kernel in kernels.of_plan(plan).values()}
         assert plan.instances
@@ -63,7 +65,11 @@ def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
                 layouts = (signature["layout_a"], signature["layout_b"])
                 if signature["layout_out"] == "column":
                     layouts = (other[str(layouts[1])], other[str(layouts[0])])
-                assert f"{gemm}_{layouts[0]}_{layouts[1]}-{signature['dtype']}" in held
+                build = f"{gemm}_{layouts[0]}_{layouts[1]}"
+                if signature["dtype"] in ("fp8", "bf8"):
+                    assert layouts == ("row", "column")
+                    build = "gemm_bytes_to_fp16" if signature["out_dtype"] == "fp16" else "gemm_bytes"
+                assert f"{build}-{signature['dtype']}" in held
             elif "element" in signature and instance.family != "img2col":
                 assert "move-any" in held
             else:
@@ -72,13 +78,17 @@ def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
 
 def test_a_linear_layer_takes_one_kernel_a_dtype() -> None:
     held = {kernel.name for kernel in kernels.of_plan(resolve("gemm_linear", ["cuda-sm90a"])).values()}
-    assert held == {"gemm_row_column-bf16", "gemm_row_column-fp16"}
+    assert held == {"gemm_row_column-bf16", "gemm_row_column-fp16", "gemm_bytes-fp8", "gemm_bytes_to_fp16-fp8"}
 
 
 def test_what_the_target_refuses() -> None:
     root = tree()
-    for name in ("gemm", "batched_gemm", "gemm_multi_d"):
-        (rule,) = root.refusals(root.target("cuda-sm90a"), root.family(name))
-        assert "its tensor cores multiply no fp32, and no kernel of 8 bits exists yet" in rule.says
+    for target in ("cuda-sm90a", "cuda-sm80"):
+        for name in ("gemm", "batched_gemm", "gemm_multi_d"):
+            said = [rule.says for rule in root.refusals(root.target(target), root.family(name))]
+            bytes_too = (target, name) == ("cuda-sm90a", "gemm")
+            none = "int8" if bytes_too else "8 bits"
+            assert f"its tensor cores multiply no fp32, and no kernel of {none} exists yet" in said[0]
+            assert len(said) == 1 + bytes_too
     dtypes = {one.signature["dtype"] for one in resolve("gemm_default", ["cuda-sm90a"]).instances}
     assert dtypes == {"fp16", "bf16"}

@@ -18,7 +18,8 @@ extern "C" {
  * is rounded once, after the activation. Where m <= 64, n <= 256 and k >= 16384, parts of k are summed and then added, in an order that the
  * sizes say (split_k); instances of other schedules, persistent and stream_k among them, are called by number. int8 is summed in int32, modulo 2^32:
  * without scales out is those sums, and alpha and beta must
- * be 1; with row_scale or column_scale they become fp32 first.
+ * be 1; with row_scale or column_scale they become fp32 first. Of fp8 and bf8 a GPU's tensor cores sum 128 products, of whose sum they keep
+ * some 14 bits, and fp32 additions the rest; instances of accumulate=fast, called by number, leave all to the tensor cores.
  * NaN and infinity go where IEEE arithmetic takes them: into the rows and columns that they stand in. fp16 and bf16 overflow to
  * infinity. bf16 of ISAs with a bf16 product flushes subnormal numbers. gelu, gelu_tanh, silu and hardswish of -infinity are 0.
  *

@@ -230,6 +230,15 @@ TILEKILN_DEVICE uint16_t load_if(bool condition, const uint16_t* from) {
   return bits;
 }
 
+// A byte from global memory, or zero, as load_if of 16 bits.
+TILEKILN_DEVICE uint8_t load_if(bool condition, const uint8_t* from) {
+  uint32_t bits;
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; mov.b32 %0, 0; @p ld.global.nc.u8 %0, [%1];}"
+               : "=r"(bits)
+               : "l"(from), "r"(int(condition)));
+  return uint8_t(bits);
+}
+
 // The low 16 bits of a word to global memory, by a predicate.
 TILEKILN_DEVICE void store_if(bool condition, uint16_t* to, uint32_t word) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p st.global.b16 [%0], %1;}" ::"l"(to), "h"(uint16_t(word)),

@@ -61,6 +61,7 @@ void fill(const Args& args, Call& call) {
 tilekiln_status launch(StageCall<Problem>& call) {
   namespace at = tilekiln::gemm::fields;
   const uint32_t* const how = call.choice.how->fields;
+  call.problem.fast_sums = static_cast<matrix::Accumulate>(how[at::accumulate]) == matrix::Accumulate::fast;
   return matrix::run_scheduled(call, call.choice, call.problem, static_cast<matrix::Schedule>(how[at::schedule]),
                                {how[at::tile_m], how[at::tile_n], how[at::tile_k]});
 }

@@ -48,9 +48,11 @@ def emulated(
         "fp8": ("fp8", hopper, test_library.FP8, hopper),
         "ampere_products": ("gemm_linear", ampere, test_products.PRODUCTS, ampere),
         "products": ("gemm_linear", hopper, "dtype=bf16", hopper),
+        "products_of_bytes": ("gemm_fp8", hopper, test_products.BYTES, hopper),
     }
     for target, prefix in ((hopper, ""), (ampere, "ampere_")):
         of |= {prefix + receipt: (receipt, target, "", target) for receipt in WHOLE}
+    of["gemm_fp8"] = ("gemm_fp8", hopper, "", hopper)
     of["fp8_whole"] = ("ck_default", hopper, "family=fmha_fwd dtype=fp8bf16,fp8fp32", hopper)  # d64 and d256, too
 
     def make(name: str) -> Emulated:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import tilekiln as tk
-from tilekiln.dtypes import FLOATS
+from tilekiln.dtypes import FLOATS, NUMPY
 from tilekiln.reference import gemm
 from tilekiln.reference.drawn import EDGES, Call
 
@@ -16,6 +16,7 @@ from tests import cases
 from tests.executor.ptx.device import TARGET, DeviceArray
 
 DTYPES = FLOATS
+BYTES: dict[str, Any] = {word: NUMPY[word] for word in ("fp8", "bf8")}
 LINES, STEPS = (1, 2, 7, 8, 63, 64, 65, 128, 129, 257), (0, 1, 8, 15, 16, 63, 64, 65, 200)
 OUTS = [(m, n) for m in (100, 128) for n in (576, 700, 768)] + [(m, 256) for m in (200, 256)]
 WIDE = [(m, n, k) for m, n in OUTS for k in (16, 65, 300)]
@@ -67,17 +68,26 @@ def product_of(
     turned: bool = True,
 ) -> str:
     m, n, k = sizes
-    plain = draw.random() < 0.3  # many libraries have no more
-    kind, to = DTYPES[dtype], dtype if plain else draw.choice((dtype, dtype, "fp32"))
+    plain, of_bytes = (
+        draw.random() < 0.3,
+        dtype in BYTES,
+    )  # many libraries have no more than plain ones; bytes lie along k
+    tos = ("bf16", "fp16", "fp32") if of_bytes else (dtype, dtype, "fp32")
+    kind, to = (DTYPES | BYTES)[dtype], tos[0] if plain else draw.choice(tos)
     made = DTYPES[to]
-    a = placed(draw, numbers.standard_normal((m, k), np.float32).astype(kind))
-    b = placed(draw, numbers.standard_normal((k, n), np.float32).astype(kind))
+    a = placed(draw, numbers.standard_normal((m, k), np.float32).astype(kind), not of_bytes)
+    b = numbers.standard_normal((n, k) if of_bytes else (k, n), np.float32).astype(kind)
+    b = placed(draw, b, False).T if of_bytes else placed(draw, b)
     given: dict[str, Any] = {
         "alpha": draw.choice((1.0, -0.5)),
         "activation": "none" if plain else draw.choice(tuple(gemm.ACTIVATIONS)),
     }
     arrays: dict[str, np.ndarray] = {}
-    if draw.random() < 0.4:
+    if of_bytes:
+        scales = {"row_scale": m, "column_scale": n}
+        arrays = {name: numbers.standard_normal(length, np.float32) for name, length in scales.items()}
+        arrays = {name: array for name, array in arrays.items() if draw.random() < 0.6}
+    elif draw.random() < 0.4:
         arrays["c"] = placed(draw, numbers.standard_normal((m, n), np.float32).astype(made))
         given["beta"] = draw.choice((1.0, -2.0))
     if not plain and draw.random() < 0.4:

@@ -25,8 +25,9 @@ CASES = {
     "fp8": 24,
     "ampere_products": 12,
     "products": 60,
+    "products_of_bytes": 40,
 }
-FULL = [*WHOLE, *(f"ampere_{receipt}" for receipt in WHOLE), "fp8_whole"]
+FULL = [*WHOLE, *(f"ampere_{receipt}" for receipt in WHOLE), "fp8_whole", "gemm_fp8"]
 
 
 @pytest.mark.parametrize("name", [*CASES, *FULL])

@@ -9,11 +9,21 @@ namespace tilekiln::cuda {
 
 struct bf16 { static constexpr int kBytes = 2, kAtom = 16; };
 struct fp16 { static constexpr int kBytes = 2, kAtom = 16; };
+struct e4m3 { static constexpr int kBytes = 1, kAtom = 32; };
+struct e5m2 { static constexpr int kBytes = 1, kAtom = 32; };
 
+// The 16-bit type of the build: its element, or what is made of elements of 8 bits.
 #ifdef TILEKILN_FP16
-using BuildElement = fp16;
+using BuildHalf = fp16;
 #else
-using BuildElement = bf16;
+using BuildHalf = bf16;
+#endif
+#if defined(TILEKILN_FP8)
+using BuildElement = e4m3;
+#elif defined(TILEKILN_BF8)
+using BuildElement = e5m2;
+#else
+using BuildElement = BuildHalf;
 #endif
 
 }  // namespace tilekiln::cuda

@@ -25,14 +25,15 @@ template <int kColumns_> struct Fragment {
   }
 };
 
-// c = a b over the depth of a stage, or c += a b where `accumulate`: a 64 x kDepth, b kDepth x kColumns.
+// c = a b over the depth of a stage, or c += a b where `accumulate`: a 64 x kDepth, b kDepth x kColumns, of a tile that
+// may be wider.
 template <int kColumns, class A, class B>
 TILEKILN_DEVICE void mma(Fragment<kColumns>& c, const Operand<A>& a, const Operand<B>& b, bool accumulate) {
   using E = typename A::Element;
   static_assert(std::is_same_v<E, typename B::Element> && std::is_same_v<E, BuildElement>,
                 "operands of wgmma must be of the element that the build names");
-  static_assert(A::kDepth == B::kDepth && B::kLines == kColumns,
-                "a and b must be as deep as each other, and b as wide as c");
+  static_assert(A::kDepth == B::kDepth && B::kLines % kColumns == 0,
+                "a and b must be as deep as each other, and b as wide as c or several of it");
   multiply_shared<kColumns, A::kTransposed, B::kTransposed, A::kDepth / E::kAtom, A::kStep, A::kPanelStep, B::kStep,
                   B::kPanelStep>(c.v, a.descriptor, b.descriptor, accumulate);
 }

@@ -24,6 +24,28 @@ TILEKILN_DEVICE void multiply_stages(Consumer<Pipe>& pipe, Fragment<kColumns>& c
     pipe.advance();
   }
 }
+// The same, but that every stage is summed apart, kPart columns at a time, and then added to c by fp32 additions: the
+// tensor cores keep few bits of a sum of 8-bit elements. While one warpgroup adds, the other one multiplies. No group is
+// in flight afterwards.
+template <int kPart, class Pipe, int kColumns>
+TILEKILN_DEVICE void multiply_stages_apart(Consumer<Pipe>& pipe, Fragment<kColumns>& c, int line, int first, int last) {
+  c.clear();
+#pragma unroll 1
+  for (int k = first; k < last; ++k) {
+    auto& stage = pipe.wait();
+#pragma unroll
+    for (int column = 0; column < kColumns; column += kPart) {
+      Fragment<kPart> part;
+      wgmma_fence();
+      mma(part, stage.a.from(line), stage.b.from(column), false);
+      wgmma_commit();
+      wgmma_wait<0>(part);
+      if (column + kPart == kColumns) pipe.advance(), pipe.release_previous(true);
+#pragma unroll
+      for (int i = 0; i < part.kCount; ++i) c.v[column / 2 + i] += part.v[i];
+    }
+  }
+}
 // Waits for the last group; c = 0 where there was no step.
 template <class Pipe, int kColumns>
 TILEKILN_DEVICE void finish_stages(Consumer<Pipe>& pipe, Fragment<kColumns>& c, int first, int last) {

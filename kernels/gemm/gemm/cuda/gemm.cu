@@ -1,13 +1,16 @@
-// GEMM on Hopper: out = epilogue(a b) for 16-bit a and b, summed in fp32.
+// GEMM on Hopper: out = epilogue(a b) for a and b of 16 or 8 bits, summed in fp32.
 //
 // Persistent and warp-specialised: a producer warpgroup (TMA) runs ahead through a pipeline of stages, also into the
 // next tile while the two consumers (wgmma), each with half of a tile's rows, are in their epilogue. Tiles are walked
 // in grouped raster order, and where they or those of the last wave are too few, CTAs share their steps
 // (tile/scheduler.h). Of large products two CTAs, a cluster, have tiles one below the other: each multicasts half of
 // b's columns to both, a third less for L2 to send, whose power the clock gets (8192^3: 1,425 MHz for 1,395, H100).
-// Either operand may be contiguous along k or along its lines (rows of a, columns of b): four builds.
+// Either operand may be contiguous along k or along its lines (rows of a, columns of b): four builds. Operands of 8 bits
+// are contiguous along k (wgmma turns no others), and the sums of every stage of 128 are added in fp32 (kApart): the
+// tensor cores keep 14 bits of a sum, which is a per cent of it after some thousands of k. gemm_hopper_fast does not.
 //
-// -D: LINES_A, LINES_B (1: contiguous along its lines), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16.
+// -D: LINES_A, LINES_B (1: contiguous along its lines), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16;
+// TILEKILN_FP8 for e4m3, TILEKILN_BF8 for e5m2, of whose products TILEKILN_FP16 makes fp16, else bf16.
 #include "kernels/backends/cuda/tile/mainloop.h"
 #include "kernels/backends/cuda/tile/roles.h"
 #include "kernels/backends/cuda/tile/scheduler.h"
@@ -16,12 +19,15 @@
 
 namespace tilekiln::cuda::gemm {
 
-constexpr int kDepth = 64;  // along k of a stage
+constexpr matrix::Dtype kBytes = std::is_same_v<BuildElement, e4m3>   ? matrix::Dtype::fp8
+                                 : std::is_same_v<BuildElement, e5m2> ? matrix::Dtype::bf8
+                                                                      : matrix::Dtype();
+constexpr int kDepth = 128 / BuildElement::kBytes;  // along k of a stage
 constexpr Major kMajorA = LINES_A ? Major::MN : Major::K, kMajorB = LINES_B ? Major::MN : Major::K;
 using Warps = Roles<2, LOADER_REGISTERS, REGISTERS>;
 enum NamedBarrier { kOfWarpgroup = 1, kRowsCleared = kOfWarpgroup + Warps::kConsumers };  // the first: fix_up's
 
-template <int kForm> struct Kernel {
+template <int kForm, bool kApart = BuildElement::kBytes == 1> struct Kernel {
   static constexpr int kColumns = kForms[kForm].columns, kBoxes = kForms[kForm].boxes;
   static constexpr bool kPairs = kForms[kForm].ctas == 2;
   struct Stage {
@@ -77,13 +83,16 @@ template <int kForm> struct Kernel {
     for (WorkTile work; scheduler.next(work);) {
       const int first = uniform(work.first), last = uniform(work.last);
       Fragment<kColumns> c;
-      multiply_stages(pipe, c, 64 * w.index, first, last);
+      if constexpr (kApart)
+        multiply_stages_apart<kForms[kForm].apart>(pipe, c, 64 * w.index, first, last);
+      else
+        multiply_stages(pipe, c, 64 * w.index, first, last);
       // The divisions behind a tile's coordinates, and its bias's way to L1, pass under the last products.
       TileCoord tile = scheduler.coord(work);
       tile = {tile.m * kTileRows, tile.n * kColumns, tile.batch};
       asm volatile("" : "+r"(tile.m), "+r"(tile.n), "+r"(tile.batch));
       prefetch_bias(p, tile.n, kColumns, lane);
-      finish_stages(pipe, c, first, last);
+      if constexpr (!kApart) finish_stages(pipe, c, first, last);
       const int warp = w.warp(), row = tile.m + w.index * 64 + warp * 16;
       const bool mine = row < p.m;
       if (last - first < p.grid.steps &&
@@ -149,14 +158,18 @@ extern "C" __constant__ gemm::Build gemm_build = {gemm::kTileRows,
                                                   gemm::kSharedBytes,
                                                   LINES_A,
                                                   LINES_B,
-                                                  std::is_same_v<BuildElement, fp16>};
+                                                  std::is_same_v<BuildHalf, fp16>,
+                                                  int(gemm::kBytes)};
 
-#define GEMM(name, form)                                                 \
+#define GEMM(name, ...)                                                  \
   extern "C" __global__ void __launch_bounds__(gemm::Warps::kThreads, 1) \
       name(const __grid_constant__ gemm::Params p) {                     \
-    gemm::Kernel<form>::run(p);                                          \
+    gemm::Kernel<__VA_ARGS__>::run(p);                                   \
   }
 GEMM(gemm_hopper, 0)
 GEMM(gemm_hopper_192, 1)
 GEMM(gemm_hopper_128, 2)
 GEMM(gemm_hopper_64, 3)
+#if defined(TILEKILN_FP8) || defined(TILEKILN_BF8)
+GEMM(gemm_hopper_fast, 0, false)
+#endif

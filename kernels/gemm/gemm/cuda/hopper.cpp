@@ -6,12 +6,14 @@ namespace {
 
 tilekiln_status encode_operand(const Operand& of, bool ahead, int device, TensorMap* map) {
   const i64 rows = of.along_lines ? of.steps : of.lines;
-  RowArray array = {of.name, of.data, of.fp16 ? TILEKILN_FP16 : TILEKILN_BF16, {1, 1, 1, 1, 1}, {16, 16, 16, 16}};
+  // The copy engine moves bytes of either 8-bit type.
+  const int dtype = of.element_bytes() == 1 ? TILEKILN_FP8 : of.dtype == Dtype::fp16 ? TILEKILN_FP16 : TILEKILN_BF16;
+  RowArray array = {of.name, of.data, dtype, {1, 1, 1, 1, 1}, {16, 16, 16, 16}};
   array.lengths[0] = static_cast<uint64_t>(of.along_lines ? of.lines : of.steps);
   array.lengths[1] = static_cast<uint64_t>(rows);
   array.lengths[2] = static_cast<uint64_t>(of.batches());
   array.ahead = ahead;
-  if (rows > 1) array.strides[0] = static_cast<uint64_t>(of.between) * 2;
+  if (rows > 1) array.strides[0] = static_cast<uint64_t>(of.between * of.element_bytes());
   if (of.batches() > 1) array.strides[1] = static_cast<uint64_t>(of.batch_bytes);
   return encode(array, of.rows, device, map);
 }
@@ -33,13 +35,14 @@ constexpr double ring_ns = 2080;  // at least: a CTA's way round its ring, whose
 // The tiles of the least estimated time.
 Tiles choose(const Batch& of, const Build& build, i64 workers, Shares* shares) {
   const Problem& p = of.first;
-  const double read = static_cast<double>(p.k) * (static_cast<double>(p.m) + p.n) + static_cast<double>(p.m) * p.n;
-  const double least_ns = 2 * read * static_cast<double>(of.count) / memory;
+  const i64 size = bytes_of(p.dtype);
+  const double read = static_cast<double>(size * p.k) * (static_cast<double>(p.m) + p.n);
+  const double least_ns = (read + 2.0 * p.m * p.n) * static_cast<double>(of.count) / memory;
   Tiles best = {};
   const auto consider = [&](const Form& form, int ctas) {
     const int rows = ctas * kTileRows;
-    const i64 bytes = 2 * build.steps * (std::min<i64>(p.m, rows) + form.columns);
-    const Tiles one = {form.function,
+    const i64 bytes = size * build.steps * (std::min<i64>(p.m, rows) + form.columns);
+    const Tiles one = {p.fast_sums && form.columns == kFastColumns ? "gemm_hopper_fast" : form.function,
                        rows,
                        form.columns,
                        std::max(ring_ns / form.stages, column_ns * form.columns),

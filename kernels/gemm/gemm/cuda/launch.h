@@ -21,19 +21,24 @@ using matrix::Problem;
 
 const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(kernel.build); }
 
+constexpr i64 bytes_of(Dtype dtype) { return dtype == Dtype::fp8 || dtype == Dtype::bf8 ? 1 : 2; }
+
 // The kernel of the operands' layouts; without one, as of a matrix of one row, which is of both layouts, any: its loader gathers.
 const Kernel* find_kernel(const Problem& p) {
   const Kernel* other = nullptr;
   for (const Kernel* kernel : held) {
-    if (kernel == nullptr || (build_of(*kernel).fp16 != 0) != (p.dtype == Dtype::fp16)) continue;
+    if (kernel == nullptr) continue;
     const Build& build = build_of(*kernel);
+    const bool bytes = bytes_of(p.dtype) == 1;
+    if (build.bytes != (bytes ? static_cast<int>(p.dtype) : 0)) continue;
+    if ((build.fp16 != 0) != (bytes ? p.out_dtype == OutDtype::fp16 : p.dtype == Dtype::fp16)) continue;
     if ((build.lines_a != 0) == p.a_columns && (build.lines_b != 0) != p.b_columns) return kernel;
     other = kernel;
   }
   return other;
 }
 
-// a or b, of elements of 16 bits: `lines` rows of a or columns of b, `between` elements apart where they are contiguous along k, else
+// a or b: `lines` rows of a or columns of b, `between` elements apart where they are contiguous along k, else
 // the steps along k are. `batch_bytes` from one product's to the next.
 struct Operand {
   const char* name;
@@ -42,9 +47,10 @@ struct Operand {
   i64 lines, steps, between, batch_bytes, count;
   uint32_t rows;  // of a copy
   bool as_built;  // the build has it so
-  bool fp16;      // else bf16
+  Dtype dtype;
 
   [[nodiscard]] i64 batches() const { return batch_bytes == 0 ? 1 : count; }
+  [[nodiscard]] i64 element_bytes() const { return bytes_of(dtype); }
 };
 
 // Strides of one row, and of one array, mean nothing.
@@ -53,7 +59,8 @@ bool can_copy(const Operand& of) {
   const auto sound = [](i64 bytes) { return bytes > 0 && bytes % 16 == 0 && bytes < most; };
   const i64 rows = of.along_lines ? of.steps : of.lines;
   return reinterpret_cast<uintptr_t>(of.data) % 16 == 0 &&
-         (rows == 1 || (of.between < most && sound(of.between * 2))) && (of.batches() == 1 || sound(of.batch_bytes));
+         (rows == 1 || (of.between < most && sound(of.between * of.element_bytes()))) &&
+         (of.batches() == 1 || sound(of.batch_bytes));
 }
 
 void fill_extra(const matrix::Extra& from, i64 batch_bytes, i64 size, float factor, bool multiply, Params* params) {
@@ -200,7 +207,7 @@ Operand operand_a(const Batch& of, const Build& build, const Tiles& form) {
           of.count,
           static_cast<uint32_t>(p.a_columns ? build.steps : copied_rows(p, form)),
           (build.lines_a != 0) == p.a_columns,
-          p.dtype == Dtype::fp16};
+          p.dtype};
 }
 
 Operand operand_b(const Batch& of, const Build& build, const Tiles& form) {
@@ -215,11 +222,11 @@ Operand operand_b(const Batch& of, const Build& build, const Tiles& form) {
           of.count,
           static_cast<uint32_t>(p.b_columns ? form.b_columns : build.steps),
           (build.lines_b != 0) != p.b_columns,
-          p.dtype == Dtype::fp16};
+          p.dtype};
 }
 
 Gathered gathered(const Operand& of) {
-  return {static_cast<const uint16_t*>(of.data), of.batch_bytes / 2, of.along_lines ? 1 : of.between,
+  return {static_cast<const uint16_t*>(of.data), of.batch_bytes / of.element_bytes(), of.along_lines ? 1 : of.between,
           of.along_lines ? of.between : 1};
 }
 

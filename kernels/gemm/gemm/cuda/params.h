@@ -10,7 +10,7 @@ namespace tilekiln::cuda::gemm {
 
 // Bits of Params::features, uniform over a launch.
 enum Feature : int {
-  kOutFp32 = 1,     // out, c, d0 and d1 are fp32; else of the dtype of a
+  kOutFp32 = 1,     // out, c, d0 and d1 are fp32; else of the build's 16 bits
   kWideOut = 2,     // rows of out begin at 16 bytes
   kWideExtras = 4,  // pairs of columns of every extra matrix lie at one address of their size
   kBiasOfRows = 8,
@@ -29,7 +29,7 @@ struct Extra {
 
 // An operand that is gathered. Element [batch b + line l + step s] is of row l of a or column l of b, and s along k.
 struct Gathered {
-  const uint16_t* data;
+  const uint16_t* data;  // of 8-bit operands bytes
   int64_t batch, line, step;
 };
 
@@ -60,11 +60,13 @@ struct Form {
   int columns, stages;
   int boxes;  // through which a warp stores
   int ctas;   // 2: two may share their reads of b
+  int apart;  // columns of 8-bit operands whose sums of a stage are added together: registers hold them beside the tile's
 };
-constexpr Form kForms[] = {{"gemm_hopper", 256, 4, 2, 2},
-                           {"gemm_hopper_192", 192, 5, 1, 1},
-                           {"gemm_hopper_128", 128, 6, 2, 1},
-                           {"gemm_hopper_64", 64, 8, 1, 1}};
+constexpr Form kForms[] = {{"gemm_hopper", 256, 4, 2, 2, 128},
+                           {"gemm_hopper_192", 192, 5, 1, 1, 192},
+                           {"gemm_hopper_128", 128, 6, 2, 1, 128},
+                           {"gemm_hopper_64", 64, 8, 1, 1, 64}};
+constexpr int kFastColumns = 256;  // of gemm_hopper_fast, the first form with sums that the tensor cores keep
 
 // Constants of a build that the host must know; the cubin holds one as `gemm_build`.
 struct Build {
@@ -73,7 +75,8 @@ struct Build {
   int threads;
   int shared_bytes;
   int lines_a, lines_b;  // 1: contiguous from one line to the next; 0: along k
-  int fp16;              // else bf16
+  int fp16;              // out of 16 bits is fp16, else bf16; and so are a and b
+  int bytes;             // but where this is a matrix::Dtype of 8 bits, which is that of a and b; else 0
 };
 
 }  // namespace tilekiln::cuda::gemm
