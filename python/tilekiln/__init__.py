@@ -7,8 +7,9 @@
 `load` gives one library, `attention` and `attention_backward` pick a kernel from all that are built or installed,
 `KVCache` and `decode` serve from a cache, `matmul`, `grouped_gemm`, `linear`, `PackedWeight` and `QuantisedWeight`
 multiply matrices, `experts` and `PackedExperts` are the feed-forward part of a mixture of experts,
-`info` says what there is, `reference` is the float64 NumPy reference, `tune` has what was measured. Every other
-operator is here under its own name, over all libraries as `attention` is: `tk.rmsnorm2d(x, gamma)`.
+`info` says what there is, `reference` is the float64 NumPy reference, `tune` has what was measured, `dtypes` knows
+dtypes by name. Every other operator is here under its own name, over all libraries as `attention` is:
+`tk.rmsnorm2d(x, gamma)`.
 Importing this imports neither NumPy nor any framework.
 """
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from . import reference, tune
     from ._binding import ArgumentError, NoKernelError, Stream, __version__
+    from ._core import dtypes
     from .api.just_in_time import jit
     from .api.kv_cache import KVCache, decode
     from .api.launcher import BackwardLauncher
@@ -84,6 +86,7 @@ __all__ = [
     "attention",
     "attention_backward",
     "decode",
+    "dtypes",
     "experts",
     "grouped_gemm",
     "info",

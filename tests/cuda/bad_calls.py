@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tilekiln as tk
 from tilekiln._core import frameworks
-from tilekiln.dtypes import CODES
+from tilekiln._core.dtypes import CODES
 
 from tests.fuzz import calls
 from tests.fuzz.bad import BadCall

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tilekiln as tk
 from tilekiln._core import frameworks
-from tilekiln.dtypes import NUMPY, TABLE
+from tilekiln._core.dtypes import NUMPY, TABLE
 
 from tests.python.capsules import Exported
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 
 from build_support.toolchains import cubin, nvcc
 from codegen.emit import kernels

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from tilekiln.dtypes import CODES
+from tilekiln._core.dtypes import CODES
 
 from tests.python.capsules import Exported
 

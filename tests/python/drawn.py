@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 
 from codegen.emit.operators.cases import Array, Drawn
 from codegen.emit.operators.written import receipts

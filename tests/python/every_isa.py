@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tilekiln as tk
 from tilekiln import reference
-from tilekiln.dtypes import NUMPY, WORDS
+from tilekiln._core.dtypes import NUMPY, WORDS
 
 from tests.python.kv_problems import i32
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import tilekiln as tk
-from tilekiln.dtypes import CODES, NUMPY
+from tilekiln._core.dtypes import CODES, NUMPY
 
 from tests.executor.ptx.device import CUDA, TARGET, ask, driver
 from tests.python.capsules import Exported

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from tilekiln import reference
-from tilekiln.dtypes import FLOATS, NUMPY
+from tilekiln._core.dtypes import FLOATS, NUMPY
 
 STORAGE = {  # by value of the dtype axis: of q, k and v, and of out
     **{word: (dtype, dtype) for word, dtype in FLOATS.items()},

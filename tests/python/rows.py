@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.dtypes import FLOATS
+from tilekiln._core.dtypes import FLOATS
 
 from tests.gpu_run import DEVICE, OF_THE_CPU, TARGETS
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 
 from codegen.emit.operators.cases import Drawn
 from tests.python.drawn import LENGTHS, LENGTHS_OF, OPERATORS, receipt

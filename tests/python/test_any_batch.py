@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.dtypes import FLOATS
+from tilekiln._core.dtypes import FLOATS
 
 DTYPES = FLOATS
 I32 = np.int32

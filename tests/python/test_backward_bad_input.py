@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 
 from tests.python.problems import poisoned
 from tests.python.test_bad_input import f32, i32, readonly, unaligned

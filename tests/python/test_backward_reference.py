@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tilekiln import reference
-from tilekiln.dtypes import FLOATS
+from tilekiln._core.dtypes import FLOATS
 
 STEP = 1e-5  # central differences: the error is STEP^2 times a third derivative, and 1e-16 / STEP from cancellation
 

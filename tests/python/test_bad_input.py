@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tilekiln as tk
 from numpy.lib.stride_tricks import as_strided
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 
 from tests.python import problems
 

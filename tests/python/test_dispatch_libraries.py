@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln._core.dtypes import NUMPY
 from tilekiln.dispatcher import Call, Dispatcher, GemmProblemBuilder, LibraryInstance, ProblemBuilder, Registry
-from tilekiln.dtypes import NUMPY
 
 DTYPES = {word: NUMPY[word] for word in ("fp16", "bf16", "fp32")}
 

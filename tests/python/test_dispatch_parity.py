@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln import reference
+from tilekiln._core.dtypes import NUMPY
 from tilekiln.dispatcher import Call, Dispatcher, Registry
-from tilekiln.dtypes import NUMPY
 
 from tests.conftest import shared_objects
 

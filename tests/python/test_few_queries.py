@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tilekiln.dtypes import NUMPY, WORDS
+from tilekiln._core.dtypes import NUMPY, WORDS
 
 pytestmark = pytest.mark.usefixtures("binding")
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 from tilekiln.reference import gemm as reference
 
 from tests.python.guard import guarded

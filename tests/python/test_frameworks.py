@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.dtypes import FLOATS, NUMPY
+from tilekiln._core.dtypes import FLOATS, NUMPY
 
 from tests.python import problems
 
@@ -243,7 +243,7 @@ def test_no_references_are_left(flash):
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 def test_torch(flash, dtype, mode, layout):
     import torch
-    from tilekiln.dtypes import TORCH
+    from tilekiln._core.dtypes import TORCH
 
     sizes = problems.Sizes(lengths_q=(70, 3), lengths_k=(9, 80), nhead_q=4, nhead_k=2, layout=layout)
     made = problems.make({**PLAIN, "dtype": dtype, "mode": mode}, sizes, seed=3)

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.dtypes import NUMPY, WORDS
+from tilekiln._core.dtypes import NUMPY, WORDS
 from tilekiln.reference import gemm as reference
 
 from tests.gpu_run import DEVICE

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import tilekiln
 import tilekiln as tk
+from tilekiln._core.dtypes import NUMPY
 from tilekiln.api import _jit_key
-from tilekiln.dtypes import NUMPY
 
 from tests.conftest import shared_objects
 

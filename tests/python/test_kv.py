@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln import reference
-from tilekiln.dtypes import FLOATS
+from tilekiln._core.dtypes import FLOATS
 
 from tests.python import kv_problems
 from tests.python.kv_problems import FAMILIES, Sizes, i32

@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 
 from tests.python import problems
 from tests.python.kv_problems import i32

@@ -261,7 +261,7 @@ def test_torch_tensors(flash, make):
 
 @pytest.mark.torch
 def test_torch_dtypes():
-    from tilekiln.dtypes import TORCH
+    from tilekiln._core.dtypes import TORCH
 
     for dtype in ("fp32", "fp16", "bf16", "fp8"):
         cache = paged(dtype=dtype, like="torch", hdim_v=32)

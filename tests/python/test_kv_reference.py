@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from tilekiln import reference
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 
 random = np.random.default_rng(7)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tilekiln.dtypes import FLOATS, WORDS
+from tilekiln._core.dtypes import FLOATS, WORDS
 
 from tests.python.every_isa import backward_on_every_isa, run
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 
 HEADS, HEADS_K = 4, 2
 DTYPES = [np.float32, np.float16, NUMPY["bf16"].type]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln._core.dtypes import NUMPY
 from tilekiln._core.memory import HUGE_PAGE, LINE, aligned_zeros
-from tilekiln.dtypes import NUMPY
 
 FRAMEWORKS = ["numpy", "torch"]
 

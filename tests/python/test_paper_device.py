@@ -16,7 +16,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 
 from codegen.emit.operators.cases import Array, Drawn
 from tests.python.capsules import Exported

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 from tilekiln.reference import layernorm2d, quantised, rmsnorm2d, rows
 
 from tests.python.guard import guarded

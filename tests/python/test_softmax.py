@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.dtypes import FLOATS
+from tilekiln._core.dtypes import FLOATS
 from tilekiln.reference import softmax as reference
 
 from tests.gpu_run import TARGETS

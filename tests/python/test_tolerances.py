@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tilekiln import reference
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 from tilekiln.reference import quantised, rows
 
 from tests.python.every_isa import HEADS, OPERATORS, arrays, backward_on_every_isa, compare, run

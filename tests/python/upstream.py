@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from tilekiln.dtypes import TORCH
+from tilekiln._core.dtypes import TORCH
 
 from tests.gpu_run import DEVICE
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 
 from codegen.plan.plan import resolve
 from tests.python.capsules import Exported

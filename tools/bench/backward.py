@@ -59,7 +59,7 @@ class Case:
     def __init__(self, dtype: str, shape: tuple[int, ...], causal: bool, layout: str) -> None:
         import tilekiln as tk
         import torch
-        from tilekiln.dtypes import TORCH
+        from tilekiln._core.dtypes import TORCH
 
         generator = torch.Generator().manual_seed(0)
         if layout == "bshd":

@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tilekiln.dtypes import NAMES, NUMPY
+from tilekiln._core.dtypes import NAMES, NUMPY
 
 from .peak import compiled
 

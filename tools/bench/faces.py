@@ -19,11 +19,11 @@ from typing import Any
 import tilekiln as tk
 import tilekiln.torch
 import torch
+from tilekiln._core.dtypes import NUMPY
 from tilekiln.compat.flash_attn.layers.rotary import RotaryEmbedding
 from tilekiln.compat.flash_attn.losses.cross_entropy import CrossEntropyLoss
 from tilekiln.compat.flash_attn.modules.mha import MHA
 from tilekiln.compat.flash_attn.ops import layer_norm, rms_norm
-from tilekiln.dtypes import NUMPY
 from tilekiln.torch import layers
 
 from .norm import DTYPES, _once, start

@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tilekiln.dtypes import NAMES, NUMPY, WORDS
+from tilekiln._core.dtypes import NAMES, NUMPY, WORDS
 
 from . import peers
 from .peak import peak

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import tilekiln as tk
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 
 from tools.bench import peers
 from tools.bench.decode import fastest_loop, read

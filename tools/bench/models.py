@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tilekiln.dtypes import NAMES
+from tilekiln._core.dtypes import NAMES
 
 from tools.bench.model_forms import FORMS, form_of
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import tilekiln as tk
 import torch
-from tilekiln.dtypes import TORCH
+from tilekiln._core.dtypes import TORCH
 from torch import Tensor
 
 Call = Callable[[], Any]

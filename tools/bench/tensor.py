@@ -15,7 +15,7 @@ from typing import Any
 
 import tilekiln as tk
 import torch
-from tilekiln.dtypes import TORCH
+from tilekiln._core.dtypes import TORCH
 from torch import Tensor
 
 from .norm import Bar, Case, line, start

@@ -298,7 +298,7 @@ def _held(call: Call, arrays: list[Any]) -> None:
 
 def _numpy(tensor: Any) -> Any:
     if tensor.dtype == torch.bfloat16:
-        from tilekiln.dtypes import NUMPY
+        from tilekiln._core.dtypes import NUMPY
 
         return tensor.view(torch.int16).numpy().view(NUMPY["bf16"])
     return tensor.numpy()

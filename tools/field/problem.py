@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tilekiln.dtypes import TORCH
+from tilekiln._core.dtypes import TORCH
 from torch import Tensor
 
 from .rows import Cell

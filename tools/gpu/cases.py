@@ -12,7 +12,7 @@ import numpy as np
 import tilekiln as tk
 import torch
 from tilekiln import reference
-from tilekiln.dtypes import TORCH, WORDS
+from tilekiln._core.dtypes import TORCH, WORDS
 
 from tests.python import problems
 from tools.gpu.judge import tolerance

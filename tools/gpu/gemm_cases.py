@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tilekiln as tk
 import torch
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 from tilekiln.reference import gemm as reference
 
 from tools.gpu.cases import on_device, on_host

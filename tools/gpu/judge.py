@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from tilekiln import reference
-from tilekiln.dtypes import TORCH
+from tilekiln._core.dtypes import TORCH
 from tilekiln.reference.tolerance import Tolerance
 
 from tests.python import problems

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import tilekiln as tk
-from tilekiln.dtypes import FLOATS
+from tilekiln._core.dtypes import FLOATS
 from tilekiln.reference import gemm as reference
 
 from tools.hip import cases

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tilekiln as tk
 from tilekiln import reference
+from tilekiln._core.dtypes import FLOATS
 from tilekiln.dispatcher import Call, Dispatcher, ProblemBuilder, Registry
-from tilekiln.dtypes import FLOATS
 
 DTYPES = FLOATS
 

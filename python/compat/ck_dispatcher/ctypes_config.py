@@ -8,8 +8,8 @@ from typing import Any
 
 import tilekiln as tk
 from tilekiln import dispatcher as dp
+from tilekiln._core.dtypes import NUMPY
 from tilekiln.dispatcher._limits import LDS_BYTES, TILE_MOST
-from tilekiln.dtypes import NUMPY
 
 DTYPES = {word: NUMPY[word] for word in ("fp32", "fp16", "bf16", "int8", "int32")}
 SUPPORTED_DTYPES = ("fp32", "fp16", "bf16", "int8")

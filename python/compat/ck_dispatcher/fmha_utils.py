@@ -21,10 +21,10 @@ from typing import Any
 import fmha_caches
 import numpy as np
 import tilekiln as tk
+from tilekiln._core.dtypes import FLOATS, NUMPY
 from tilekiln._generated.tables import OPERATORS
 from tilekiln.api import operators
 from tilekiln.dispatcher import Algorithm, Call, Dispatcher, KernelSet, Registry, Signature
-from tilekiln.dtypes import FLOATS, NUMPY
 
 ERROR_CHARACTERS = 500
 BF16, FP8 = NUMPY["bf16"], NUMPY["fp8"]

@@ -7,7 +7,7 @@ import functools
 import sys
 from typing import Any
 
-from .. import dtypes
+from . import dtypes
 
 
 def unknown_argument(function: str, name: str, known: tuple[str, ...]) -> str:

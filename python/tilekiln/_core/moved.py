@@ -22,6 +22,7 @@ MOVED = {
     **{f"tilekiln.{name}": f"tilekiln.api.{name}" for name in _OF_API},
     **{f"tilekiln.{name}": f"tilekiln.cli.{name}" for name in _OF_CLI},
     **{f"tilekiln.{name}": f"tilekiln.compat.{name}" for name in _OF_COMPAT},
+    "tilekiln.dtypes": "tilekiln._core.dtypes",
 }
 """Old name -> name, of modules and packages; what a package holds moved with it."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 
-from .. import dtypes
+from .._core import dtypes
 from .._core.memory import aligned_zeros
 from .._core.native import ArgumentError
 from .._core.numbers import integer

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from .._core.dtypes import WORDS
 from .._core.frameworks import recorded, records
 from .._core.native import ArgumentError, NoKernelError
 from .._generated.tables import OPERATORS
-from ..dtypes import WORDS
 from ._refusals import Refused, may_be_built, one_error
 from .library import Library, how_to_build, libraries, looked_in
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .._core.dtypes import NUMPY
 from .._core.native import ArgumentError
-from ..dtypes import NUMPY
 
 if TYPE_CHECKING:
     from .._core.arguments import Array

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .._core.dtypes import NUMPY
 from .._core.native import ArgumentError
-from ..dtypes import NUMPY
 from ._declared import CALLS
 from .settings import Settings
 

@@ -78,7 +78,7 @@ CASES = [
 
 def _arrays(case: Case) -> dict[str, Any]:
     """q, k, v and named arguments of a case, with the arrays that its marks stand for."""
-    from ..dtypes import NUMPY
+    from .._core.dtypes import NUMPY
 
     storage = NUMPY.get(case.dtype, NUMPY["fp8"])
     random = np.random.default_rng(2026)

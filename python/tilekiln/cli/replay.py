@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import dtypes
+from .._core import dtypes
 from .command_line import count
 
 if TYPE_CHECKING:

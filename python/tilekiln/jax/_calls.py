@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._binding import described
+from .._core.dtypes import CODES, NUMPY
 from .._core.native import ArgumentError
 from .._generated.tables import OPERATORS
-from ..dtypes import CODES, NUMPY
 from . import _handlers
 
 Options = tuple[tuple[str, Any], ...]

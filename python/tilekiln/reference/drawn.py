@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dtypes import NUMPY
+from .._core.dtypes import NUMPY
 
 Array = NDArray[Any]
 Signature = Mapping[str, Any]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dtypes import NUMPY
+from .._core.dtypes import NUMPY
 from .attention import Float, Result, forward, head
 
 FP8_MAX = 448.0  # of e4m3; what is larger saturates

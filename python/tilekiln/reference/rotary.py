@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dtypes import NUMPY
+from .._core.dtypes import NUMPY
 from . import rows
 from .drawn import Call, Random, Signature
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from tilekiln._core import outside
+from tilekiln._core.dtypes import TORCH
 from tilekiln._core.shapes import Operator, Result
 from tilekiln._generated.tables import OPERATORS
 from tilekiln.api.operators import _call
-from tilekiln.dtypes import TORCH
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 DTYPES = TORCH

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .._core.dtypes import NUMPY
 from .._core.native import ArgumentError
-from ..dtypes import NUMPY
 
 if TYPE_CHECKING:
     from ..api.library import Library

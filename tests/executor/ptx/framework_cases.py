@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln import reference
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 
 from tests.executor.ptx.device import DeviceArray
 from tests.python.capsules import capsule

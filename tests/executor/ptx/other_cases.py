@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import tilekiln as tk
-from tilekiln.dtypes import FLOATS, NUMPY
+from tilekiln._core.dtypes import FLOATS, NUMPY
 from tilekiln.reference import gemm
 from tilekiln.reference.drawn import EDGES, Call
 

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 
 from tests.executor.ptx.small import HEAD, kernel, lanes
 from tools.executor.ptx.module import FaultError, Module, reads, writes

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 
 from tests.executor.ptx.small import kernel, lanes
 from tools.executor.ptx.module import Module, reads, updates, writes

@@ -172,7 +172,7 @@ HOST = """
 import sys
 import numpy as np
 import tilekiln as tk
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 from tests.python.capsules import Exported
 library = tk.Library(sys.argv[1])
 q = np.ones((1, 5, 1, 64), NUMPY["bf16"])
@@ -207,7 +207,7 @@ DEVICE = """
 import sys
 import numpy as np
 import tilekiln as tk
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 from tools.hip.device import DeviceArray, runtime
 library = tk.Library(sys.argv[1])
 make = lambda shape, dtype=NUMPY["bf16"]: DeviceArray(np.ones(shape, dtype))
@@ -290,7 +290,7 @@ UNREAD = """
 import sys
 import numpy as np
 import tilekiln as tk
-from tilekiln.dtypes import NUMPY
+from tilekiln._core.dtypes import NUMPY
 from tools.hip.device import DeviceArray
 library = tk.Library(sys.argv[1])
 make = lambda shape: DeviceArray(np.ones(shape, NUMPY["bf16"]))
