@@ -383,12 +383,13 @@ def backward(library: tk.Library) -> None:
     assert (number("stages").value, number("together").value, number("modules").value) == (6, 2, 1)
     assert (number("allocated").value, number("waits").value) == (0, 0)
     at = backward_row()
-    assert (at.batch, at.nhead_q, at.nhead_k, at.seqlen_q_most, at.seqlen_k_most) == (2, 4, 2, 300, 200)
+    assert (at.batch, at.nhead_q, at.shares, at.seqlen_q_most, at.seqlen_k_most) == (2, 4, 2 * at.key_shares, 300, 200)
     assert (at.hdim_q, at.hdim_v, at.query_tiles, at.key_tiles) == (64, 64, 3, 2)
     assert (at.left, at.right, at.shift, at.features) == (1 << 29, 0, -100, 1 | 2 | 128)
     assert (at.softmax_scale, at.keep_scale) == (0.25, 1)
     assert (at.dq, at.dq_batch, at.dq_head, at.dq_row) == (made["dq"].array.ctypes.data, 300 * 256, 64, 256)
     assert (at.dk_batch, at.dk_head, at.dk_row) == (200 * 128, 64, 128)
+    assert at.key_shares == 1
     need = library.fmha_bwd_workspace_size(**arrays, **made, causal=True)
     assert need >= 2 * 4 * 3 * 8192 * 4  # the sums of dq, a slot a head
     said = refused(lambda: library.fmha_bwd(**arrays, **made, deterministic=True, workers=133))
@@ -397,12 +398,21 @@ def backward(library: tk.Library) -> None:
     assert number("launches").value == 9
     said = refused(lambda: library.fmha_bwd(**arrays, **made, softmax_scale=-1.0))
     assert said == "softmax_scale: was -1, must be above 0 on cuda"
+    heads, keys = Device(1, 2048, 16, 64), Device(1, 2048, 1, 64)  # too few key heads for 132 multiprocessors
+    few = {"dout": heads, "q": heads, "k": keys, "v": keys, "out": heads, "lse": Device(1, 16, 2048, dtype="fp32")}
+    few |= {"dq": Device(1, 2048, 16, 64), "dk": Device(1, 2048, 1, 64), "dv": Device(1, 2048, 1, 64)}
+    launches = number("launches").value
+    library.fmha_bwd(**few)
+    at = backward_row()
+    assert (at.shares, at.key_shares, at.key_tiles) == (8, 8, 16)
+    assert number("launches").value == launches + 4  # a kernel of its own sums the shares
+    assert library.fmha_bwd_workspace_size(**few) >= 2 * 8 * 2048 * 64 * 4  # their dk and dv in fp32
     none = Device(2, 0, 4, 64)
     empty = {**arrays, "dout": none, "q": none, "out": none, "lse": Device(2, 4, 0, dtype="fp32")}
     sink, d_sink = Device(4, dtype="fp32", fill=1), Device(4, dtype="fp32", fill=7)
     library.fmha_bwd(**empty, dq=Device(2, 0, 4, 64), dk=made["dk"], dv=made["dv"], sink=sink, d_sink=d_sink)
     assert not d_sink.array.any()
-    assert number("launches").value == 10  # dk and dv are 0, which the second stage writes
+    assert number("launches").value == 14  # dk and dv are 0, which the second stage writes
 
 
 def backward_sequences(library: tk.Library) -> None:

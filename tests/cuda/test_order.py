@@ -5,6 +5,7 @@ The walk follows kernels/attention/fmha_bwd/dq_dk_dv/cuda/order.h; the plan is p
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import random
 import subprocess
@@ -24,7 +25,7 @@ class Plan(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_int)
-            for name in ("team", "passes", "units", "team_units", "lists", "slots", "turn", "workers")
+            for name in ("team", "passes", "units", "team_units", "lists", "slots", "turn", "workers", "key_shares")
         ),
         ("apart", ctypes.c_bool),
     )
@@ -47,9 +48,9 @@ TILES = {64: (128, 128), 128: (64, 128), 192: (32, 64), 256: (64, 64)}
 """Query rows and keys of a tile, by head dim; those of 192 are what cuda-sm80 has above 128."""
 
 
-def plan(heads: int, rows: int, keys: int, hdim: int, *, masked: bool, paired: bool, workers: int) -> Plan:
-    """The plan of `heads` key heads, `rows` query rows each (over the heads of the group) and `keys` keys."""
-    numbers = (ctypes.c_longlong(number) for number in (heads, rows, keys))
+def plan(heads: int, group: int, rows: int, keys: int, hdim: int, *, masked: bool, paired: bool, workers: int) -> Plan:
+    """The plan of `heads` key heads of `group` query heads each, of `rows` query rows and `keys` keys."""
+    numbers = (ctypes.c_longlong(number) for number in (heads, group, rows, keys))
     made: Plan = Planner.library.plan_of(*numbers, hdim, *TILES[hdim], masked, paired, workers)
     return made
 
@@ -66,8 +67,17 @@ class Shape:
         self.lists = -(-self.key_tiles // 2) if self.paired else self.key_tiles
 
     def plan(self, workers: int) -> Plan:
-        rows = self.group * self.query_tiles * self.tile_rows
-        return plan(self.heads, rows, self.keys, self.hdim, masked=self.masked, paired=self.paired, workers=workers)
+        rows = self.query_tiles * self.tile_rows
+        return plan(
+            self.heads, self.group, rows, self.keys, self.hdim, masked=self.masked, paired=self.paired, workers=workers
+        )
+
+    def shared(self, shares: int) -> list[Shape]:
+        """The shares of a key head, which are heads to the walk."""
+        share = copy.copy(self)
+        share.group = self.group // shares
+        assert share.group * shares == self.group
+        return [share] * shares
 
     def seen(self, n: int) -> tuple[int, int]:
         """Query tiles that see key tile n."""
@@ -93,6 +103,7 @@ class Shape:
 
 def walk_through(shapes: list[Shape], made: Plan) -> None:
     """shapes: of each key head; packed sequences are shorter than what the plan was made for."""
+    shapes = [share for shape in shapes for share in shape.shared(made.key_shares)]
     work: list[list[tuple[int, int, int]]] = []  # per worker: (head, slot, M) in its order, with the add's key
     adds: dict[tuple[int, int, int], list[tuple[int, int, int]]] = defaultdict(list)
     owner: dict[tuple[int, int], int] = {}
@@ -145,7 +156,7 @@ def test_random_shapes(seed: int) -> None:
         left, right = draw.choice([(FAR, FAR), (FAR, 0), (FAR, 100), (150, 0), (300, 200), (90, FAR)])
         shape = Shape(
             draw.randint(1, 6),
-            draw.choice([1, 1, 2, 4]),
+            draw.choice([1, 1, 2, 4, 12]),
             rows,
             keys,
             draw.choice([*TILES]),
@@ -172,6 +183,13 @@ def test_packed_sequences_shorter_than_the_plan(seed: int) -> None:
         longest = Shape(heads, group, rows, keys, hdim, left, right, 0)
         workers = draw.choice([1, 2, 7, 40, 132])
         walk_through(shapes, longest.plan(workers))
+
+
+def test_few_key_heads_are_shared_out() -> None:
+    """32 query heads of one key head fill the device; with as many key heads there is nothing to share out."""
+    assert plan(1, 32, 4096, 4096, 128, masked=True, paired=True, workers=132).key_shares == 8
+    assert plan(32, 1, 4096, 4096, 128, masked=True, paired=True, workers=132).key_shares == 1
+    assert plan(1, 32, 0, 4096, 128, masked=True, paired=True, workers=132).key_shares == 1
 
 
 def test_an_order_that_workers_do_not_follow_hangs() -> None:

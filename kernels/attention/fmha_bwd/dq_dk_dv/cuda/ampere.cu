@@ -18,16 +18,17 @@ TILEKILN_DEVICE void backward(const AmpereRow& a, Shared& s) {
   Turn t{};
   for (int x = 0; x < order.turns(); ++x) {
     if (!order.turn(x, t)) continue;
-    const int b = t.head / p.nhead_k, h = t.head - b * p.nhead_k, first_key = t.tile * kKeys, start = start_k(p, b);
+    const int b = t.share / p.shares, share = t.share - b * p.shares, first_key = t.tile * kKeys;
     float dk[kSums] = {}, dv[kSums] = {};
     if (t.length > 0) {
+      const int64_t h = key_head(p, share), start = start_k(p, b);
       const Rows rows{0, t.of.seqlen_k - first_key, 0};
       load_rows<kHdim, kKeys, kThreads>(shared_address(s.k),
-                                        a.k + b * a.k_batch + h * a.k_head + (int64_t(start) + first_key) * a.k_row,
-                                        a.k_row, p.hdim_q, rows);
+                                        a.k + b * a.k_batch + h * a.k_head + (start + first_key) * a.k_row, a.k_row,
+                                        p.hdim_q, rows);
       load_rows<kHdim, kKeys, kThreads>(shared_address(s.q),
-                                        a.v + b * a.v_batch + h * a.v_head + (int64_t(start) + first_key) * a.v_row,
-                                        a.v_row, p.hdim_v, rows);
+                                        a.v + b * a.v_batch + h * a.v_head + (start + first_key) * a.v_row, a.v_row,
+                                        p.hdim_v, rows);
       copy_async_commit();
       copy_async_wait<0>();
       __syncthreads();
@@ -37,10 +38,10 @@ TILEKILN_DEVICE void backward(const AmpereRow& a, Shared& s) {
         load_matrices(v[i],
                       shared_address(s.q) + place<kHdim>(own_key + (lane & 15), column / 8 + 2 * i + (lane >> 4)));
       __syncthreads();
-      const int64_t head = int64_t(h) * order.group, row = start_q(p, b);
+      const int64_t head = int64_t(share) * order.group, row = start_q(p, b);
       const Sequence of = {a.q + b * a.q_batch + head * a.q_head + row * a.q_row,
                            p.dout_rows + b * p.dout_batch + head * p.dout_head + row * p.dout_row,
-                           tile_of<kQueryRows>(p, b, h * order.group, 0)};
+                           tile_of<kQueryRows>(p, b, share * order.group, 0)};
       switch (p.features & (kSoftcap | kAlibi | kBias | kDropout)) {
         case 0:
         case kAlibi: walk<kPlain>(a, s, order, t, of, dk, dv, v); break;
@@ -48,15 +49,8 @@ TILEKILN_DEVICE void backward(const AmpereRow& a, Shared& s) {
         default: walk<kGeneral>(a, s, order, t, of, dk, dv, v);
       }
     }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int key = first_key + own_key + (lane >> 2) + 8 * half;
-      const bool inside = key < t.of.seqlen_k;
-      store_row(p.dv + b * p.dv_batch + h * p.dv_head + (int64_t(start) + key) * p.dv_row + column, inside,
-                p.hdim_v - column, lane, dv, half, p.keep_scale);
-      store_row(p.dk + b * p.dk_batch + h * p.dk_head + (int64_t(start) + key) * p.dk_row + column, inside,
-                p.hdim_q - column, lane, dk, half, p.softmax_scale);
-    }
+    store_keys(p, t, dv_of(p), own_key, column, lane, dv);
+    store_keys(p, t, dk_of(p), own_key, column, lane, dk);
   }
 }
 

@@ -81,7 +81,8 @@ Plan find_plan(const BwdKernelProblem& of, const Tiles& tiles, const Build& buil
   PlanShape shape;
   memset(static_cast<void*>(&shape), 0, sizeof(shape));  // padding too
   shape.heads = i64(of.batch) * p.nhead_k;
-  shape.rows = p.nhead_q / p.nhead_k * tiles.of_longest * build.query_rows;
+  shape.group = p.nhead_q / p.nhead_k;
+  shape.rows = tiles.of_longest * build.query_rows;
   shape.keys = of.seqlen_k;
   shape.hdim = build.hdim;
   shape.tile_rows = build.query_rows;
@@ -112,6 +113,12 @@ u64 place_workspace(const BwdKernelProblem& of, const Tiles& tiles, const Plan& 
   place(rows, &row->delta);
   place(sums, &row->counters);
   if (of.problem.features.sink) place(all, &row->sink_sums);
+  if (plan.key_shares > 1) {
+    const i64 shares = i64(of.batch) * of.problem.nhead_k * plan.key_shares;
+    const i64 keys = parts(of.seqlen_k, build.keys) * build.keys;
+    place(static_cast<u64>(shares * keys * build.hdim), &row->dk_sums);
+    place(static_cast<u64>(shares * keys * build.hdim), &row->dv_sums);
+  }
   return at;
 }
 
@@ -203,7 +210,8 @@ tilekiln_status launch_stage(const Site& site, const BwdKernelProblem& of, const
   fill_addresses(of, packing, &row);
   row.batch = of.batch;
   row.nhead_q = p.nhead_q;
-  row.nhead_k = p.nhead_k;
+  row.shares = p.nhead_k * plan.key_shares;
+  row.key_shares = plan.key_shares;
   row.seqlen_q_most = of.seqlen_q;
   row.seqlen_k_most = of.seqlen_k;
   row.hdim_q = p.hdim_q;
@@ -228,8 +236,12 @@ tilekiln_status launch_stage(const Site& site, const BwdKernelProblem& of, const
                          static_cast<unsigned>(build.shared_bytes),
                          &given,
                          true});
-  const char* const function = of.stage == TILEKILN_BWD_DOT_DO_O ? "fmha_bwd_prepare" : "fmha_bwd_convert";
-  return launch(site, {kernel, function, {static_cast<unsigned>(blocks), 1, 1}, rows_threads, 0, &row, false});
+  const auto launch_rows = [&](const char* function, i64 grid) {
+    return launch(site, {kernel, function, {static_cast<unsigned>(grid), 1, 1}, rows_threads, 0, &row, false});
+  };
+  if (of.stage == TILEKILN_BWD_DOT_DO_O) return launch_rows("fmha_bwd_prepare", blocks);
+  if (plan.key_shares > 1) TILEKILN_TRY(launch_rows("fmha_bwd_sum_shares", i64(of.batch) * p.nhead_k * row.key_tiles));
+  return launch_rows("fmha_bwd_convert", blocks);
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ template <bool kPacked> TILEKILN_DEVICE void load(const Row& p, Shared& s, int l
   for (int x = 0; x < order.turns(); ++x) {
     if (!order.turn(x, t)) continue;
     if (lane == 0) {
-      const int b = t.head / p.nhead_k, head_k = t.head - b * p.nhead_k;
+      const int b = t.share / p.shares, share = t.share - b * p.shares, head_k = key_head(p, share);
       wait(s.kv_empty, (turns & 1) ^ 1);
       arrive_expecting(s.kv_full, 2 * kKeys * kHdim * 2);
       Place keys{0, 0, b}, queries{0, 0, b};
@@ -82,11 +82,11 @@ template <bool kPacked> TILEKILN_DEVICE void load(const Row& p, Shared& s, int l
       }
       load_panels(p.k, s.k, kKeys, s.kv_full, t.tile * kKeys, head_k, keys);
       load_panels(p.v, s.v, kKeys, s.kv_full, t.tile * kKeys, head_k, keys);
-      const int64_t first_tile = tile_of<kQueryRows>(p, b, head_k * order.group, 0);
+      const int64_t first_tile = tile_of<kQueryRows>(p, b, share * order.group, 0);
       int g, m;
       order.first_step(t, g, m);
       for (int c = 0; c < t.length; ++c, ++step, order.next_step(t, g, m)) {
-        const int slot = step % kStages, head = head_k * order.group + g;
+        const int slot = step % kStages, head = share * order.group + g;
         const uint32_t phase = (step / kStages & 1) ^ 1, bytes = kQueryRows * (2 * kHdim + 4);
         const int64_t rows = (first_tile + g * order.head_tiles() + m) * kQueryRows;
         jitter(step);
@@ -113,8 +113,8 @@ template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, i
   Turn t;
   for (int x = 0; x < order.turns(); ++x) {
     if (!order.turn(x, t)) continue;
-    const int b = t.head / p.nhead_k;
-    const int64_t first_tile = tile_of<kQueryRows>(p, b, (t.head - b * p.nhead_k) * order.group, 0);
+    const int b = t.share / p.shares;
+    const int64_t first_tile = tile_of<kQueryRows>(p, b, (t.share - b * p.shares) * order.group, 0);
     int g, m;
     order.first_step(t, g, m);
     for (int c = 0; c < t.length; ++c, ++step, order.next_step(t, g, m)) {

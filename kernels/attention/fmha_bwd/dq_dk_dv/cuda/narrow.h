@@ -10,7 +10,7 @@
 namespace tilekiln::cuda::fmha_bwd {
 
 TILEKILN_DEVICE void compute_dk_dv(const Row& p, Shared& s, int w, int thread) {
-  const int lane = thread & 31, warp = thread >> 5, group = p.nhead_q / p.nhead_k;
+  const int lane = thread & 31, warp = thread >> 5, group = p.nhead_q / p.shares;
   const int own_keys = w * 64;  // the first of this warpgroup's in the tile
   float dk[kHdim / 2], dv[kHdim / 2], score[kQueryRows / 2];
   uint32_t weight[kQueryRows / 16][4], ds[kQueryRows / 16][4];  // P^T and dS^T
@@ -95,8 +95,8 @@ TILEKILN_DEVICE void compute_dk_dv(const Row& p, Shared& s, int w, int thread) {
       warp_arrive(s.q_empty[(at - 1) % kStages], lane);
     }
     warp_arrive(s.kv_empty, lane);
-    store_keys(p, t, own_keys + warp * 16, lane, p.dv, p.dv_batch, p.dv_head, p.dv_row, p.hdim_v, dv, p.keep_scale);
-    store_keys(p, t, own_keys + warp * 16, lane, p.dk, p.dk_batch, p.dk_head, p.dk_row, p.hdim_q, dk, p.softmax_scale);
+    store_keys(p, t, dv_of(p), own_keys + warp * 16, 0, lane, dv);
+    store_keys(p, t, dk_of(p), own_keys + warp * 16, 0, lane, dk);
   };
   walk_tiles(p, begin, step, end);
 }

@@ -5,7 +5,10 @@
 // unit u of a head is everyone's u-th list, and a team owns `team_units` units in a row of the units of all heads. All units of
 // a head that one team owns add into one fp32 slot, or (kApart) a pair's second tiles into one and the others into another.
 //
-// A list walks over the query tiles that see its keys, for each query head of the group in turn; a step is (head in group g, m),
+// The query heads of a key head are walked together, or in `key_shares` shares of equal size, which are heads to the plan: each has the key
+// tiles for itself, sums dK and dV of its own in fp32, and `convert` adds the shares' sums in their order.
+//
+// A list walks over the query tiles that see its keys, for each query head of the share in turn; a step is (head in share g, m),
 // numbered M = g query_tiles + m. Its ideal arrival is its place in the list: without a mask the walk is a circle that worker j
 // starts j / team of the way round; a pair's first tile goes upwards from its diagonal, its second downwards; else upwards. The
 // adds to M go in the order (unit, arrival, key tile). `rank` = how many go before; a counter says how many are done. The order is
@@ -25,7 +28,7 @@ struct Extent { int seqlen_q, seqlen_k, query_tiles, key_tiles, lists, shift; };
 // A key tile's turn. It walks the query tiles [begin, end) of `group` heads.
 struct Turn {
   Extent of;
-  int head;                // b nhead_k + h_k
+  int share;               // b shares + the share
   int tile, list, worker;  // key tile; its list; the worker's place in the team
   int pass, first_pass;    // the head's units first_pass .. pass - 1 have added into this slot before
   int slot;
@@ -66,12 +69,15 @@ template <int kQueryRows, int kKeys> TILEKILN_DEVICE Extent extent_of(const Row&
   return e;
 }
 
+// The key head of a share.
+TILEKILN_DEVICE int key_head(const Row& p, int share) { return share / p.key_shares; }
+
 // kPacked: sequences may be packed; without it their extents are fields of the row, which take no registers.
 template <int kQueryRows, int kKeys, bool kPacked> struct Order {
   const Row& p;
-  int group;  // query heads that share a key head
+  int group;  // query heads of a share
 
-  __device__ __forceinline__ explicit Order(const Row& row) : p(row), group(row.nhead_q / row.nhead_k) {}
+  __device__ __forceinline__ explicit Order(const Row& row) : p(row), group(row.nhead_q / row.shares) {}
 
   // From a tile of one query head to that of the next.
   __device__ __forceinline__ int64_t head_tiles() const { return p.head_tiles; }
@@ -102,18 +108,18 @@ template <int kQueryRows, int kKeys, bool kPacked> struct Order {
   __device__ __forceinline__ bool turn(int x, Turn& t) const {
     const bool paired = p.features & kPaired;
     const int team = blockIdx.x / p.team, unit = team * p.team_units + (paired ? x >> 1 : x);
-    t.head = uniform(unit / p.passes);
+    t.share = uniform(unit / p.passes);
     if constexpr (kPacked) {
-      const Extent e = extent_of<kQueryRows, kKeys>(p, t.head / p.nhead_k);
+      const Extent e = extent_of<kQueryRows, kKeys>(p, t.share / p.shares);
       t.of = {uniform(e.seqlen_q),  uniform(e.seqlen_k), uniform(e.query_tiles),
               uniform(e.key_tiles), uniform(e.lists),    uniform(e.shift)};
     }
-    t.pass = uniform(unit - t.head * p.passes);
+    t.pass = uniform(unit - t.share * p.passes);
     t.worker = uniform(blockIdx.x - team * p.team);
     t.list = uniform(t.worker * p.passes + t.pass);
-    t.first_pass = uniform(max(team * p.team_units, t.head * p.passes) - t.head * p.passes);
+    t.first_pass = uniform(max(team * p.team_units, t.share * p.passes) - t.share * p.passes);
     const bool second = paired && x & 1;
-    const int slot = team - t.head * p.passes / p.team_units;
+    const int slot = team - t.share * p.passes / p.team_units;
     t.slot = uniform(p.features & kApart ? 2 * slot + second : slot);
     t.tile = uniform(second ? key_tiles(t) - 1 - t.list : t.list);
     t.begin = uniform(begin_of(t, t.tile));

@@ -31,15 +31,46 @@ template <int N> TILEKILN_DEVICE void store_row(uint16_t* to, bool inside, int h
   }
 }
 
-// Rows of dK or dV: the keys of the 16 of a warp, from `own` on in the tile, that the sequence has.
-template <int N> TILEKILN_DEVICE void store_keys(const Row& p, const Turn& t, int own, int lane, uint16_t* to,
-                                                 int64_t batch, int64_t head, int64_t row, int hdim,
-                                                 const float (&sums)[N], float scale) {
-  const int b = t.head / p.nhead_k, h = t.head - b * p.nhead_k, start = start_k(p, b);
+// dK or dV: where its rows go, and by which factor.
+struct KeyRows {
+  uint16_t* to;
+  float* sums;
+  int64_t batch, head, row;
+  int hdim;
+  float scale;
+};
+
+TILEKILN_DEVICE KeyRows dk_of(const Row& p) {
+  return {p.dk, p.dk_sums, p.dk_batch, p.dk_head, p.dk_row, p.hdim_q, p.softmax_scale};
+}
+TILEKILN_DEVICE KeyRows dv_of(const Row& p) {
+  return {p.dv, p.dv_sums, p.dv_batch, p.dv_head, p.dv_row, p.hdim_v, p.keep_scale};
+}
+
+// The first row of a key tile in the sums of a share of sequence b.
+TILEKILN_DEVICE int64_t sums_of(const Row& p, int share, int tile) {
+  return (int64_t(share) * p.key_tiles + tile) * (kKeys * kHdim);
+}
+
+// Columns from `column` on of rows of dK or dV: the keys of the 16 of a warp, from `own` on in the tile, that the sequence has; or where shares
+// are summed later all 16 of them.
+template <int N> TILEKILN_DEVICE void store_keys(const Row& p, const Turn& t, const KeyRows& of, int own, int column,
+                                                 int lane, const float (&sums)[N]) {
+  const bool summed = p.key_shares > 1;
+  const int share = t.share, row = own + (lane >> 2);
+  if (summed) [[unlikely]] {
+    float* const to = of.sums + sums_of(p, share, t.tile) + row * kHdim + column + (lane & 3) * 2;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i)
+      *reinterpret_cast<float2*>(to + (i & 1) * 8 * kHdim + (i >> 1) * 8) = make_float2(sums[2 * i], sums[2 * i + 1]);
+    return;
+  }
+  const int b = share / p.shares, h = share - b * p.shares, start = start_k(p, b);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int key = t.tile * kKeys + own + (lane >> 2) + 8 * half;
-    store_row(to + b * batch + h * head + (start + key) * row, key < t.of.seqlen_k, hdim, lane, sums, half, scale);
+    const int key = t.tile * kKeys + row + 8 * half;
+    store_row(of.to + b * of.batch + h * of.head + (start + key) * of.row + column, key < t.of.seqlen_k,
+              of.hdim - column, lane, sums, half, of.scale);
   }
 }
 
@@ -129,6 +160,36 @@ TILEKILN_DEVICE void sum_sink(const Row& p, int h, int lane) {
   if (lane == 0) p.d_sink[h] = -sum;
 }
 
+// A key tile of dk and dv: scale times the sums of its shares, in their order. Grid key_tiles batch nhead_k. A kernel of its own, as `convert`
+// would wait with fewer warps for its memory.
+TILEKILN_DEVICE void sum_shares(const Row& p) {
+  constexpr int kLanes = kHdim / 8, kRows = 256 / kLanes;
+  const int head = blockIdx.x / p.key_tiles, tile = blockIdx.x - head * p.key_tiles, first_share = head * p.key_shares;
+  const int b = first_share / p.shares, h = head - b * (p.shares / p.key_shares), column = threadIdx.x % kLanes * 8;
+  const int start = start_k(p, b), keys = min(extent_of<kQueryRows, kKeys>(p, b).seqlen_k - tile * kKeys, kKeys);
+  const int64_t step = int64_t(p.key_tiles) * (kKeys * kHdim);
+  for (int row = threadIdx.x / kLanes; row < keys; row += kRows) {
+    const int64_t at = sums_of(p, first_share, tile) + row * kHdim + column;
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      const KeyRows of = which == 0 ? dk_of(p) : dv_of(p);
+      float a[8] = {};
+#pragma unroll 4
+      for (int share = 0; share < p.key_shares; ++share) {
+        const float4* const from = reinterpret_cast<const float4*>(of.sums + at + share * step);
+        const float4 low = from[0], high = from[1];
+        a[0] += low.x, a[1] += low.y, a[2] += low.z, a[3] += low.w;
+        a[4] += high.x, a[5] += high.y, a[6] += high.z, a[7] += high.w;
+      }
+      uint32_t word[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) word[i] = pack(a[2 * i] * of.scale, a[2 * i + 1] * of.scale);
+      uint16_t* const to = of.to + b * of.batch + h * of.head + (int64_t(start) + tile * kKeys + row) * of.row + column;
+      if (column < of.hdim) *reinterpret_cast<uint4*>(to) = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+  }
+}
+
 // dq = scale times the slots' sums, in their order; a slot that nobody added to holds nothing. d_sink = minus the rows' shares,
 // in their order. Grid as prepare's.
 TILEKILN_DEVICE void convert(const Row& p) {
@@ -170,6 +231,11 @@ TILEKILN_DEVICE void convert(const Row& p) {
 extern "C" __global__ void __launch_bounds__(256)
     fmha_bwd_prepare(const __grid_constant__ tilekiln::cuda::fmha_bwd::Row p) {
   tilekiln::cuda::fmha_bwd::prepare(p);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    fmha_bwd_sum_shares(const __grid_constant__ tilekiln::cuda::fmha_bwd::Row p) {
+  tilekiln::cuda::fmha_bwd::sum_shares(p);
 }
 
 extern "C" __global__ void __launch_bounds__(256)

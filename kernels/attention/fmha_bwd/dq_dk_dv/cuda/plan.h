@@ -7,18 +7,24 @@ namespace tilekiln::cuda::fmha_bwd {
 // Fields as in Row.
 struct Plan {
   int team, passes, units, team_units, lists, slots, turn;
-  int workers;  // CTAs: the teams' together
-  bool apart;   // kApart
+  int workers;     // CTAs: the teams' together
+  int key_shares;  // of a key head
+  bool apart;      // kApart
 };
 
 struct PlanShape {
   int64_t heads;            // key heads of all sequences
-  int64_t rows, keys;       // of one: query rows over the heads of the group, in whole tiles; keys
+  int64_t group;            // query heads of one
+  int64_t rows, keys;       // of a head: query rows, in whole tiles; keys
   int hdim;                 // of the kernel
   int tile_rows, key_rows;  // of its query tile and its key tile
   bool masked, paired;
   int workers;  // at most
 };
+
+// Fitted to an H100.
+constexpr double step_us = 2.4, sum_bytes_per_us = 3e6;
+constexpr double end_of_share_us = 7;  // a unit's sums of dK and dV go out
 
 constexpr int64_t parts(int64_t all, int64_t each) { return (all + each - 1) / each; }
 
@@ -34,17 +40,23 @@ constexpr int64_t slots_of(int64_t heads, int64_t passes, int64_t team_units) {
   return most;
 }
 
-// Least estimated time: rounds times steps, 15 % more where the heads in flight leave L2, and the sums' traffic. Neighbours in the
-// order are kept two steps apart or more (four in long causal calls), so that in the steady state nobody waits; one where that would
-// leave L2 and a pair's tiles have slots of their own. It belongs to the problem: the same shape and workers give the same sums. No keys: no workers.
-inline Plan plan_of(const PlanShape& of) {
-  constexpr double step_us = 2.4, sum_bytes_per_us = 3e6;  // fitted to an H100
-  constexpr int64_t l2_bytes = 40 << 20;                   // q, dout and fp32 dq of the heads in flight
+// A plan and its estimated time.
+struct RatedPlan {
+  Plan plan;
+  double us;
+};
+
+// The best plan where the `of.group` query heads of a key head, or of a share, are walked together; `grouped`: the call has more query
+// heads than key heads. Least estimated time: rounds times steps, up to 15 % more where the heads in flight leave L2, and the sums'
+// traffic. Neighbours in the order are kept two steps apart or more (four in long causal calls), so that in the steady state nobody waits;
+// one where that would leave L2 and a pair's tiles have slots of their own. No keys: no workers.
+inline RatedPlan plan_whole(const PlanShape& of, bool grouped) {
+  constexpr int64_t l2_bytes = 40 << 20;  // q, dout and fp32 dq of the heads in flight
   const int64_t tile_rows = of.tile_rows, key_rows = of.key_rows;
-  const int64_t steps = parts(of.rows, tile_rows), tiles = parts(of.keys, key_rows);
+  const int64_t rows = of.group * of.rows, steps = parts(rows, tile_rows), tiles = parts(of.keys, key_rows);
   const int64_t lists = of.paired ? parts(tiles, 2) : tiles;
-  Plan best = {1, 1, 0, 1, 0, 1, 0, 0, false};
-  if (lists == 0 || of.heads == 0) return best;
+  Plan best = {1, 1, 0, 1, 0, 1, 0, 0, 1, false};
+  if (lists == 0 || of.heads == 0) return {best, 0};
   const bool far = of.paired && of.hdim == 128 && tiles >= 128;
   // Rows and sums of the heads in flight leave L2 with two steps between neighbours. With one there are half as many, but firsts and
   // seconds of pairs come to the last rows faster than adds follow each other.
@@ -55,6 +67,9 @@ inline Plan plan_of(const PlanShape& of) {
   const int turn = !of.paired ? 0 : of.hdim <= 128 ? 2 : tiles > 32 ? 4 : 6;
   int64_t most_team = of.workers;
   if (!of.masked && steps / gap < most_team) most_team = steps / gap > 1 ? steps / gap : 1;
+  // Query heads that a team has in flight: a circle goes over all of them, and short tiles of pairs are through with one long before the
+  // long ones are.
+  const double heads_in_flight = !of.masked ? static_cast<double>(of.group) : of.paired ? 0.5 + 0.5 * of.group : 1.0;
   int64_t passes = 1;
   if (of.masked) passes = parts(gap * tile_rows, key_rows) < lists ? parts(gap * tile_rows, key_rows) : lists;
   double least = 0;
@@ -63,9 +78,14 @@ inline Plan plan_of(const PlanShape& of) {
     if (team > most_team) continue;
     const int64_t units = of.heads * passes, team_units = parts(units, of.workers / team);
     const int64_t slots = slots_of(of.heads, passes, team_units) * (1 + apart), teams = parts(units, team_units);
-    const double spill = teams * of.rows * of.hdim * 8 > l2_bytes ? 1.15 : 1.0;
+    double spill = teams * rows * of.hdim * 8 > l2_bytes ? 1.15 : 1.0;
+    if (grouped) {
+      const double heads = static_cast<double>(team_units < passes ? parts(teams * team_units, passes) : teams);
+      const double over = heads * heads_in_flight * static_cast<double>(of.rows * of.hdim * 8) / l2_bytes - 1;
+      spill = 1 + 0.15 * (over < 0 ? 0 : over > 3 ? 1 : over / 3);
+    }
     const double cost = static_cast<double>(team_units * (steps + 2 * of.paired)) * step_us * spill +
-                        static_cast<double>(slots * of.heads * of.rows * of.hdim * 4) / sum_bytes_per_us;
+                        static_cast<double>(slots * of.heads * rows * of.hdim * 4) / sum_bytes_per_us;
     if (best.workers != 0 && cost >= least) continue;
     least = cost;
     best = {static_cast<int>(team),
@@ -76,9 +96,32 @@ inline Plan plan_of(const PlanShape& of) {
             static_cast<int>(slots),
             turn,
             static_cast<int>(teams * team),
+            1,
             apart};
   }
-  return best;
+  return {best, least};
+}
+
+// The best plan over all ways to share out the query heads of a key head. Shares fill a device that has more multiprocessors than the key
+// heads have lists, and keep walks together in L2; each costs a write and a read of dK and dV in fp32. The plan belongs to the problem: the
+// same shape and workers give the same sums.
+inline Plan plan_of(const PlanShape& of) {
+  RatedPlan best = plan_whole(of, of.group > 1);
+  if (of.rows == 0) return best.plan;  // nothing but zeros in dK and dV
+  for (int64_t shares = 2; shares <= of.group; ++shares) {
+    if (of.group % shares != 0) continue;
+    PlanShape shared = of;
+    shared.heads = of.heads * shares;
+    shared.group = of.group / shares;
+    RatedPlan rated = plan_whole(shared, true);
+    // dK and dV in fp32, written and read.
+    const int64_t bytes = shared.heads * parts(of.keys, of.key_rows) * of.key_rows * of.hdim * 16;
+    rated.us += static_cast<double>(bytes) / sum_bytes_per_us + rated.plan.team_units * end_of_share_us;
+    if (rated.us >= best.us) continue;
+    best = rated;
+    best.plan.key_shares = static_cast<int>(shares);
+  }
+  return best.plan;
 }
 
 }  // namespace tilekiln::cuda::fmha_bwd

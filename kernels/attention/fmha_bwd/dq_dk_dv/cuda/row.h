@@ -35,11 +35,14 @@ struct alignas(128) Row {
   const float* lse;  // [b lse_batch + h lse_head + row], as the forward wrote it
   float* delta_out;  // or null: rowsum(dout out) for the caller, where lse has its rows
   // By query tile, tile_of (order.h):
-  float* lse_log2;            // [tile][query rows]: log2(e) lse; +inf where no key is seen and past the end
-  float* delta;               // [tile][query rows]: rowsum(dout out)
-  float* dq_sums;             // [tile][slots][a tile in the order of wgmma's registers]
-  unsigned* counters;         // [tile][slots]: adds that are done
-  float* sink_sums;           // [tile], with d_sink
+  float* lse_log2;     // [tile][query rows]: log2(e) lse; +inf where no key is seen and past the end
+  float* delta;        // [tile][query rows]: rowsum(dout out)
+  float* dq_sums;      // [tile][slots][a tile in the order of wgmma's registers]
+  unsigned* counters;  // [tile][slots]: adds that are done
+  float* sink_sums;    // [tile], with d_sink
+  // With key_shares > 1, of fp32, not scaled: [b shares + share][key, in whole tiles][column of the build's head dim]
+  float* dk_sums;
+  float* dv_sums;
   const float* alibi_slopes;  // [b alibi_batch + h]
   const float* sink;          // (nhead_q) logits, with d_sink
   const uint16_t* bias;       // of the dtype of q; [b bias_batch + h bias_head + row bias_row + key]
@@ -67,7 +70,8 @@ struct alignas(128) Row {
   float score_scale_log2;
   float softcap, softcap_inner;
   float bias_scale;  // log2(e) / score_scale_log2, for bias and alibi
-  int batch, nhead_q, nhead_k;
+  int batch, nhead_q;
+  int shares, key_shares;  // query heads that are walked together: shares of all, key_shares of a key head
   int seqlen_q_most, seqlen_k_most;
   int hdim_q, hdim_v;          // columns, multiples of 8
   int query_tiles, key_tiles;  // of a sequence of these lengths

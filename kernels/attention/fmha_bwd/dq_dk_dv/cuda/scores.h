@@ -50,8 +50,8 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
         row(tile * kRows + c2),
         weight(to) {}
 
-  __device__ __forceinline__ int sequence() const { return t.head / p.nhead_k; }
-  __device__ __forceinline__ int head() const { return t.head % p.nhead_k * group + g; }
+  __device__ __forceinline__ int sequence() const { return t.share / p.shares; }
+  __device__ __forceinline__ int head() const { return t.share % p.shares * group + g; }
 
   __device__ __forceinline__ void draw() {
     if constexpr (kDrops) {

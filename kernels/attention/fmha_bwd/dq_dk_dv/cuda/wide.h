@@ -44,7 +44,7 @@ TILEKILN_DEVICE void issue_sums(Sums& sums, const uint32_t (&word)[kQueryRows / 
 }
 
 TILEKILN_DEVICE void compute_dv(const Row& p, Shared& s, int thread) {
-  const int lane = thread & 31, warp = thread >> 5, group = p.nhead_q / p.nhead_k;
+  const int lane = thread & 31, warp = thread >> 5, group = p.nhead_q / p.shares;
   Sums dv;
   float score[kQueryRows / 2];
   uint32_t weight[kQueryRows / 16][4];
@@ -106,15 +106,13 @@ TILEKILN_DEVICE void compute_dv(const Row& p, Shared& s, int thread) {
     }
     warp_arrive(s.kv_empty, lane);
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      store_keys(p, t, warp * 16, lane, p.dv + half * kHdim / 2, p.dv_batch, p.dv_head, p.dv_row,
-                 p.hdim_v - half * kHdim / 2, dv.half[half], p.keep_scale);
+    for (int half = 0; half < 2; ++half) store_keys(p, t, dv_of(p), warp * 16, half * kHdim / 2, lane, dv.half[half]);
   };
   walk_tiles(p, begin, step, end);
 }
 
 TILEKILN_DEVICE void compute_dk(const Row& p, Shared& s, int thread) {
-  const int lane = thread & 31, warp = thread >> 5, group = p.nhead_q / p.nhead_k;
+  const int lane = thread & 31, warp = thread >> 5, group = p.nhead_q / p.shares;
   Sums dk;
   float score[kQueryRows / 2];
   uint32_t ds[kQueryRows / 16][4];
@@ -179,9 +177,7 @@ TILEKILN_DEVICE void compute_dk(const Row& p, Shared& s, int thread) {
     }
     warp_arrive(s.kv_empty, lane);
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      store_keys(p, t, warp * 16, lane, p.dk + half * kHdim / 2, p.dk_batch, p.dk_head, p.dk_row,
-                 p.hdim_q - half * kHdim / 2, dk.half[half], p.softmax_scale);
+    for (int half = 0; half < 2; ++half) store_keys(p, t, dk_of(p), warp * 16, half * kHdim / 2, lane, dk.half[half]);
   };
   walk_tiles(p, begin, step, end);
 }
