@@ -228,6 +228,11 @@ void pairs() {
   bool dots = true;
   for (int i = 0; i < kLanes; ++i) dots &= lane(dot, i) == float(3 * i + 11);
   CHECK(dots);
+  // (i, 2) . (1, 1)
+  const vf by_ones = dot_pair(zero(), pair(iota(), broadcast(2.f)), pairs_of_ones());
+  bool ones = true;
+  for (int i = 0; i < kLanes; ++i) ones &= lane(by_ones, i) == float(i + 2);
+  CHECK(ones);
 }
 #endif
 

@@ -27,26 +27,26 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
   const Finish finish = finish_of(p);
   constexpr int W = Compute::kWord;
   constexpr bool kFlipped = W == 4;
-  constexpr i64 kWhole = kSquares<Compute> ? 2 : 1;  // words come in so many
-  const auto words_of = [](i64 k) { return (k + W * kWhole - 1) / (W * kWhole) * kWhole; };
   // Whether registers of sums can be stored as out.
   const bool as_bf16 = kPairsOfBf16<Compute> && p.out_dtype == matrix::OutDtype::bf16;
   const bool words = p.out_dtype == matrix::OutDtype::fp32 || p.out_dtype == matrix::OutDtype::int32;
   const bool storable = finish.as_they_are && (as_bf16 || words);
   const int unit_rows = u.m1 - u.m0;
+  const bool stored = p.b_panels && s.stored && !p.a_columns && unit_rows <= 2 * kStoredRows;
+  const bool squares = kSquares<Compute> && !stored;
+  const int whole = squares ? 2 : 1;  // words come in so many
+  const auto words_of = [whole](i64 k) { return (k + W * whole - 1) / (W * whole) * whole; };
   // Tiles of like height, a multiple of the register block.
   const int most_rows = p.tile_m ? least(p.tile_m, kMostRows) : kTileRows;
   const bool lone = unit_rows <= kLoneRows && most_rows >= kTileRows;
   const int tiles = lone ? 1 : (unit_rows + most_rows - 1) / most_rows;
   const int tile_rows = ((unit_rows + tiles - 1) / tiles + kRows - 1) / kRows * kRows;
-  const bool stored = p.b_panels && s.stored && !p.a_columns && unit_rows <= 2 * kStoredRows;
   const bool ready = p.b_panels && (!s.b_panels || stored);
-  const bool squares = kSquares<Compute> && !stored;
   const bool streamed = ready && !stored && unit_rows > 1 && unit_rows <= kStreamBlocks * kRows;
   const bool tall = streamed && !p.a_columns && unit_rows > kRows && unit_rows <= kTallRows;
   const int block_rows = stored ? kStoredRows : tall ? kTallRows : kRows;
   const i64 usual_words = tiles > 1 ? kTileWords : streamed ? kStreamWords : ready ? kReadyWords : kLoneWords;
-  const i64 most_words = p.tile_k ? (least<i64>(p.tile_k, usual_words) + kWhole - 1) / kWhole * kWhole : usual_words;
+  const i64 most_words = p.tile_k ? (least<i64>(p.tile_k, usual_words) + whole - 1) / whole * whole : usual_words;
   // B's full panels as they lie: for few rows, or where all of B is near and, for many, its rows begin with lines.
   const i64 row_bytes = p.ldb * s.bytes;
   const bool lines = ((i64)p.b | row_bytes) % 64 == 0 || unit_rows <= kUnalignedRows;
@@ -124,7 +124,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
           } else if (s.a_in_place && W == 1) {
             a = (const char*)p.a + (k0 * p.lda + m0) * 4, o.a_row = 4, o.a_word = p.lda * 4;
           } else {
-            o.a_row = kWhole * 4, o.a_word = kPanel * 4 * kWhole, a_group = o.words * kPanel * 4;
+            o.a_row = whole * 4, o.a_word = kPanel * 4 * whole, a_group = o.words * kPanel * 4;
             for (int m = m0, i = 0; m < m1; m += kPanel, ++i) {
               const char* from = (const char*)p.a + (k0 * p.lda + m) * s.bytes;
               s.a_lanes(x.a + i * o.words * kPanel, from, p.lda, least(m1 - m, kPanel), k1 - k0);

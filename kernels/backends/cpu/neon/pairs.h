@@ -36,7 +36,11 @@ TILEKILN_INLINE vh interleaved(vh a) {
 }
 
 TILEKILN_INLINE vf words(vh a) { return {vreinterpretq_f32_u16(a.v)}; }
-TILEKILN_INLINE vf pairs_of_ones() { return words({vdupq_n_u16(0x3f80)}); }
+TILEKILN_INLINE vf pairs_of_ones() {
+  uint16x8_t ones = vdupq_n_u16(0x3f80);
+  asm("" : "+w"(ones));  // g++ 12 makes a constant of bf16 1 by the instruction for fp16's
+  return words({ones});
+}
 
 // A word per lane: (even, odd), each rounded to nearest even.
 TILEKILN_INLINE vf pair(vf even, vf odd) { return words(interleaved(both(even, odd))); }
