@@ -35,7 +35,7 @@ def check(targets: Sequence[str], request: Request) -> None:
 
 def needs(build: Build) -> list[Any]:
     """The nodes that a package is made of, besides the products of every build."""
-    return [one for one in (build.jax_handlers, build.torch_kernels) if one]
+    return [one for one in (build.binding, build.jax_handlers, build.torch_kernels) if one]
 
 
 def commands(root: str, request: Request, build: Build) -> dict[str, Callable[..., int]]:
@@ -68,7 +68,9 @@ def commands(root: str, request: Request, build: Build) -> dict[str, Callable[..
             (build.torch_kernels, "tilekiln.torch", "kernels", "PyTorch", "torch"),
         )
         for made, package, what, framework, extra in parts:
-            if not made:
+            if not made and request.toolchain.cross:
+                console.block(f"{package} is in it without its {what}: those are built on a machine of its own kind")
+            elif not made:
                 how = f"`tools/dev --with {extra} scons ... wheel` brings it"
                 console.block(f"{package} is in it without its {what}: {framework} is not installed here; {how}")
         return 0

@@ -194,7 +194,11 @@ def manifest(graph: Graph, receipt: str, made: Generated, generated: str) -> Any
 
 
 def binding(graph: Graph) -> Any:
-    """The Python extension, for the Python that runs this build; None where that has no NumPy (needed.py)."""
+    """The Python extension, for the Python that runs this build; None where that has no NumPy (needed.py).
+
+    A cross compiler makes that of another machine's Python >= 3.11 by the headers of this one, whose stable ABI is the
+    same for both.
+    """
     written = _written(graph, "python/binding/*.c")
     numpy = importlib.util.find_spec("numpy")
     if not written or numpy is None or numpy.origin is None:
@@ -202,7 +206,9 @@ def binding(graph: Graph) -> Any:
     numpy_include = os.path.join(os.path.dirname(numpy.origin), "_core", "include")
     with open(os.path.join(numpy_include, "numpy", "_numpyconfig.h"), "rb") as file:
         numpy_identity = hashlib.sha256(file.read()).hexdigest()
-    tools, target = graph.request.toolchain, f"{graph.request.variant.python_directory}/_binding{extension_suffix()}"
+    tools = graph.request.toolchain
+    suffix = CROSS_SUFFIX if tools.cross else extension_suffix()
+    target = f"{graph.request.variant.python_directory}/_binding{suffix}"
     command = [
         tools.cxx,
         "-x",
@@ -232,6 +238,9 @@ def binding(graph: Graph) -> Any:
         unsigned=[*tools.prefix_map, *places],
     )
     return graph.shared(target, job, written, ["include"])
+
+
+CROSS_SUFFIX = ".abi3.so"
 
 
 def extension_suffix() -> str:

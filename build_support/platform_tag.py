@@ -20,6 +20,8 @@ COMPANIONS = (
     (35, 30, 13, 12),
     (39, 33, 15, 14),
 )
+MACHINES = {62: "x86_64", 183: "aarch64"}
+"""e_machine of ELF."""
 _PATTERNS = {
     r"GLIBC_2\.(\d+)(?:\.\d+)?": None,
     r"GLIBCXX_3\.4(?:\.(\d+))?": 1,
@@ -37,10 +39,17 @@ def needed(path: str) -> tuple[set[str], set[str]]:
     return libraries, set(re.findall(r"^\s+0x\w+\s+0x\w+\s+\d+\s+(\S+)$", references, re.MULTILINE))
 
 
+def machine_of(path: str) -> str:
+    """The machine that an ELF file is for, as uname -m says it there."""
+    with open(path, "rb") as file:
+        return MACHINES.get(int.from_bytes(file.read(20)[18:], "little"), os.uname().machine)
+
+
 def platform_tag(paths: Iterable[str]) -> str:
     """manylinux_2_N_<machine> with the least N that has all that these binaries need; linux_<machine> when none has."""
-    machine, least = os.uname().machine, COMPANIONS[0][0]
+    least = COMPANIONS[0][0]
     for path in paths:
+        machine = machine_of(path)
         libraries, versions = needed(path)
         for library in libraries:
             if library not in SYSTEM_LIBRARIES and not library.startswith("ld-linux"):

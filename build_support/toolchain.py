@@ -164,10 +164,16 @@ def kind_and_version(said: str) -> tuple[str, str]:
 
 
 def made_for(path: str) -> tuple[str, str]:
-    """(machine, prefix of its binutils) that a compiler makes code for; without a prefix where that is this machine."""
+    """(machine, prefix of its binutils) that a compiler makes code for; without a prefix where that is this machine.
+
+    The prefix is the compiler's own triple, or where nothing is called that, as of zig, GNU's for that machine.
+    """
     triple = subprocess.run([path, "-dumpmachine"], capture_output=True, text=True, check=False).stdout.strip()
     machine = MACHINES_OF_TRIPLES.get(triple.partition("-")[0], triple.partition("-")[0]) or platform.machine()
-    return machine, "" if machine == platform.machine() else f"{triple}-"
+    if machine == platform.machine():
+        return machine, ""
+    own = all(shutil.which(f"{triple}-{tool}") for tool in BINUTILS)
+    return machine, f"{triple}-" if own else f"{machine}-linux-gnu-"
 
 
 def binutils(prefix: str = "") -> list[str]:

@@ -53,7 +53,7 @@ class Variant:
 
     @property
     def python_directory(self) -> str:
-        return f"build/python-{self.mode}"
+        return f"build/python-{self.machine}-{self.mode}" if self.machine else f"build/python-{self.mode}"
 
     @property
     def executor_directory(self) -> str:

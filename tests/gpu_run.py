@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import re
 import traceback
 from collections.abc import Iterator
@@ -12,7 +14,11 @@ import pytest
 DEVICE = os.environ.get("TILEKILN_TEST_DEVICE", "cpu")
 WIDEST = "fp32" if DEVICE == "cpu" else "fp16"
 """Of attention's dtypes there."""
-TARGETS = 4 if DEVICE == "cpu" else 1
+CPU_TARGETS = ("cpu-generic", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16")
+"""Those of the machine that runs the tests, the slowest first."""
+if platform.machine() == "aarch64":  # what Linux says of it (AT_HWCAP2), also where an emulator stands for it
+    CPU_TARGETS = ("cpu-generic", "cpu-neon", "cpu-neonbf16")[: 3 if ctypes.CDLL(None).getauxval(26) >> 14 & 1 else 2]
+TARGETS = len(CPU_TARGETS) if DEVICE == "cpu" else 1
 """Instances of one signature in a library of all targets; of a GPU's there is one."""
 NO_KERNEL_OF = re.compile(r" (?:for|problem:) (fmha_\w+|\w*gemm\w*|flatmm\w*) (?:\S+ )*dtype=(fp32|fp8\w+|int8) ")
 """Attention and products of fp32 and int8 are the CPU's; fp8 has libraries of its own. Norms and moves are whole."""

@@ -77,6 +77,13 @@ def cuda_headers() -> Path:
     return folder
 
 
+def _emulated_python(name: str) -> None:
+    from tools import aarch64_python
+
+    if not (aarch64_python.PLACE / "python").is_file():
+        raise MissingError(f"{aarch64_python.PLACE} is missing")
+
+
 LLVM = 22  # as tools/executor/amdgcn and build_support/toolchains/hip.py have it
 PACKAGES = ("torch", "transformers", "jax")
 EXTRA = "tools/dev --with {} pytest"
@@ -100,6 +107,7 @@ TABLE = {
     **{name: Tool(_program, "apt install g++") for name in ("cc", "g++")},
     "aarch64-linux-gnu-g++": Tool(_program, "apt install g++-aarch64-linux-gnu"),
     "qemu-aarch64-static": Tool(_program, "apt install qemu-user-static"),
+    "python of aarch64": Tool(_emulated_python, "tools/dev python tools/aarch64_python.py"),
 }
 OF_LLVM = [name for name in TABLE if name.endswith(f"-{LLVM}") and "++" not in name]
 MARKS = {"torch": ["torch"], "transformers": ["torch", "transformers"], "jax": ["jax"]}

@@ -17,6 +17,7 @@ import tilekiln as tk
 from tilekiln import reference
 from tilekiln._core.dtypes import FLOATS
 
+from tests.gpu_run import CPU_TARGETS
 from tests.python import kv_problems
 from tests.python.kv_problems import FAMILIES, Sizes, i32
 
@@ -372,7 +373,7 @@ print(len(combines))
 """
 
 
-@pytest.mark.parametrize("target", ["cpu-generic", "cpu-avx2", "cpu-avx512"])  # the best one: every other test
+@pytest.mark.parametrize("target", CPU_TARGETS[:-1])  # the best one: every other test
 def test_every_isa(load, target):
     """A sample of each family's instances and every combine, on a slower target than this machine's best."""
     library = load("flash", targets="all")

@@ -2,6 +2,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include <algorithm>
+
 #include "kernels/attention/fmha_bwd/launcher.h"
 #include "kernels/generated/fmha_bwd_dq_dk_dv.h"
 #include "kernels/runtime/backend.h"

@@ -1,6 +1,7 @@
 """The compiled binding, from the package when installed, else from the tree's build directory."""
 
 import pathlib
+import platform
 import sysconfig
 
 import tilekiln
@@ -22,13 +23,14 @@ def in_tree() -> bool:
 
 
 def _find() -> None:
-    """Let `tilekiln._binding` be found: installed, or newest of build/python-release and build/python-debug."""
-    name = "_binding" + sysconfig.get_config_var("EXT_SUFFIX")
-    if any((PACKAGE / installed).is_file() for installed in (name, "_binding.abi3.so")):
+    """Let `tilekiln._binding` be found: installed, or of build/python-release, build/python-debug or a cross build."""
+    name, stable = "_binding" + sysconfig.get_config_var("EXT_SUFFIX"), "_binding.abi3.so"
+    if any((PACKAGE / installed).is_file() for installed in (name, stable)):
         return
-    for mode in ("release", "debug"):
-        directory = TREE / "build" / f"python-{mode}"
-        if (directory / name).is_file():
+    crossed = f"python-{platform.machine()}-release"
+    for folder, file in (("python-release", name), ("python-debug", name), (crossed, stable)):
+        directory = TREE / "build" / folder
+        if (directory / file).is_file():
             tilekiln.__path__.append(str(directory))
             return
     raise ImportError(

@@ -1,0 +1,155 @@
+"""Matrices of tests/python for AArch64: its own Python and a cross built library, run by an emulator."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from build_support import platform_tag
+from tests.conftest import ROOT, Scons
+from tests.programs import need
+from tools.aarch64_python import PLACE
+
+CXX = "aarch64-linux-gnu-g++"
+BUILT = ROOT / "build/all-aarch64-release"
+OF_N1 = ROOT / "build/generic+neon-aarch64-release"
+RECEIPTS = "norm_default,moe_default,gemm_default"
+ATTENTION = "flash"
+ROWS = (
+    "rmsnorm2d layernorm2d softmax cross_entropy silu_and_mul norm_backward quantised_rows rotary "
+    "reduce moves img2col moe_routing"
+).split()  # those of norm_default
+FILES = [*ROWS, *"any_batch fused_moe gemm gemm_list gemm_lists gemm_schedules flatmm_quant linear".split()]
+LONG = ("gemm", "fused_moe", "any_batch", "linear")  # minutes each, where one target's half is as good
+OF_ATTENTION = "kv kv_cache kv_reference few_queries special_values backward_reference instances".split()
+"""With --full alone: tests/kernels/test_aarch64.py draws of the engines' own matrices each day."""
+
+
+def emulated(cpu: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "python")))
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TILEKILN", "PYTEST"))}
+    return subprocess.run(
+        [PLACE / "python", *arguments],
+        cwd=ROOT,
+        env={**inherited, "PYTHONPATH": path, "QEMU_CPU": cpu, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def built(scons: Scons, receipts: str, targets: str = "all") -> None:
+    need(CXX, "python of aarch64")
+    scons(f"receipt={receipts}", f"target={targets}", f"cxx={CXX}", "wheel")
+
+
+def passes(request: pytest.FixtureRequest, base: Path, file: str, cpu: str = "max", folder: Path = BUILT) -> None:
+    option = request.config.option
+    more = ["--full"] if option.full else ["--sample-seed", str(option.sample_seed)]
+    if file in LONG and not option.full:
+        more += ["-k", "neonbf16 or not cpu"]
+    said = emulated(
+        cpu,
+        *("-m", "pytest", f"tests/python/test_{file}.py", "-q", "-p", "no:cacheprovider", f"--basetemp={base}", *more),
+        TILEKILN_TEST_LIBRARIES=str(folder / "lib"),
+    )
+    assert said.returncode == 0, said.stdout[-6000:] + said.stderr
+    assert " passed" in said.stdout
+
+
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("file", FILES)
+def test_family(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, file: str) -> None:
+    """As a processor with everything: kernels of every target."""
+    built(scons, RECEIPTS)
+    passes(request, tmp_path / "of", file)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("file", ROWS)
+def test_nothing_newer_than_armv8_2(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, file: str) -> None:
+    """As a Neoverse N1, where an instruction that it has not would end the test."""
+    built(scons, "norm_default", "cpu-generic,cpu-neon")
+    passes(request, tmp_path / "of", file, "neoverse-n1", OF_N1)
+
+
+@pytest.mark.parametrize("file", OF_ATTENTION)
+def test_attention(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, file: str) -> None:
+    if not request.config.option.full:
+        pytest.skip("--full alone: the library of attention takes minutes to build and to run")
+    built(scons, f"{RECEIPTS},{ATTENTION}")
+    passes(request, tmp_path / "of", file)
+
+
+TOLD = """
+import json, sys, numpy as np, tilekiln as tk
+library = tk.load("norm_default")
+x = np.arange(-64, 64, dtype=np.float32).reshape(2, 64) / 8
+y = library.softmax(x)
+right = np.exp(x - x.max(1, keepdims=True))
+print(json.dumps([library.isa, float(abs(y - right / right.sum(1, keepdims=True)).max()), tk.__file__, library.path]))
+"""
+
+
+def test_wheels_are_imported(scons: Scons, tmp_path: Path) -> None:
+    """Those of the facade and of a receipt, by their names for AArch64; the best ISA of the processor is taken."""
+    built(scons, RECEIPTS)
+    tags = {}
+    for wheel in (BUILT / "wheel").glob("*.whl"):
+        distribution, *_, tag = wheel.stem.split("-")
+        if distribution in ("tilekiln_python", "tilekiln_norm_default"):
+            tags[distribution] = tag
+            zipfile.ZipFile(wheel).extractall(tmp_path)
+    assert tags.keys() == {"tilekiln_python", "tilekiln_norm_default"}
+    assert all(tag.startswith("manylinux_2_") and tag.endswith("_aarch64") for tag in tags.values()), tags
+    for cpu, isa in {"max": "neonbf16", "neoverse-n1": "neon"}.items():
+        said = emulated(cpu, "-c", TOLD, PYTHONPATH=str(tmp_path))
+        assert said.returncode == 0, said.stderr
+        found, error, *places = json.loads(said.stdout)
+        assert found == isa
+        assert error < 1e-6
+        assert all(Path(place).is_relative_to(tmp_path) for place in places)
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512", "neon9"])
+def test_an_isa_of_another_machine_gives_a_sentence(scons: Scons, isa: str) -> None:
+    """As neon does on x86-64 (tests/python/test_libraries_found.py)."""
+    built(scons, RECEIPTS)
+    said = emulated(
+        "max",
+        "-c",
+        'import tilekiln as tk; tk.load("norm_default")',
+        TILEKILN_ISA=isa,
+        TILEKILN_PATH=str(BUILT / "lib"),
+    )
+    assert said.stderr.endswith(
+        f'TILEKILN_ISA: was "{isa}", must be one that library norm_default holds and this machine has '
+        "(generic, neon, neonbf16) or unset\n"
+    )
+
+
+def test_a_cross_build_leaves_the_extension_to_its_wheel() -> None:
+    """The Python that runs the build could not load it."""
+    need(CXX)
+    command = [sys.executable, "-m", "SCons", "-Q", "receipt=fp32_min", "target=cpu-neon", "mode=debug"]
+    for goal, there in {"default": False, "wheel": True}.items():
+        asked = [*command, f"cxx={CXX}", "-n", goal]
+        said = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert ("compile python/binding" in said) == there
+
+
+def test_the_machine_of_a_tag_is_the_binarys(tmp_path: Path) -> None:
+    need(CXX, "g++")
+    (tmp_path / "c.c").write_text("int f(void) { return 1; }\n")
+    for compiler, machine in {CXX: "aarch64", "g++": os.uname().machine}.items():
+        library = tmp_path / f"{machine}.so"
+        subprocess.run([compiler, "-x", "c", "-shared", "-fPIC", "-o", library, tmp_path / "c.c"], check=True)
+        tag = platform_tag.platform_tag([str(library)])
+        assert tag.startswith("manylinux_2_")
+        assert tag.endswith(f"_{machine}")
