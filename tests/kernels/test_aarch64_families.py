@@ -144,6 +144,40 @@ def test_a_cross_build_leaves_the_extension_to_its_wheel() -> None:
         assert ("compile python/binding" in said) == there
 
 
+def test_vendored_sources_by_the_toolchain_file_of_the_page(scons: Scons, tmp_path: Path) -> None:
+    need(CXX, "cmake", "ninja", "python of aarch64")
+    built(scons, RECEIPTS)  # for the extension
+    page = (ROOT / "docs/how-to/aarch64.md").read_text(encoding="utf-8")
+    toolchain = tmp_path / "aarch64.cmake"
+    toolchain.write_text(page.partition("```cmake\n")[2].partition("```")[0])
+    sources, out = tmp_path / "vendored", tmp_path / "out"
+    for command in (
+        [sys.executable, "-m", "SCons", "-Q", "receipt=fp32_min", "target=cpu-neon", f"cxx={CXX}", f"vendor={sources}"],
+        [
+            "cmake",
+            "-S",
+            sources,
+            "-B",
+            out,
+            "-GNinja",
+            f"-DCMAKE_TOOLCHAIN_FILE={toolchain}",
+            "-DCMAKE_BUILD_TYPE=Release",
+        ],
+        ["cmake", "--build", out],
+    ):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    code = "import sys, tilekiln as tk, numpy as np; library = tk.Library(sys.argv[1])"
+    code += "; x = np.ones((1, 3, 1, 64), np.float32)"
+    said = emulated(
+        "neoverse-n1",
+        "-c",
+        f"{code}; print(library.isa, library.fmha_fwd(x, x, x).sum())",
+        str(out / "libtilekiln_fp32_min.so"),
+    )
+    assert said.stdout == "neon 192.0\n", said.stderr
+
+
 def test_the_machine_of_a_tag_is_the_binarys(tmp_path: Path) -> None:
     need(CXX, "g++")
     (tmp_path / "c.c").write_text("int f(void) { return 1; }\n")
