@@ -1,6 +1,7 @@
 // Tile instructions on a processor without them: a handler of SIGILL decodes each and does what the rule says, so that the very object
 // code of a library runs on any x86-64 Linux. Vector instructions must be the processor's own.
 #pragma once
+#if defined(__x86_64__) && defined(__linux__)
 #include <signal.h>
 #include <stdint.h>
 #include <string.h>
@@ -143,3 +144,15 @@ class TileTrap {
 };
 
 }  // namespace tilekiln::test
+
+#else
+
+namespace tilekiln::test {
+
+struct TileTrap {
+  static bool install_if_needed() { return false; }
+};
+
+}  // namespace tilekiln::test
+
+#endif
