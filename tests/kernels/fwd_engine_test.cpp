@@ -8,8 +8,11 @@
 
 #include "fwd_case.h"
 #include "sweeps.h"
+#include "tile_trap.h"
 
 #define TILEKILN_WEAK extern "C" __attribute__((weak)) const tilekiln::fmha::FwdEngine
+TILEKILN_WEAK tilekiln_cpu_amx_fmha_fwd_qtiles;
+TILEKILN_WEAK tilekiln_cpu_amxemulated_fmha_fwd_qtiles;
 TILEKILN_WEAK tilekiln_cpu_avx512bf16_fmha_fwd_qlanes;
 TILEKILN_WEAK tilekiln_cpu_avx512_fmha_fwd_qlanes;
 TILEKILN_WEAK tilekiln_cpu_avx2_fmha_fwd_qlanes;
@@ -168,10 +171,12 @@ int test(const Target<fmha::FwdEngine>& target, Dtype dtype, Steps steps) {
   const Tolerance allowed = tolerance(dtype);
   int visited = 0, count = 0, failures = 0;
   Errors worst;
+  double sum = 0;  // the same where all results are
   const Visit visit = [&](const FwdCase& t) {
     if (!steps.visits(visited++)) return;
     ++count;
     const Errors e = run(*target.engine, dtype, t, scratch, unsigned(visited));
+    sum += e.rms + e.element + e.lse;
     worst.rms = std::max(worst.rms, e.rms);
     worst.element = std::max(worst.element, e.element);
     worst.lse = std::max(worst.lse, e.lse);
@@ -190,8 +195,8 @@ int test(const Target<fmha::FwdEngine>& target, Dtype dtype, Steps steps) {
       std::printf("FAIL %s: NaN and infinite inputs\n", target.name);
     }
   }
-  std::printf("%s %s: %d checks, %d failed; worst rms %.1e, element %.1e, lse %.1e\n", target.name,
-              dtype_names[size_t(dtype)], count, failures, worst.rms, worst.element, worst.lse);
+  std::printf("%s %s: %d checks, %d failed; worst rms %.1e, element %.1e, lse %.1e, sum %.17g\n", target.name,
+              dtype_names[size_t(dtype)], count, failures, worst.rms, worst.element, worst.lse, sum);
   return failures;
 }
 
@@ -200,7 +205,10 @@ int test(const Target<fmha::FwdEngine>& target, Dtype dtype, Steps steps) {
 
 int main(int argc, char** argv) {
   using namespace tilekiln::test;
+  TileTrap::install_if_needed();
   const std::vector<Target<tilekiln::fmha::FwdEngine>> targets = {
+      {"cpu_amx", &tilekiln_cpu_amx_fmha_fwd_qtiles},
+      {"cpu_amxemulated", &tilekiln_cpu_amxemulated_fmha_fwd_qtiles},
       {"cpu_avx512bf16", &tilekiln_cpu_avx512bf16_fmha_fwd_qlanes},
       {"cpu_avx512", &tilekiln_cpu_avx512_fmha_fwd_qlanes},
       {"cpu_avx2", &tilekiln_cpu_avx2_fmha_fwd_qlanes},

@@ -20,11 +20,12 @@ SANITIZED = ["native", *TARGETS[1:]]  # of which a day has one: each costs a bui
 MISSING = 77  # exit code: the machine cannot run that target
 
 
-def run(program: Path, *arguments: str) -> None:
+def run(program: Path, *arguments: str) -> str:
     result = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
     if result.returncode == MISSING:
         pytest.skip(result.stdout.strip())
     assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 @pytest.fixture

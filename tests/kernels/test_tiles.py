@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels.test_engine import run
+from tests.kernels.test_engine import run, sweep
+
+__all__ = ["sweep"]
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="tiles are x86-64's")
 
@@ -34,6 +36,18 @@ def test_gemm(build_program: Callable[..., Path], request: pytest.FixtureRequest
     )
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp8bf16"])
+def test_attention(build_program: Callable[..., Path], sweep: list[str], dtype: str) -> None:
+    """Every feature, right beside float64, with the same bits by instructions and by the emulation."""
+    program = build_program("fwd_engine_test", "fp8", "cpu-amx,cpu-amxemulated")
+    said = [run(program, target, dtype, *sweep) for target in ("cpu_amx", "cpu_amxemulated")]
+    assert len({one.partition(": ")[2] for one in said}) == 1, said
+    assert " checks, 0 failed" in said[0]
+
+
 @pytest.mark.instrumented("sanitize")
-def test_gemm_under_sanitizers(build_program: Callable[..., Path]) -> None:
+def test_under_sanitizers(build_program: Callable[..., Path]) -> None:
     run(build_program("gemm_amx_test", "gemm_default", TARGETS, "sanitize"), "1", "20")
+    run(
+        build_program("fwd_engine_test", "fp8", "cpu-amx,cpu-amxemulated", "sanitize"), "cpu_amxemulated", "bf16", "few"
+    )

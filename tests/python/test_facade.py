@@ -407,7 +407,8 @@ def test_an_isa_can_be_forced_down(load):
         "lib.fmha_fwd(q, q, q).sum())"
     )
     for isa in usable:
-        assert run(code, TILEKILN_ISA=isa) == f"{isa} {isa} 640.0"
+        answering = "avx512bf16" if isa == "amx" else isa  # tiles have no fp32
+        assert run(code, TILEKILN_ISA=isa) == f"{isa} {answering} 640.0"
 
 
 def _usable(library: tk.Library, target: str) -> bool:

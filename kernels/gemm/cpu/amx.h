@@ -7,7 +7,7 @@
 // finished from them a few rows a step, beside the products.
 #pragma once
 
-#include "kernels/backends/cpu/amx/tiles.h"
+#include "kernels/backends/cpu/amx/block.h"
 #include "kernels/backends/cpu/twos.h"
 #include "kernels/gemm/cpu/amx_pack.h"
 #include "kernels/gemm/cpu/shared.h"
@@ -99,17 +99,6 @@ class Finishing {
   int first_ = 0, count_ = 0, done_ = 0;
 };
 
-// Sums of a block or of a half of it, kPanel floats a row, whose tiles have yet to be stored; null: none have.
-template <int T> TILEKILN_INLINE void leave(float* sums) {
-  if (sums) tiles::store<T>(sums + T / 2 * kTile * kPanel + T % 2 * kTile, kPanel * 4);
-}
-template <int T> TILEKILN_INLINE void enter(const float* sums) {
-  if (sums)
-    tiles::load<T>(sums + T / 2 * kTile * kPanel + T % 2 * kTile, kPanel * 4);
-  else
-    tiles::zero<T>();
-}
-
 // The panel of B that comes next, asked for (L2) a few lines a step, as evenly as steps allow.
 class Ahead {
  public:
@@ -136,14 +125,14 @@ TILEKILN_INLINE void block_steps(const float* a, const float* b, int steps, cons
   using namespace tiles;
   constexpr long row = kPanel * 4;
   load_t1<4>(a, kLineBytes), load<6>(b, row);
-  leave<0>(last), enter<0>(from), Dot::template dot<0, 4, 6>();
+  leave<0, kPanel>(last), enter<0, kPanel>(from), Dot::template dot<0, 4, 6>();
   load<7>(b + kTile, row);
-  leave<1>(last), enter<1>(from), Dot::template dot<1, 4, 7>();
+  leave<1, kPanel>(last), enter<1, kPanel>(from), Dot::template dot<1, 4, 7>();
   if constexpr (kTwo) load_t1<5>(a + kTileWords, kLineBytes);
-  leave<2>(last);
-  if constexpr (kTwo) enter<2>(from), Dot::template dot<2, 5, 6>();
-  leave<3>(last);
-  if constexpr (kTwo) enter<3>(from), Dot::template dot<3, 5, 7>();
+  leave<2, kPanel>(last);
+  if constexpr (kTwo) enter<2, kPanel>(from), Dot::template dot<2, 5, 6>();
+  leave<3, kPanel>(last);
+  if constexpr (kTwo) enter<3, kPanel>(from), Dot::template dot<3, 5, 7>();
   for (int i = 1; i < steps; ++i) {
     a += kBlockRows * kStepWords, b += kStepWords * kPanel;
     load_t1<4>(a, kLineBytes), load<6>(b, row);
@@ -333,13 +322,8 @@ template <class Dot, class T> class TiledUnit {
     turn_ ^= 1;
   }
 
-  // The last block's sums leave their tiles.
-  void settle() {
-    leave<0>(last_), leave<1>(last_), leave<2>(last_), leave<3>(last_);
-    last_ = nullptr;
-  }
   void end() {
-    settle();
+    tiles::settle<kPanel>(last_);
     finishing_.down_to(0);
     before_ = 0;
   }

@@ -2,16 +2,16 @@
 // [word][kPanel lanes] as they are packed for vectors, whose rows of 16 words at a stride are a tile's. Missing rows and elements are 0.
 #pragma once
 
-#include "kernels/backends/cpu/amx/tiles.h"
+#include "kernels/backends/cpu/amx/block.h"
 #include "kernels/gemm/cpu/pack.h"
 #include "kernels/gemm/engine.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-constexpr int kTile = 16;       // rows of a tile, and words of a row
+using tiles::kLineBytes;
+using tiles::kTile;
+using tiles::kTileWords;
 constexpr int kStepWords = 16;  // along K
-constexpr int kTileWords = kTile * kTile;
-constexpr long kLineBytes = 64;  // from row to row of a tile of A
 
 // Products of words by tiles: elements of a word, and the instruction.
 struct Bf16Tiles {

@@ -1,0 +1,30 @@
+// The qtiles engine of fmha_fwd for one target: qlanes with its products by tiles. Compiled once with the target's flags and
+// -DTILEKILN_TARGET=<its name>; what it has no function for, its target does not list.
+#include "kernels/attention/cpu/qtiles/block.h"
+#include "kernels/attention/fmha_fwd/cpu/tile.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+namespace {
+
+// Tiles are held for one unit, in which no thread sleeps.
+template <class T> void tiled(const FwdProblem& a, const FwdUnit& u, void* scratch) {
+  static const constexpr Storage storage{load_q_pairs<T>, load_k_tiles<T>, load_v_tiles<T>,  load_k_tiles<T>,
+                                         load_v_tiles<T>, store_out<bf16>, score_bias<bf16>, sizeof(T),
+                                         sizeof(T),       sizeof(bf16),    sizeof(bf16)};
+  tiles::configure();
+  forward<ComputeTiles>(storage, a, u, *(Scratch*)scratch);
+  tiles::release();
+}
+
+}  // namespace
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET
+
+#define TILEKILN_JOIN(a, b, c) a##b##c
+#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _fmha_fwd_qtiles)
+
+// In the order of Dtype.
+extern "C" const tilekiln::fmha::FwdEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
+    {nullptr, nullptr, tilekiln::cpu::tiled<tilekiln::cpu::bf16>, tilekiln::cpu::tiled<tilekiln::cpu::fp8>},
+    sizeof(tilekiln::cpu::Scratch),
+    tilekiln::cpu::kTileQ,
+    tilekiln::cpu::kTileK};
