@@ -21,7 +21,7 @@ class TileTrap {
     sigaction(SIGILL, &action, nullptr);
   }
 
-  // Where the processor has no tiles. Whether there are some now; false: it has, and the system refuses them.
+  // Installs it unless the processor has tiles. False: it has, and the system refuses them.
   static bool install_if_needed() {
     if (amx::present()) return amx::refusal() == nullptr;
     install();

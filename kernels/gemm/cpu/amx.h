@@ -251,7 +251,7 @@ template <class Dot, class T> class TiledUnit {
     return {x_.b, steps, nullptr};
   }
 
-  // Where the panel after that of column n lies; null where it is packed first, or there is none.
+  // The panel after that of column n; null where it is packed first, or there is none.
   const float* next_panel(int n, i64 k0) const {
     if (p_.b_panels == 0 || n + kPanel >= u_.n1) return nullptr;
     const i64 all = (i64(p_.k) + Dot::kWord - 1) / Dot::kWord;
