@@ -151,7 +151,7 @@ struct Cut {
     constexpr i64 wide = 256, high = 128;  // worth keeping
     const i64 wanted = threads > 1 ? divide_up(3 * i64(threads), std::max<i64>(1, products)) : 1;
     rows = std::clamp<i64>(to_blocks(p.m), block, p.tile_m > block ? p.tile_m : 2 * wide);
-    columns = std::clamp<i64>(to_panels(p.n), kPanelLanes, columns);
+    columns = std::clamp<i64>(to_panels(p.n), kPanelLanes, to_panels(columns));
     for (;;) {
       // Of like size.
       down = divide_up(p.m, rows), across = divide_up(p.n, columns);

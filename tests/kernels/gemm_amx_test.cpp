@@ -106,7 +106,7 @@ void draw(Given& g, long most_work) {
   if (p.dtype == Dtype::bf16 && chance(3)) p.b_panels = 2, p.b_columns = false, p.n = (p.n + 63) / 64 * 64;
   p.lda = (p.a_columns ? p.m : p.k) + drawn(3), p.ldb = (p.b_columns ? p.k : p.n) + drawn(3);
   p.out_row = p.n + (chance(2) ? 0 : drawn(5));
-  if (chance(4)) p.tile_m = 32 << drawn(3), p.tile_k = 16 << drawn(4);
+  if (chance(4)) p.tile_m = 1 + drawn(150), p.tile_k = 1 << drawn(8);
   const size_t rows = size_t(p.a_columns ? p.k : p.m), b_rows = size_t(p.b_columns ? p.n : p.k);
   g.a.resize(rows * size_t(p.lda) * bytes_of(p.dtype));
   for (size_t i = 0; i < rows * size_t(p.lda); ++i) put(g.a, p.dtype, i, number());

@@ -190,8 +190,8 @@ template <class Dot, class T> class TiledUnit {
     const int rows = u_.m1 - u_.m0;
     if (p_.k == 0) return run_empty();
     const bool thin = rows <= kThinRows;
-    const i64 most_words =
-        thin && p_.b_panels ? kPackedWords / kTile : least(p_.tile_k ? p_.tile_k : kMostTileWords, kMostTileWords);
+    const int named = p_.tile_k ? least(p_.tile_k, kMostTileWords) : kMostTileWords;
+    const i64 most_words = thin && p_.b_panels ? kPackedWords / kTile : named < kStepWords ? kStepWords : named;
     const i64 words = (p_.k + Dot::kWord - 1) / Dot::kWord;
     // Steps of K that lie packed at a time, in even parts.
     const i64 all_steps = (words + kStepWords - 1) / kStepWords,
