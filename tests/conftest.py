@@ -23,7 +23,7 @@ for place in (ROOT, ROOT / "python"):  # as tools/dev does, for a pytest started
 if TYPE_CHECKING:
     from build_support.variant import Variant
 
-pytest_plugins = ["pytester", "tests.programs", "tests.sampling", "tests.gpu_run"]
+pytest_plugins = ["pytester", "tests.programs", "tests.sampling", "tests.gpu_run", "tests.alone"]
 
 
 def shared_objects() -> list[str]:
@@ -99,7 +99,7 @@ def python_part(scons: Scons, name: str, package: str = "") -> Path:
 
 
 @pytest.fixture(scope="session")
-def build_library(scons: Scons) -> Callable[..., Path]:
+def build_library(scons: Scons, pytestconfig: pytest.Config) -> Callable[..., Path]:
     """build_library(receipt, targets="native", mode="release", where="") -> path of the shared library, built.
 
     `receipt` is a name; `targets` as in target=, separated by commas. The manifest lies beside the library.
@@ -111,6 +111,10 @@ def build_library(scons: Scons) -> Callable[..., Path]:
             if targets not in ("native", "all") or (mode, where) != ("release", "") or not there.is_file():
                 pytest.skip(f"TILEKILN_TEST_LIBRARIES has no such library of {receipt}")
             return there
+        from tests import alone
+
+        if own := alone.chosen(pytestconfig):
+            targets, where = "native" if targets == "all" else targets, own.narrowed(receipt, where)
         built = _variant(targets, mode, where)
         files = [built.library(receipt), built.manifest(receipt)]
         scons(f"receipt={receipt}", *_options(targets, mode, where), *files)

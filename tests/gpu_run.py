@@ -20,6 +20,8 @@ if platform.machine() == "aarch64":  # what Linux says of it (AT_HWCAP2), also w
     CPU_TARGETS = ("cpu-generic", "cpu-neon", "cpu-neonbf16")[: 3 if ctypes.CDLL(None).getauxval(26) >> 14 & 1 else 2]
 TARGETS = len(CPU_TARGETS) if DEVICE == "cpu" else 1
 """Instances of one signature in a library of all targets; of a GPU's there is one."""
+ISAS = CPU_TARGETS if DEVICE == "cpu" else ("cuda-sm90a",)
+"""Targets of such a library."""
 NO_KERNEL_OF = re.compile(r" (?:for|problem:) (fmha_\w+|\w*gemm\w*|flatmm\w*) (?:\S+ )*dtype=(fp32|fp8\w+|int8) ")
 """Attention and products of fp32 and int8 are the CPU's; fp8 has libraries of its own. Norms and moves are whole."""
 NOT_THERE = ("its bytes are not stored", "must be a multiple of 8", "must have a multiple of 8")

@@ -13,13 +13,13 @@ import tilekiln as tk
 from tilekiln._core.dtypes import NUMPY, WORDS
 from tilekiln.reference import gemm as reference
 
-from tests.gpu_run import CPU_TARGETS, DEVICE
+from tests.gpu_run import ISAS
 from tests.python.guard import guarded
 
 DTYPES = {word: NUMPY[word] for word in ("fp32", "fp16", "bf16", "int8")}
 FP8 = {word: NUMPY[word] for word in ("fp8", "bf8")}
 OUT = {**{name: name for name in DTYPES}, "int8": "int32", "fp8": "fp16", "bf8": "fp16"}
-TARGETS = CPU_TARGETS if DEVICE == "cpu" else ("cuda-sm90a",)
+TARGETS = ISAS
 ACTIVATIONS = tuple(reference.ACTIVATIONS)
 # Register blocks are 4 or 6 rows and 8, 16 or 64 columns, tiles 120 x 256 x 1024 words; primes and neighbours of each.
 SHAPES = [

@@ -1,4 +1,7 @@
-"""matmul, linear, PackedWeight and flatmm: against float64, packed against unpacked, on every ISA."""
+"""matmul, linear, PackedWeight and flatmm: against float64, packed against unpacked, on every ISA.
+
+matmul calls gemm or batched_gemm, linear gemm or flatmm.
+"""
 
 from __future__ import annotations
 
