@@ -64,6 +64,16 @@ def share(library: tk.Library, operator: str, call: Call, device: Device, **opti
     return answer(operator, call.given, made(library, operator, call, device, **options))
 
 
+def serving(library: tk.Library, operator: str, call: Call, kernels: list[tk.Instance]) -> list[int]:
+    """Numbers of the kernels with the signature of the one that the library chooses, of any ISA.
+
+    It may be another than the one that a call was drawn for: a matrix of one row lies in both layouts.
+    """
+    number = getattr(library, f"{operator}_find")(**call.given, **call.made)
+    signature = next(one.signature for one in kernels if one.number == number)
+    return [one.number for one in kernels if one.signature == signature]
+
+
 def signatures(library: tk.Library, kernels: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """Of the library's instances whose names hold this text, by operator and dtype (of moves: element); each once."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}

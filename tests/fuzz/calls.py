@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tilekiln as tk
 from tilekiln import reference
+from tilekiln.reference.drawn import drawer
 
 from tests.fuzz.draw import Draw, attention_sizes, cache_sizes, change_values, many_keys
 from tests.fuzz.layouts import relaid
@@ -52,7 +53,9 @@ class Case:
             raise ValueError(f"{text!r} is no case: RECEIPT/OPERATOR/KIND/SEED, as the fuzzer prints them") from None
         if kind not in KINDS:
             raise ValueError(f"{kind!r} is no kind of case: {', '.join(KINDS)}")
-        known = OPERATORS if kind in ("declared", "laid") else FAMILIES
+        known = [*FAMILIES]
+        if kind not in ("arguments", "tensors"):
+            known += [name for name in OPERATORS if kind != "values" or drawer(name)]
         if operator not in known:
             raise ValueError(f"{operator!r} is no operator: {', '.join(known)}")
         return case

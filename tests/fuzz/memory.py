@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
+from tests import cases
 from tests.python.guard import Guarded
 
 CANARY = 0xC3  # fills every byte of the pages that is no element of the array, gaps between its rows included
@@ -41,3 +42,22 @@ class Placed:
     def strayed(self) -> bool:
         """Has any byte changed that is no element: for arrays that a call writes."""
         return bool(np.any((self._memory != self._before) & ~self._elements))
+
+
+class Host(cases.Device):
+    """Arrays of NumPy between inaccessible pages."""
+
+    def __init__(self, end: str) -> None:
+        self.end, self.placed = end, list[tuple[Placed, bool]]()
+
+    def put(self, array: np.ndarray, written: bool) -> np.ndarray:
+        placed = Placed(array, self.end)
+        self.placed.append((placed, written))
+        return placed.array
+
+    def back(self, there: np.ndarray, like: np.ndarray) -> np.ndarray:
+        return there
+
+    def strayed(self) -> str:
+        wrong = [one.strayed() if written else one.changed() for one, written in self.placed]
+        return f"array {wrong.index(True)} of the call was written where it must not be" if any(wrong) else ""

@@ -35,9 +35,9 @@ def fuzz(*words: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("receipt", ["flash", "ck_default"])
+@pytest.mark.parametrize("receipt", ["flash", "ck_default", "norm_default", "gemm_default"])
 def test_todays_calls(load, receipt, pytestconfig):
-    """Every operator of the library, every ISA of the machine, three right calls to a wrong one."""
+    """Every operator of the library, every ISA of the machine; of attention three right calls to a wrong one."""
     calls = CALLS if pytestconfig.option.full else SAMPLED
     done = fuzz("--receipt", load(receipt, targets="all").path, "--calls", str(calls), "--seed", str(TODAY))
     assert done.returncode == 0, done.stdout + done.stderr

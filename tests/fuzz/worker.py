@@ -8,18 +8,19 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import tilekiln as tk
 
 from tests.fuzz.bad import BadCall
-from tests.fuzz.calls import KINDS, Call, Case, MismatchError, operators
+from tests.fuzz.calls import FAMILIES, KINDS, Call, Case, MismatchError, operators
 from tests.fuzz.declared import DeclaredCall, declared
+from tests.fuzz.drawn import DrawnCall, drawn
 from tests.fuzz.laid import LaidCall, laid
 from tests.fuzz.tensors import TensorCall
 
-CALLS: dict[str, type[Call]] = {
-    "values": Call,
+CALLS: dict[str, Callable[[tk.Library, Case], Call]] = {
+    "values": lambda library, case: (Call if case.operator in FAMILIES else DrawnCall)(library, case),
     "arguments": BadCall,
     "declared": DeclaredCall,
     "laid": LaidCall,
@@ -39,9 +40,11 @@ def libraries(receipts: list[str], beside: str = "") -> dict[str, tk.Library]:
 
 
 def cases(found: dict[str, tk.Library], operator: str, kind: str) -> Iterator[tuple[str, str, str]]:
-    """Cases of one seed: of every operator of every library three right calls, a wrong, a declared and a laid one."""
+    """Cases of one seed: of every operator of every library right calls, a declared and a laid one, of attention wrong
+    ones too."""
     for receipt, library in found.items():
         turns = [(name, one) for name in operators(library) for one in (*["values"] * 3, "arguments")]
+        turns += [(name, "values") for name in drawn(library)]
         turns += [(name, "declared") for name in declared(library)]
         turns += [(name, "laid") for name in laid(library)]
         turns += [(name, "tensors") for name in operators(library) if kind == "tensors"]

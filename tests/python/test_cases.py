@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln.reference import drawn
@@ -13,43 +11,23 @@ from tilekiln.reference.drawn import Random
 
 from codegen.schema.tree import tree
 from tests import cases
-from tests.fuzz.memory import ENDS, Placed
+from tests.fuzz.memory import ENDS, Host
+from tests.python.drawn import receipt
 
 CALLS = 40
 """Of an operator and a dtype."""
-DTYPES = ("fp32", "fp16", "bf16")
-ELEMENTS = ("bytes1", "bytes2", "bytes4", "bytes8")
 DRAWN = [name for name in tree().operators if drawn.drawer(name)]
 
 
-class Host(cases.Device):
-    """Arrays of NumPy between inaccessible pages."""
-
-    def __init__(self, end: str) -> None:
-        self.end, self.placed = end, list[tuple[Placed, bool]]()
-
-    def put(self, array: np.ndarray, written: bool) -> np.ndarray:
-        placed = Placed(array, self.end)
-        self.placed.append((placed, written))
-        return placed.array
-
-    def back(self, there: np.ndarray, like: np.ndarray) -> np.ndarray:
-        return there
-
-    def strayed(self) -> str:
-        wrong = [one.strayed() if written else one.changed() for one, written in self.placed]
-        return f"array {wrong.index(True)} of the call was written where it must not be" if any(wrong) else ""
-
-
-@pytest.fixture(scope="module")
-def lib(load: Callable[..., tk.Library]) -> tk.Library:
-    return load("norm_default", targets="all")
+@pytest.fixture
+def lib(load: Callable[..., tk.Library], operator: str, dtype: str) -> tk.Library:
+    return load("gemm_fp8" if dtype in ("fp8", "bf8") else receipt(operator), targets="all")
 
 
 def of(operator: str) -> tuple[str, ...]:
     """Dtypes of an operator, or sizes of its elements."""
-    axes = {axis.name for axis in tree().families[operator].axes}
-    return DTYPES if "dtype" in axes else ELEMENTS if "element" in axes else ("any",)
+    axes = {axis.name: axis.values for axis in tree().families[operator].axes}
+    return tuple(axes.get("dtype", axes.get("element", ("any",))))
 
 
 def test_modules_are_those_of_the_declarations() -> None:
@@ -61,13 +39,27 @@ def test_modules_are_those_of_the_declarations() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize(("operator", "dtype"), [(name, dtype) for name in DRAWN for dtype in of(name)])
 def test_drawn_problems(lib: tk.Library, operator: str, dtype: str, pytestconfig: pytest.Config) -> None:
-    seed = f"{pytestconfig.option.sample_seed} {dtype}"
-    usable = [one for one in lib.instances(f"family={operator}") if lib.instance_usable(one.number)]
-    own = cases.signatures(lib, "")[operator, dtype]
-    drawn_ = Random(seed, Host.edges)
-    for k, call in enumerate(itertools.islice(cases.calls(operator, own, Host.edges, seed), CALLS)):
-        find = getattr(lib, f"{operator}_find")
-        signature = lib.instances()[find(**call.given, **call.made)].signature
-        number = drawn_.one([one.number for one in usable if one.signature == signature])
-        error = cases.share(lib, operator, call, Host(drawn_.one(ENDS)), instance=number)
-        assert error <= 1, f"case {k} of {seed}: {error:.3g} times its bound: {operator}({call})"
+    """Kernels of any ISA and signature in turn."""
+    random = Random(f"{pytestconfig.option.sample_seed} {operator} {dtype}", Host.edges)
+    every = [one for one in lib.instances(f"family={operator}") if lib.instance_usable(one.number)]
+    usable = [one for one in every if dtype in one.signature.values() or dtype == "any"]
+    usable = [one for one in usable if one.signature.get("y_dtype") != "as_x"]
+    order = random.some(usable, len(usable))
+    for k in range(CALLS):
+        one = order[k % len(order)]
+        call = drawn.draw(operator, random, one.signature)
+        number = random.one(cases.serving(lib, operator, call, usable))
+        error = cases.share(lib, operator, call, Host(random.one(ENDS)), instance=number)
+        assert error <= 1, f"case {k}: {error:.3g} times its bound: {one.name}: {operator}({call})"
+
+
+def test_every_edge_has_its_turn() -> None:
+    """Whatever the seed: none is left to luck."""
+    edges = Host.edges
+    for seed in range(5):
+        random = Random(seed, edges)
+        drawn_ = [random.matrix() for _ in range(4 * len(edges.columns))]
+        assert {columns for _, columns in drawn_} >= set(edges.columns)
+        assert {rows for rows, columns in drawn_ if columns <= 4096} >= set(edges.rows)
+        products = [random.turn(edges.products) for _ in edges.products]
+        assert sorted(products) == sorted(edges.products)

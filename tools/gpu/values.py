@@ -49,7 +49,7 @@ def elements(array: np.ndarray) -> list[float]:
 
 def drawn(library: tk.Library) -> list[dict[str, Any]]:
     """Problems of every family that the library has for CUDA targets: what `made` takes."""
-    draw, found = random.Random(SEED), []
+    draw, found, products = random.Random(SEED), [], other_cases.products(library)
     for family in ("fmha_fwd", backward_cases.FAMILY, *kv_problems.FAMILIES):
         held = [dict(one.signature) for one in library.instances() if one.family == family and "_cuda_" in one.name]
         for signature in draw.sample(held, min(len(held), 4)):
@@ -60,9 +60,10 @@ def drawn(library: tk.Library) -> list[dict[str, Any]]:
             else:
                 sizes = cache_cases.drawn_sizes(draw, family)
             found.append({"family": family, "signature": signature, "sizes": dataclasses.asdict(sizes), "seed": SEED})
-    for (operator, _), own in cases.signatures(library, "_cuda_").items():
+    rows = cases.signatures(library, "_cuda_")
+    for (operator, _), own in ((key, own) for key, own in rows.items() if ":".join(key) not in products):
         found += [{"family": operator, "signature": draw.choice(own), "seed": SEED + k} for k in range(OF_OTHERS)]
-    for name in other_cases.products(library):
+    for name in products:
         found += [{"family": name, "seed": SEED + k} for k in range(TRIES)]
     return found
 

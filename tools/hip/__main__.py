@@ -48,7 +48,7 @@ def report(options: argparse.Namespace) -> int:
     """0 when all holds."""
     import tilekiln as tk
 
-    from tools.hip import backward_cases, cache_cases, cases, device, gemm_cases, rows_cases, times
+    from tools.hip import backward_cases, cache_cases, cases, device, drawn_cases, times
 
     seed = int(time.time()) if options.seed is None else options.seed
     library = tk.load(options.library)
@@ -67,8 +67,8 @@ def report(options: argparse.Namespace) -> int:
     }
     for key, own in {**backward_cases.signatures(library), **cache_cases.signatures(library)}.items():
         every["{}:{}:{}x{}".format(*key)] = (key, own)
-    rows, products = rows_cases.signatures(library), gemm_cases.signatures(library)
-    every |= {":".join(key): (key, own) for key, own in {**rows, **products}.items()}
+    drawn = drawn_cases.signatures(library)
+    every |= {":".join(key): (key, own) for key, own in drawn.items()}
     if not every:
         raise device.HipError(f"--library: {options.library} has no kernel of a HIP target, must be built for one")
     unknown = set(options.names) - set(every)
@@ -80,10 +80,8 @@ def report(options: argparse.Namespace) -> int:
     said["problems"], said["times"] = [], []
     executed = 0
     for key, own in chosen.values():
-        if key in rows:
-            outcome = rows_cases.run(library, key, own, options.cases, seed)
-        elif key in products:
-            outcome = gemm_cases.run(library, key, own, options.cases, seed)
+        if key in drawn:
+            outcome = drawn_cases.run(library, key, own, options.cases, seed)
         elif len(key) == 3:
             outcome = cases.run(library, *key, own, options.cases, seed)
         elif key[0] == backward_cases.FAMILY:

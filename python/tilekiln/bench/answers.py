@@ -175,17 +175,14 @@ def _gemm(given: Given, made: Given) -> float:
 
 
 def _batched(given: Given, made: Given) -> float:
-    parts = _only(given, "bias", "alpha", "activation") | _ends(given)
-    bias = parts.pop("bias", None)
-    return max(
-        _product(
-            out,
-            gemm_.gemm(
-                a, b, bias=None if bias is None else np.broadcast_to(bias, (len(made["out"]), b.shape[1]))[i], **parts
-            ),
-        )
-        for i, (a, b, out) in enumerate(zip(given["a"], given["b"], made["out"], strict=True))
-    )
+    parts = _only(given, "alpha", "beta", "activation") | _ends(given)
+    worst = 0.0
+    for i, (a, b, out) in enumerate(zip(given["a"], given["b"], made["out"], strict=True)):
+        own = {"c": given["c"][i]} if "c" in given else {}
+        if "bias" in given:
+            own["bias"] = np.broadcast_to(given["bias"], (len(made["out"]), b.shape[1]))[i]
+        worst = max(worst, _product(out, gemm_.gemm(a, b, **own, **parts)))
+    return worst
 
 
 def _grouped(given: Given, made: Given) -> float:

@@ -50,11 +50,22 @@ class Edges(NamedTuple):
     rows: Sequence[int] = (0, 1, 2, 5, 33)
     few: Sequence[int] = (0, 1, 2, 5)  # rows of more than 4,096 columns
     times: int = 1  # of the lengths that a drawer chooses itself
+    lines: Sequence[int] = (0, 1, 2, 7, 8, 31, 64, 65, 127, 128, 129, 150)  # m and n of a product
+    steps: Sequence[int] = (0, 1, 8, 15, 31, 32, 33, 64, 100)  # k
+    products: Sequence[tuple[int, int, int]] = ()  # m, n, k of four in ten
 
 
 EDGES = {
     "cpu": Edges(
-        columns=(1, 7, 8, 33, 64, 67, 257, 515, 2056, 4099), long=(8192, 8201, 20011), rows=(0, 1, 2, 3, 5, 7, 33)
+        columns=(1, 7, 8, 33, 64, 67, 257, 515, 2056, 4099),
+        long=(8192, 8201, 20011),
+        rows=(0, 1, 2, 3, 5, 7, 33),
+        products=(
+            *((1, 1, 1), (1, 64, 3), (2, 1, 7), (3, 7, 2), (4, 8, 5), (5, 9, 4), (6, 16, 1), (7, 17, 6), (12, 64, 9)),
+            *((13, 65, 8), (16, 63, 127), (17, 31, 128), (31, 13, 129), (119, 5, 33), (120, 6, 17), (241, 3, 65)),
+            *((1, 255, 255), (2, 256, 256), (3, 257, 257), (11, 300, 513), (6, 40, 1031), (485, 70, 19)),
+            *((1, 100, 50), (100, 1, 50), (3, 2, 4500)),
+        ),
     ),
     "executor": Edges(
         columns=(1, 3, 8, 64, 67, 256, 257, 1000, 1032, 2056, 4099),
@@ -145,6 +156,7 @@ MODULES = {
     **dict.fromkeys(("rmsnorm2d_bwd", "layernorm2d_bwd"), "norm_backward"),
     **dict.fromkeys(("permute", "copy", "transpose", "batched_transpose", "img2col"), "moves"),
     **dict.fromkeys(("topk_softmax", "moe_sorting"), "moe"),
+    **dict.fromkeys(("batched_gemm", "gemm_multi_d"), "gemm"),
     "cross_entropy_bwd": "cross_entropy",
 }
 """The module of an operator's reference, where it has a drawer and another name, as `reference` of operator.yaml."""

@@ -27,6 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dtypes import NUMPY
+from .drawn import Call, Random, Signature
+
 Array = NDArray[Any]
 Float = NDArray[np.float64]
 
@@ -293,3 +296,49 @@ def faults(result: Array, reference: Result) -> str:
     at = tuple(int(i) for i in np.argwhere(~good)[0])
     count = int((~good).sum())
     return f"{count} of {got.size} wrong; [{at}] was {got[at]!r}, must be {want[at]!r} within {reference.bound[at]:.3g}"
+
+
+def _matrix(random: Random, shape: tuple[int, ...], layout: str, dtype: str, blank: bool = False) -> Array:
+    """Of a layout, its lines packed or with room between them."""
+    turned = layout == "column"
+    lying = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
+    if blank:
+        made = random.blank(*lying, dtype=dtype)
+    elif dtype == "int8":
+        made = random.laid(random.numbers.integers(-128, 128, lying).astype(np.int8))
+    else:
+        made = random.normal(*lying, dtype=dtype)
+    return np.swapaxes(made, -1, -2) if turned else made
+
+
+def draw(operator: str, random: Random, signature: Signature) -> Call:
+    """Of gemm, batched_gemm and gemm_multi_d: sizes at edges of tiles, lines packed or not, numbers of the epilogue."""
+    edges, dtype = random.edges, signature["dtype"]
+    m, n, k = (random.turn(lengths) for lengths in (edges.lines, edges.lines, edges.steps))
+    if edges.products and random.chance(0.4):
+        m, n, k = random.turn(edges.products)
+    first = (random.whole(1, 3),) if operator == "batched_gemm" else ()
+    to = signature.get("out_dtype", "int32" if dtype == "int8" else dtype)
+    turned = signature["layout_out"]
+    given: dict[str, Any] = {
+        "a": _matrix(random, (*first, m, k), signature["layout_a"], dtype),
+        "b": _matrix(random, (*first, k, n), signature["layout_b"], dtype),
+        "activation": signature["activation"],
+    }
+    if first and random.chance(0.3):
+        given["b"] = np.broadcast_to(given["b"][:1], given["b"].shape)  # one for all
+    if signature.get("c"):
+        given |= {"c": _matrix(random, (*first, m, n), turned, to), "beta": random.one((1.0, 0.25, -2.0))}
+    if signature.get("bias"):
+        given["bias"] = random.normal(n, dtype="fp32")
+    if signature.get("scaled"):
+        given |= {"row_scale": random.normal(m, dtype="fp32"), "column_scale": random.normal(n, dtype="fp32")}
+    if operator == "gemm_multi_d":
+        shapes = random.some([(m, n), (1, n), (m, 1), (1, 1)], int(signature["d_count"]))
+        given |= {f"d{i}": _matrix(random, shape, turned, dtype) for i, shape in enumerate(shapes)}
+        given["elementwise"] = signature["elementwise"]
+    elif to != "int32":
+        given["alpha"] = random.one((1.0, 1.0, -0.5, 3.0))
+    if operator == "gemm" and to != OUT_DTYPE[NUMPY[dtype].name]:
+        given["out_dtype"] = to
+    return Call(given, {"out": _matrix(random, (*first, m, n), turned, to, blank=True)})

@@ -183,9 +183,9 @@ def products(library: tk.Library) -> dict[str, Any]:
 
 
 def checks(library: tk.Library) -> dict[str, Any]:
-    """Those of `products`, and as many of drawn problems."""
+    """Those of `products`, and of drawn problems for all other operators."""
     every = cases.signatures(library, TARGET)
-    return products(library) | {":".join(key): Drawn(key[0], own) for key, own in sorted(every.items())}
+    return {":".join(key): Drawn(key[0], own) for key, own in sorted(every.items())} | products(library)
 
 
 def seen(library: tk.Library, name: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""Drawn problems of norms, gates and moves through a library with arrays of a HIP device, against float64."""
+"""Drawn problems of norms, gates, moves and products through a library with arrays of a HIP device, against float64."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Hip(drawn.Device):
 
 
 def signatures(library: tk.Library) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Of its instances over rows and moves for HIP targets, by family and dtype or element; each once."""
+    """Of its instances for HIP targets whose operators have a drawer, by family and dtype or element; each once."""
     return drawn.signatures(library, Hip.kernels)
 
 
