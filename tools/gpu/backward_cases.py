@@ -12,7 +12,7 @@ import torch
 from tilekiln import reference
 from tilekiln.reference.tolerance import Tolerance
 
-from tests.python import gradients, problems
+from tests.python import gradients, judged
 from tools.gpu.cases import drawn_sizes, on_device, on_host
 from tools.gpu.judge import TANH_ERROR, TOLERANCE
 from tools.gpu.tally import Tally
@@ -55,24 +55,7 @@ def excess(problem: gradients.BackwardProblem, expected: reference.Gradients, ma
     sizes = problem.sizes
     terms = max(*sizes.lengths_q, *sizes.lengths_k, 1) * sizes.nhead_q // sizes.nhead_k
     bound = tolerance(problem.dtype, terms, float(problem.inputs.get("softcap", 0.0)))
-    worst = 0.0
-    for name in ("dq", "dk", "dv", "dbias", "d_sink"):
-        if name not in made:
-            continue
-        gradient = getattr(expected, name)
-        if not problems.still_poison(made[name][~gradient.touched]):
-            return float("inf")
-        limit = (bound.of_sink() if name == "d_sink" else bound).gradient_bound(gradient)
-        got, want = made[name].astype(np.float64)[gradient.touched], gradient.value[gradient.touched]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            error = np.where(got == want, 0.0, np.abs(got - want) / limit[gradient.touched])
-        worst = max(worst, float(np.max(np.where(np.isnan(error), np.inf, error), initial=0.0)))
-    known = ~np.isnan(expected.delta)
-    if not problems.still_poison(made["delta"][~known]):
-        return float("inf")
-    size = 1e-5 * np.maximum(1.0, np.max(np.abs(expected.delta[known]), initial=0.0))
-    apart = np.abs(made["delta"][known] - expected.delta[known]) / size
-    return max(worst, float(np.max(np.where(np.isnan(apart), np.inf, apart), initial=0.0)))
+    return judged.gradient_excess(bound, expected, made)
 
 
 def call(libraries: list[tk.Library], **arguments: Any) -> None:

@@ -14,7 +14,7 @@ import torch
 from tilekiln import reference
 from tilekiln._core.dtypes import TORCH, WORDS
 
-from tests.python import problems
+from tests.python import judged, problems
 from tools.gpu.judge import tolerance
 from tools.gpu.tally import Tally
 
@@ -84,19 +84,7 @@ def excess(dtype: str, problem: problems.Problem, expected: reference.Result, ma
     """The worst error as a share of its bound; inf for a NaN and for a byte in rows that must stay untouched."""
     bound = tolerance(dtype, float(problem.inputs.get("softcap", 0.0)))
     more: Any = problems.subnormal_weights(problem) + problems.sums_of_bytes(problem, expected)
-    rows = expected.touched if problem.sizes.layout == "bhsd" else np.swapaxes(expected.touched, -1, -2)
-    worst = 0.0
-    judged = [(made["out"], expected.out, bound.out_bound(expected) + more, rows)]
-    if "lse" in made:
-        judged.append((made["lse"], expected.lse, bound.lse_bound(expected), expected.touched))
-    for result, value, limit, touched in judged:
-        if not problems.still_poison(result[~touched]):
-            return float("inf")
-        got, want, most = result[touched].astype(np.float64), value[touched], limit[touched]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            error = np.where(got == want, 0.0, np.abs(got - want) / most)
-        worst = max(worst, float(np.max(np.where(np.isnan(error), np.inf, error), initial=0.0)))
-    return worst
+    return judged.excess(bound, expected, made, problem.sizes.layout, more)
 
 
 def run(libraries: list[tk.Library], dtype: str, hdim: tuple[int, int], cases: int, seed: int) -> int:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from tilekiln import reference
 from tilekiln._core.dtypes import TORCH
 from tilekiln.reference.tolerance import Tolerance
 
-from tests.python import problems
+from tests.python import judged, problems
 
 DTYPES = {word: TORCH[word] for word in ("bf16", "fp16")}
 # reference.tolerance says what the CPU's bounds are made of. Here P is rounded to the dtype in both (one u more for
@@ -57,9 +56,7 @@ class Report:
             (numpy(lse), expected.lse, bound.lse_bound(expected)),
         ):
             got, want, most = result[touched], value[touched], limit[touched]
-            with np.errstate(invalid="ignore", divide="ignore"):
-                error = np.where(got == want, 0.0, np.abs(got - want) / most)
-            worst = max(worst, float(np.max(np.where(np.isnan(error), np.inf, error), initial=0.0)))
+            worst = max(worst, judged.share(got, want, most))
         return worst
 
     def case(self, name: str, excess: float, same: bool = True, note: str = "") -> None:

@@ -12,8 +12,8 @@ import tilekiln as tk
 import torch
 from tilekiln import reference
 
-from tests.python import kv_problems
-from tests.python.problems import drawn_mask, still_poison
+from tests.python import judged, kv_problems
+from tests.python.problems import drawn_mask
 from tools.gpu.cases import on_device, on_host
 from tools.gpu.judge import tolerance
 from tools.gpu.tally import Tally
@@ -102,19 +102,7 @@ def excess(dtype: str, problem: kv_problems.Problem, expected: reference.Result,
             / (1 - float(problem.inputs.get("dropout_p", 0)))
             * float(np.nansum(np.abs(v), axis=others).max(initial=0))
         )
-    rows = expected.touched if problem.inputs.get("layout") == "bhsd" else np.swapaxes(expected.touched, -1, -2)
-    checked = [(made["out"], expected.out, bound.out_bound(expected) + more, rows)]
-    if "lse" in made:
-        checked.append((made["lse"], expected.lse, bound.lse_bound(expected), expected.touched))
-    worst = 0.0
-    for result, value, limit, touched in checked:
-        if not still_poison(result[~touched]):
-            return float("inf")
-        got, want, most = result[touched].astype(np.float64), value[touched], limit[touched]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            error = np.where(got == want, 0.0, np.abs(got - want) / most)
-        worst = max(worst, float(np.max(np.where(np.isnan(error), np.inf, error), initial=0.0)))
-    return worst
+    return judged.excess(bound, expected, made, problem.inputs.get("layout", "bshd"), more)
 
 
 def moved(inputs: dict[str, Any]) -> dict[str, Any]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tilekiln as tk
 
-from tests.python import kv_problems, problems
+from tests.python import judged, kv_problems, problems
 from tools.hip import cases
-from tools.hip.device import DeviceArray, HipError
+from tools.hip.device import DeviceArray
 
 FAMILIES = kv_problems.FAMILIES
 EDGES_Q, EDGES_K = (1, 2, 5, 17, 70), (1, 15, 16, 63, 64, 65, 128, 130, 200)
@@ -69,16 +71,7 @@ def problem_of(problem: kv_problems.Problem, attend: bool) -> dict[str, Any]:
 
 def error_of(problem: kv_problems.Problem, expected: Any, made: dict[str, np.ndarray]) -> float:
     """As cases.excess."""
-    bound = cases.TOLERANCE[problem.dtype]
-    bhsd = problem.inputs.get("layout") == "bhsd"
-    rows = expected.touched if bhsd else np.swapaxes(expected.touched, -1, -2)
-    if not problems.still_poison(made["out"][~rows]):
-        return np.inf
-    worst = cases.share(made["out"][rows], expected.out[rows], bound.out_bound(expected)[rows])
-    if "lse" in made:
-        rows = expected.touched
-        worst = max(worst, cases.share(made["lse"][rows], expected.lse[rows], bound.lse_bound(expected)[rows]))
-    return worst
+    return judged.excess(cases.TOLERANCE[problem.dtype], expected, made, problem.inputs.get("layout", "bshd"))
 
 
 def one(library: tk.Library, problem: kv_problems.Problem, unread: bool) -> float:
@@ -120,39 +113,24 @@ def target_here(library: tk.Library) -> str:
 
 def signatures(library: tk.Library) -> dict[tuple[str, str, int, int], list[dict[str, Any]]]:
     """Of its instances over caches for the HIP target of this GPU, or for all where none answers; each once."""
-    found: dict[tuple[str, str, int, int], list[dict[str, Any]]] = {}
     here = target_here(library)
-    for family in FAMILIES:
-        for instance in cases.instances(library, family):
-            if not instance.name.endswith(here):
-                continue
-            s = dict(instance.signature)
-            own = found.setdefault((family, str(s["dtype"]), int(s["hdim_q"]), int(s["hdim_v"])), [])
-            if s not in own:
-                own.append(s)
-    return found
+    every = [cases.signatures_of(library, family, here) for family in FAMILIES]
+    return {key: own for found in every for key, own in found.items()}
 
 
 def run(
     library: tk.Library, key: tuple[str, str, int, int], own: list[dict[str, Any]], count: int, seed: int
 ) -> cases.Outcome:
     """`count` random problems of the signatures `own`, each of another signature as long as there are any."""
-    family, dtype, hdim_q, hdim_v = key
-    draw = random.Random(f"{seed} {key}")
-    order = draw.sample(own, len(own))
-    outcome = cases.Outcome(dtype, hdim_q, hdim_v, family)
-    for case in range(count):
-        signature, sizes = order[case % len(order)], drawn_sizes(draw, family)
-        problem = kv_problems.make(family, signature, sizes, seed + case)
-        outcome.cases += 1
-        where = f"{family}, {signature}, {sizes}, seed {seed + case}"
-        try:
-            error = one(library, problem, unread=case % 2 == 0)
-        except (tk.ArgumentError, tk.NoKernelError, RuntimeError, HipError) as raised:
-            error = np.inf
-            outcome.wrong.append(f"{type(raised).__name__}: {str(raised).splitlines()[0]}: {where}")
-        else:
-            if error > 1:
-                outcome.wrong.append(f"error {error:.3g} times its bound: {where}")
-        outcome.worst = max(outcome.worst, error)
-    return outcome
+    family = key[0]
+
+    def checks() -> Iterator[tuple[str, Callable[[], float]]]:
+        draw = random.Random(f"{seed} {key}")
+        order = draw.sample(own, len(own))
+        for case in range(count):
+            signature, sizes = order[case % len(order)], drawn_sizes(draw, family)
+            problem = kv_problems.make(family, signature, sizes, seed + case)
+            where = f"{family}, {signature}, {sizes}, seed {seed + case}"
+            yield where, partial(one, library, problem, unread=case % 2 == 0)
+
+    return cases.tried(cases.Outcome(*key[1:], family), checks())

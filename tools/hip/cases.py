@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tilekiln as tk
 from tilekiln import reference
 
-from tests.python import problems
+from tests.python import judged, problems
 from tools.hip.device import DeviceArray, HipError
 
 EDGES = (0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 150)
@@ -54,6 +56,34 @@ def instances(library: tk.Library, family: str) -> list[Any]:
     return [one for one in library.instances() if one.family == family and "_hip_" in one.name]
 
 
+def signatures_of(library: tk.Library, family: str, here: str) -> dict[tuple[str, str, int, int], list[dict[str, Any]]]:
+    """Of its instances for a target, or for all where `here` is "", by family, dtype and head dims; each once."""
+    found: dict[tuple[str, str, int, int], list[dict[str, Any]]] = {}
+    for one in instances(library, family):
+        if one.name.endswith(here):
+            s = dict(one.signature)
+            own = found.setdefault((family, str(s["dtype"]), int(s["hdim_q"]), int(s["hdim_v"])), [])
+            if s not in own:
+                own.append(s)
+    return found
+
+
+def tried(outcome: Outcome, checks: Iterable[tuple[str, Callable[[], float]]]) -> Outcome:
+    """Counts what is wrong of problems: each a text about it, and its error as a share of the bound."""
+    for where, check in checks:
+        outcome.cases += 1
+        try:
+            error = check()
+        except (tk.ArgumentError, tk.NoKernelError, RuntimeError, HipError) as raised:
+            error = np.inf
+            outcome.wrong.append(f"{type(raised).__name__}: {str(raised).splitlines()[0]}: {where}")
+        else:
+            if error > 1:
+                outcome.wrong.append(f"error {error:.3g} times its bound: {where}")
+        outcome.worst = max(outcome.worst, error)
+    return outcome
+
+
 def target_here(library: tk.Library) -> str:
     """The word of the target that answers on this GPU, such as gfx942; "" where none answers any signature."""
     tried = set()
@@ -75,30 +105,12 @@ def target_here(library: tk.Library) -> str:
 
 def signatures(library: tk.Library) -> dict[tuple[str, int, int], list[dict[str, Any]]]:
     """Of its instances for the HIP target of this GPU, or for all where none answers; each once."""
-    found: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
-    here = target_here(library)
-    for one in instances(library, "fmha_fwd"):
-        if not one.name.endswith(here):
-            continue
-        s = dict(one.signature)
-        own = found.setdefault((str(s["dtype"]), int(s["hdim_q"]), int(s["hdim_v"])), [])
-        if s not in own:
-            own.append(s)
-    return found
+    every = signatures_of(library, "fmha_fwd", target_here(library))
+    return {key[1:]: own for key, own in every.items()}
 
 
 def drawn_sizes(draw: random.Random, hdim_q: int, hdim_v: int) -> problems.Sizes:
     return problems.drawn_sizes(draw, (hdim_q, hdim_v), EDGES)
-
-
-def share(got: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> float:
-    """The largest |got - expected| / bound; equal infinities are right, anything else that is not finite is not."""
-    got = got.astype(np.float64)
-    same = got == expected
-    error = np.where(same, 0.0, np.abs(np.where(same, 0.0, got) - np.where(same, 0.0, expected)))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = np.where(error == 0, 0.0, error / bound)
-    return float(np.max(np.where(np.isnan(ratio), np.inf, ratio), initial=0.0))
 
 
 def further(problem: problems.Problem, expected: reference.Result) -> Any:
@@ -113,18 +125,9 @@ def excess(
 
     bound: another than TOLERANCE's.
     """
-    expected, bound = problem.reference(), bound or TOLERANCE[problem.dtype]
-    rows = expected.touched if problem.sizes.layout == "bhsd" else np.swapaxes(expected.touched, -1, -2)
-    if not problems.still_poison(made["out"][~rows]):
-        return np.inf
-    more = np.broadcast_to(further(problem, expected), made["out"].shape)[rows]
-    worst = share(made["out"][rows], expected.out[rows], bound.out_bound(expected)[rows] + more)
-    if problem.lse:
-        rows = expected.touched
-        if not problems.still_poison(made["lse"][~rows]):
-            return np.inf
-        worst = max(worst, share(made["lse"][rows], expected.lse[rows], bound.lse_bound(expected)[rows]))
-    return worst
+    expected = problem.reference()
+    bound = bound or TOLERANCE[problem.dtype]
+    return judged.excess(bound, expected, made, problem.sizes.layout, further(problem, expected))
 
 
 def one(library: tk.Library, problem: problems.Problem, unread: bool) -> float:
@@ -143,23 +146,15 @@ def run(
     library: tk.Library, dtype: str, hdim_q: int, hdim_v: int, own: list[dict[str, Any]], cases: int, seed: int
 ) -> Outcome:
     """`cases` random problems of the signatures `own`, each of another signature as long as there are any."""
-    draw = random.Random(f"{seed} {dtype} {hdim_q} {hdim_v}")
-    order = draw.sample(own, len(own))
-    outcome = Outcome(dtype, hdim_q, hdim_v)
-    for case in range(cases):
-        signature, sizes = order[case % len(order)], drawn_sizes(draw, hdim_q, hdim_v)
-        if signature["qscale"] == "blockscale":  # arrays of one element would be pertensor
-            sizes = dataclasses.replace(sizes, nhead_q=4, nhead_k=2)
-        problem = problems.make(signature, sizes, seed + case)
-        outcome.cases += 1
-        where = f"{signature}, {sizes}, seed {seed + case}"
-        try:
-            error = one(library, problem, unread=case % 2 == 0)
-        except (tk.ArgumentError, tk.NoKernelError, RuntimeError, HipError) as raised:
-            error = np.inf
-            outcome.wrong.append(f"{type(raised).__name__}: {str(raised).splitlines()[0]}: {where}")
-        else:
-            if error > 1:
-                outcome.wrong.append(f"error {error:.3g} times its bound: {where}")
-        outcome.worst = max(outcome.worst, error)
-    return outcome
+
+    def checks() -> Iterator[tuple[str, Callable[[], float]]]:
+        draw = random.Random(f"{seed} {dtype} {hdim_q} {hdim_v}")
+        order = draw.sample(own, len(own))
+        for case in range(cases):
+            signature, sizes = order[case % len(order)], drawn_sizes(draw, hdim_q, hdim_v)
+            if signature["qscale"] == "blockscale":  # arrays of one element would be pertensor
+                sizes = dataclasses.replace(sizes, nhead_q=4, nhead_k=2)
+            problem = problems.make(signature, sizes, seed + case)
+            yield f"{signature}, {sizes}, seed {seed + case}", partial(one, library, problem, unread=case % 2 == 0)
+
+    return tried(Outcome(dtype, hdim_q, hdim_v), checks())
