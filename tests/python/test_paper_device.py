@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import mmap
 import os
@@ -16,14 +17,15 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln._core.dtypes import NUMPY
+from tilekiln._core.dtypes import CODES, NUMPY
+from tilekiln.reference import drawn as drawer
 
 from codegen.emit.operators.cases import Array, Drawn
+from tests import cases
 from tests.python.capsules import Exported
 from tests.python.drawn import OPERATORS, drawn, made, receipt
 
 TARGETS = "cpu-generic,paper-generic"
-CODES = {"f4": (2, 32), "f2": (2, 16), "i4": (0, 32), "i8": (0, 64), "i1": (0, 8), "u1": (1, 8)}
 # Of attention two operators have no kernel of fp32; of what they have, a few lists.
 WHERE = (
     "dtype=fp32 hdim_q=32 or family=fmha_fwd_pagedkv dtype=fp16 hdim_q=64 bias=none softcap=no or "
@@ -32,17 +34,20 @@ WHERE = (
 
 
 class Paper:
-    """A copy of an array on the paper device, and a window through which the test alone sees it."""
+    """A copy of an array on the paper device, with its strides, and a window through which the test alone sees it."""
 
     def __init__(self, array: np.ndarray) -> None:
+        reach = sum((n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True))
+        size = max(1, reach + array.itemsize if array.size else 0)
         file = os.memfd_create("tilekiln-paper")
-        os.ftruncate(file, array.nbytes)
-        self._window, self._device = mmap.mmap(file, array.nbytes), mmap.mmap(file, array.nbytes, prot=0)
+        os.ftruncate(file, size)
+        self._window, self._device = mmap.mmap(file, size), mmap.mmap(file, size, prot=0)
         os.close(file)
-        self.seen = np.frombuffer(self._window, array.dtype).reshape(array.shape)
+        self.seen, self.hidden = (
+            np.ndarray(array.shape, array.dtype, memory, 0, array.strides) for memory in (self._window, self._device)
+        )
         self.seen[...] = array
-        self.hidden = np.frombuffer(self._device, array.dtype).reshape(array.shape)
-        code, bits = CODES[array.dtype.str[1:]]
+        code, bits = CODES[array.dtype.name]
         self._exported = Exported(self.hidden, device_type=12, code=code, bits=bits)
         for index, stride in enumerate(array.strides):
             self._exported.managed.tensor.strides[index] = stride // array.itemsize
@@ -52,6 +57,18 @@ class Paper:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (12, 0)
+
+
+class OnPaper(cases.Device):
+    """Arrays of drawn problems there."""
+
+    kernels = "_paper_"
+
+    def put(self, array: np.ndarray, written: bool) -> Paper:
+        return Paper(array)
+
+    def back(self, there: Paper, like: np.ndarray) -> np.ndarray:
+        return there.seen
 
 
 Made = Callable[..., "tk.Library"]
@@ -152,6 +169,20 @@ def same(function: Callable[..., object], arrays: dict[str, np.ndarray]) -> None
     for name, array in arrays.items():
         assert np.array_equal(array.view(np.uint8), papers[name].seen.view(np.uint8)), name
     assert any(np.any(array != before[name]) for name, array in arrays.items())
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATORS if drawer.drawer(name)])
+def test_drawn_problems(name: str, load: Made, pytestconfig: pytest.Config) -> None:
+    """Of every signature in turn, with strides, in place and empty, against float64."""
+    library = narrow(load, name)
+    held = cases.signatures(library, OnPaper.kernels)
+    of = {dtype: signatures for (operator, dtype), signatures in held.items() if operator == name}
+    assert of
+    for dtype, signatures in of.items():
+        seed = f"{pytestconfig.option.sample_seed} {dtype}"
+        for call in itertools.islice(cases.calls(name, signatures, OnPaper.edges, seed), 12):
+            error = cases.share(library, name, call, OnPaper())
+            assert error <= 1, f"{error:.3g} times its bound: {name}({call}), seed {seed}"
 
 
 # Those whose results have shapes that functions say, and what the declaration does not say of a right call.
