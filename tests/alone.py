@@ -24,7 +24,7 @@ OF_EVERY = ("test_cases.py", "test_declared_bad_input.py", "test_strides.py")
 
 
 class Alone(NamedTuple):
-    """What of the tests is left. names: of all operators; others: targets of this machine that are not its best."""
+    """Tests of an operator. names: of all operators; others: targets of this machine that are not its best."""
 
     operator: str
     file: Path

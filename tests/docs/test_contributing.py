@@ -36,6 +36,7 @@ PARTS = (
 TESTED = (
     "build_support",
     "python",
+    "tests/alone.py",
     "tests/codegen",
     "tests/conftest.py",
     "tests/gpu_run.py",
