@@ -313,7 +313,7 @@ class Operator:
         main = [a.name for a in self.arrays if a.required]
         words = [a.name for a in self.scalars if a.kind not in NO_FIELD or a.kind == "instance"]
         given = [f"{a.name} given" for a in self.arguments.values() if a.file.not_with or a.file.needs]
-        others = [a.name for a in self.arrays if not a.required and a.file.read != "host"]
+        others = [a.name for a in self.arrays if not a.required and not a.file.read]
         return [*words, *given, "arrays", main, *others, "signature", "overlaps", "run"]
 
     def _spread(self, part: str, steps: Sequence[str | list[str]]) -> list[tuple[int, str | list[str]]]:

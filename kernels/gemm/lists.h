@@ -24,9 +24,19 @@ struct Quantised {
 
 // Products of rows [starts[i], starts[i + 1]) of a and out, which `first` describes from row 0 on, and of c, with the i-th b and bias.
 struct Groups {
+  static constexpr bool launches_kernels = true;
   Problem first;
   std::vector<int32_t> starts;
+  const int* device_starts;                      // where kernels read them; null: the host has
   i64 a_row, out_row, c_row, b_step, bias_step;  // bytes
+};
+
+// The same for kernels, which read the groups + 1 starts themselves.
+struct DeviceGroups {
+  Problem first;  // m: all rows of a
+  const int* starts;
+  i64 groups;
+  i64 b_step, bias_step;  // bytes
 };
 
 // One of a list.

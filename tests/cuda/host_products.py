@@ -6,9 +6,10 @@ import ctypes
 import sys
 from collections.abc import Sequence
 
+import numpy as np
 import tilekiln as tk
 
-from tests.cuda.host_side import Device, number, numbers, refused, stub
+from tests.cuda.host_side import Device, ints, number, numbers, refused, stub
 
 WIDE_OUT, WIDE_EXTRAS, GATHER_A, GATHER_B, ALIGNED = 2, 4, 16, 32, 64  # kernels/gemm/gemm/cuda/params.h
 NAMES = (
@@ -122,6 +123,33 @@ def of_bytes(library: tk.Library) -> None:
     assert "its tensor cores turn no bytes" in said, said
 
 
+def groups(library: tk.Library) -> None:
+    """Rows in groups: one launch, whose starts nobody reads on the host, and none without rows, columns or groups."""
+    a, w, starts, out = matrix(1000, 512), matrix(4, 512, 768), ints(0, 300, 300, 700, 1000), matrix(1000, 768)
+    starts.exported.managed.tensor.data = 64  # no memory of the host
+    w.exported.managed.tensor.strides[1], w.exported.managed.tensor.strides[2] = 1, 512
+    number("cluster").value = 0
+    library.grouped_gemm(a, w, starts, out=out)
+    assert (last(), number("launches").value, number("maps").value) == ("gemm_groups", 1, 2)
+    assert (number("grid").value, number("threads").value, number("cluster").value) == (72, 384, 2)
+    assert numbers("boxes", ctypes.c_uint32, 2, 5)[:, :2].tolist() == [[64, 64], [64, 256]]
+    odd, one = matrix(500, 512, strides=(1001, 1)), matrix(1000, 256)
+    odd.exported.managed.tensor.shape[1] = 500
+    library.grouped_gemm(odd, matrix(4, 500, 256), starts, out=matrix(500, 256))
+    assert row()["features"] & (GATHER_A | GATHER_B) == GATHER_A
+    library.grouped_gemm(a, matrix(4, 512, 256), starts, out=one)  # a column of tiles, no clusters
+    assert number("grid").value == 12
+    for none in ((matrix(0, 512), w, matrix(0, 768)), (a, matrix(4, 512, 0), matrix(1000, 0))):
+        launches = number("launches").value
+        library.grouped_gemm(*none[:2], starts, out=none[2])
+        assert number("launches").value == launches
+    said = refused(lambda: library.grouped_gemm(a, w, np.zeros(5, np.int32), out=out))
+    assert "starts: device was cpu, must be cuda:0" in said, said
+    panels = Device(4, 12, 256, 64, 2)
+    said = refused(lambda: library.grouped_gemm(a, panels, starts, out=Device(1000, 12, 64)), tk.NoKernelError)
+    assert "panels are the CPU's" in said, said
+
+
 def ampere(library: tk.Library) -> None:
     """The same without tensor maps, a block of threads a tile."""
     x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
@@ -158,7 +186,7 @@ def rows(library: tk.Library) -> None:
     assert last() == "rows_joined"
 
 
-CASES = {case.__name__: case for case in (products, of_bytes, ampere, rows)}
+CASES = {case.__name__: case for case in (products, of_bytes, groups, ampere, rows)}
 
 if __name__ == "__main__":
     CASES[sys.argv[2]](tk.load(sys.argv[1]))

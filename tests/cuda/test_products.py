@@ -18,6 +18,7 @@ from tests.programs import need
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCTS = "family=gemm dtype=bf16 out_dtype=bf16 bias=no activation=none scaled=no"
 BYTES = "dtype=fp8 out_dtype=bf16,fp32"
+GROUPS = "family=grouped_gemm dtype=bf16"
 
 pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding")]
 
@@ -35,10 +36,11 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("gemm_linear", "cuda-sm90a", PRODUCTS, "products"),
         ("gemm_fp8", "cuda-sm90a", BYTES, "of_bytes"),
+        ("gemm_default", "cuda-sm90a", GROUPS, "groups"),
         ("gemm_linear", "cuda-sm80", PRODUCTS, "ampere"),
         ("norm_default", "cuda-sm90a", "family=softmax,layernorm2d_bwd dtype=bf16", "rows"),
     ],
-    ids=["products", "of_bytes", "ampere", "rows"],
+    ids=["products", "of_bytes", "groups", "ampere", "rows"],
 )
 def test_host_side(
     build_library: Callable[..., Path], stub: Path, receipt: str, target: str, where: str, case: str
@@ -70,6 +72,8 @@ def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
                     assert layouts == ("row", "column")
                     build = "gemm_bytes_to_fp16" if signature["out_dtype"] == "fp16" else "gemm_bytes"
                 assert f"{build}-{signature['dtype']}" in held
+            elif instance.family == "grouped_gemm":
+                assert f"grouped_gemm_{signature['layout_b']}-{signature['dtype']}" in held
             elif "element" in signature and instance.family != "img2col":
                 assert "move-any" in held
             else:

@@ -64,7 +64,7 @@ class Drawn:
                 yield Case(f"{a.name}={bad:g}", {a.name: bad}, f"{a.name}: was {bad:g}, must be {RANGES[a.file.range]}")
         for a in self.operator.arrays:
             array = self.array(a)
-            if array is None or a.file.read == "host":
+            if array is None or a.file.read:
                 continue
             extra = self._wanted(a)
             yield from self._presence(a, array)

@@ -146,7 +146,7 @@ def _independent(operator: Operator) -> Record | None:
     leading: dict[str, int] = {}
     apart: dict[str, int] = {}
     for a in operator.arrays:
-        if a.file.read == "host" or a.file.one:
+        if a.file.read or a.file.one:
             continue
         own = operator.shape(form, a.name)
         for shape in a.shapes or ([own] if own else []):

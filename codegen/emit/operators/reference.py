@@ -99,8 +99,8 @@ def _rules(operator: Operator, entry: Entry) -> Iterator[str]:
         yield RANGES[file.range]
     if file.least is not None or file.most is not None:
         yield _bounds(file.least, file.most, file.least_is)
-    if file.read == "host":
-        yield "read before the call returns"
+    if file.read:
+        yield "read before the call returns" + (", on a GPU by the kernel" if file.read == "either" else "")
     if file.one:
         yield "one element"
     if file.ones:

@@ -16,13 +16,16 @@ extern "C" {
  * a, c and out have contiguous rows; of the last two dimensions of b one stride is 1; other strides are anything, and 0 of b's groups shares
  * one matrix. Any length may be 0. With beta = 0 c is not read.
  *
- * Packed, which is faster, b is a matrix of panels a group, as flatmm has them: b (groups, panels, words, 64, word elements), c and out
+ * On a GPU the kernel reads starts: they lie there as all arrays do, nothing waits for them, and a graph may hold the call. They are then not
+ * checked: a group whose end is below its start is empty, and rows end where a does.
+ *
+ * Packed, which is faster on the CPU, b is a matrix of panels a group, as flatmm has them: b (groups, panels, words, 64, word elements), c and out
  * (rows, panels, 64), bias (groups, panels, 64). In Python `tilekiln.PackedWeight` packs one group; their `panels` are stacked.
  *
  * Sums are fp32, in one order: results have the same bits for any number of threads, and are those of gemm's tiles. Special values
  * as in gemm. out may be c itself, element for element; else it may not overlap any other array, nor itself.
- * The structs a pointer here names are read before the call returns, and so is starts; the data of the other arrays must stay until the
- * stream has run the call. */
+ * The structs a pointer here names are read before the call returns, and so is starts on the CPU; the data of the other arrays must stay
+ * until the stream has run the call. */
 typedef struct tilekiln_grouped_gemm_args {
   size_t size; /* sizeof(tilekiln_grouped_gemm_args): set by tilekiln_grouped_gemm_defaults */
   const tilekiln_tensor* a; /* fp32, fp16 or bf16 (rows, k). The rows, group after group */

@@ -24,6 +24,25 @@ tilekiln_status check_packed(const Call& call) {
   return in.bias.given() ? matrix::check_contiguous_from(in.bias, 1) : TILEKILN_OK;
 }
 
+tilekiln_status read_starts(Call& call) {
+  const Array& from = call.in.starts;
+  const auto* const entries = reinterpret_cast<const int32_t*>(from.data);
+  std::vector<int32_t>& starts = call.to.problem.starts;
+  starts.resize(static_cast<size_t>(call.G) + 1);
+  int32_t least = 0;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    starts[i] = entries[static_cast<matrix::i64>(i) * from.stride[0]];
+    if (starts[i] < least)
+      return fail_argument("starts", "entry %zu was %d, must be at least %d, %s", i, starts[i], least,
+                           i == 0 ? "the first row" : "the one before");
+    least = starts[i];
+  }
+  if (least > call.T)
+    return fail_argument("starts", "entry %zu was %d, must be at most %lld, the row count of a", starts.size() - 1,
+                         least, static_cast<long long>(call.T));
+  return TILEKILN_OK;
+}
+
 }  // namespace
 
 tilekiln_status features(const Args& args, Call& call) {
@@ -33,20 +52,7 @@ tilekiln_status features(const Args& args, Call& call) {
   if (in.starts.shape[0] != call.G + 1)
     return fail_argument("starts", "groups + 1 was %lld, must be %lld, the group count of b and 1",
                          static_cast<long long>(in.starts.shape[0]), static_cast<long long>(call.G + 1));
-  const auto* const entries = reinterpret_cast<const int32_t*>(in.starts.data);
-  std::vector<int32_t>& starts = call.to.problem.starts;
-  starts.resize(static_cast<size_t>(call.G) + 1);
-  int32_t least = 0;
-  for (size_t i = 0; i < starts.size(); ++i) {
-    starts[i] = entries[static_cast<matrix::i64>(i) * in.starts.stride[0]];
-    if (starts[i] < least)
-      return fail_argument("starts", "entry %zu was %d, must be at least %d, %s", i, starts[i], least,
-                           i == 0 ? "the first row" : "the one before");
-    least = starts[i];
-  }
-  if (least > call.T)
-    return fail_argument("starts", "entry %zu was %d, must be at most %lld, the row count of a", starts.size() - 1,
-                         least, static_cast<long long>(call.T));
+  if (call.to.backend->host_memory) TILEKILN_TRY(read_starts(call));
   const bool packed = call.form == Form::packed;
   if (packed) TILEKILN_TRY(check_packed(call));
   call.signature.layout_b = packed ? LayoutB::packed : Matrix(in.b).may_be_row() ? LayoutB::row : LayoutB::column;
@@ -81,6 +87,10 @@ void fill(const Args& args, Call& call) {
   groups.out_row = in.out.stride[0] * size;
   groups.c_row = in.c.given() ? in.c.stride[0] * size : 0;
   groups.b_step = in.b.stride[0] * size;
+  if (!call.to.backend->host_memory) {
+    groups.device_starts = reinterpret_cast<const int*>(in.starts.data);
+    p.m = static_cast<int>(call.T);
+  }
   groups.bias_step = in.bias.given() ? in.bias.stride[0] * static_cast<matrix::i64>(sizeof(float)) : 0;
   int64_t* const sizes = call.to.query.sizes;
   sizes[tilekiln::grouped_gemm::sizes::rows] = call.T;
@@ -94,6 +104,11 @@ tilekiln_status launch(StageCall<matrix::Groups>& call) {
   const uint32_t* const how = call.choice.how->fields;
   const matrix::Tile tile = {how[at::tile_m], how[at::tile_n], how[at::tile_k]};
   const matrix::Groups& groups = call.problem;
+  if (__builtin_expect(!call.backend->takes_units, 0))
+    return launch_kernel(
+        call, call.choice,
+        matrix::DeviceGroups{groups.first, groups.device_starts,
+                             call.query.sizes[tilekiln::grouped_gemm::sizes::groups], groups.b_step, groups.bias_step});
   return matrix::run_products(
       call, call.choice, groups.first, groups.starts.size() - 1,
       [&](size_t group) {

@@ -48,6 +48,7 @@ def emulated(
         "fp8": ("fp8", hopper, test_library.FP8, hopper),
         "ampere_products": ("gemm_linear", ampere, test_products.PRODUCTS, ampere),
         "products": ("gemm_linear", hopper, "dtype=bf16", hopper),
+        "groups": ("gemm_default", hopper, test_products.GROUPS, hopper),
         "products_of_bytes": ("gemm_fp8", hopper, test_products.BYTES, hopper),
     }
     for target, prefix in ((hopper, ""), (ampere, "ampere_")):

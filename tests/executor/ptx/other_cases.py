@@ -143,6 +143,51 @@ def several(library: tk.Library, draw: random.Random, numbers: np.random.Generat
     return f"{(m, n, k)} {how} {shapes}: {fault}" if fault else ""
 
 
+def groups(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
+    """Rows in groups, some without any, and rows of none; starts that fall or overrun."""
+    count, kind = draw.randint(1, 6), DTYPES[dtype]
+    n, k = draw.choice((1, 8, 100, 256, 264, 520)), draw.choice(STEPS)
+    starts = np.cumsum(
+        [draw.choice((0, 0, 5))] + [draw.choice((0, 0, 1, 64, 127, 128, 129, 200)) for _ in range(count)]
+    )
+    rows_ = max(1, int(starts[-1]) + draw.choice((0, 0, 3)))
+    how = draw.choice(("right", "right", "right", "falls", "overruns"))
+    if how == "falls":
+        starts[-1] = -7
+    if how == "overruns":
+        starts[-1] += draw.choice((1, 1000, 2**30))
+    a = placed(draw, numbers.standard_normal((rows_, k), np.float32).astype(kind), False)
+    b = numbers.standard_normal((count, k, n), np.float32).astype(kind)
+    if draw.random() < 0.5:
+        b = np.ascontiguousarray(b.transpose(0, 2, 1)).transpose(0, 2, 1)
+    given: dict[str, Any] = {"activation": draw.choice(("none", *gemm.ACTIVATIONS))}
+    arrays: dict[str, np.ndarray] = {}
+    if draw.random() < 0.4:
+        arrays["c"] = placed(draw, numbers.standard_normal((rows_, n), np.float32).astype(kind), False)
+        given["beta"] = draw.choice((1.0, -2.0))
+    if draw.random() < 0.4:
+        arrays["bias"] = numbers.standard_normal((count, n), np.float32)
+    out = DeviceArray(placed(draw, np.full((rows_, n), np.nan, kind), False))
+    on_device = {name: DeviceArray(array) for name, array in arrays.items()}
+    try:
+        library.grouped_gemm(
+            DeviceArray(a), DeviceArray(b), DeviceArray(starts.astype(np.int32)), out=out, **on_device, **given
+        )
+    except tk.NoKernelError:
+        return "none"
+    made, ran = out.host(), np.zeros(rows_, bool)
+    for g in range(count):
+        own = slice(max(0, starts[g]), min(starts[g + 1], rows_))
+        if own.start >= own.stop:
+            continue
+        more = {name: array[g] if name == "bias" else array[own] for name, array in arrays.items()}
+        fault = gemm.faults(made[own], gemm.gemm(a[own], b[g], **more, **given, dtype=dtype))
+        ran[own] = True
+        if fault:
+            return f"group {g} of {starts}, {(n, k)} {given} {sorted(arrays)}: {fault}"
+    return "" if np.isnan(made[~ran]).all() else f"{starts}: rows of no group were written"
+
+
 class Executed(cases.Device):
     """Arrays of cudasim's device, or of a GPU."""
 
@@ -172,7 +217,7 @@ class Drawn:
 
 def products(library: tk.Library) -> dict[str, Any]:
     """By family and dtype: a function of a library, two generators and the dtype that says what is wrong, or ""."""
-    every: dict[str, Any] = {"gemm": product, "batched_gemm": batches, "gemm_multi_d": several}
+    every: dict[str, Any] = {"gemm": product, "batched_gemm": batches, "gemm_multi_d": several, "grouped_gemm": groups}
     held = {
         (one.family, str(dict(one.signature).get("dtype", "any")))
         for one in library.instances()

@@ -10,7 +10,10 @@ from pathlib import Path
 from tests.conftest import ROOT
 from tools.executor.ptx import sources
 
-ALWAYS = ("attention", "ampere", "ampere_wide", "caches", "rows", "fp8", "ampere_products", "products_of_bytes")
+ALWAYS = (
+    *("attention", "ampere", "ampere_wide", "caches", "rows", "fp8"),
+    *("ampere_products", "products_of_bytes", "groups"),
+)
 """Libraries whose kernels run in every test run."""
 NEEDS = ("nvcc", "cuobjdump")
 """For libraries and the PTX in them (tests/programs.py)."""

@@ -26,6 +26,7 @@ CASES = {
     "ampere_products": 12,
     "products": 60,
     "products_of_bytes": 40,
+    "groups": 40,
 }
 FULL = [*WHOLE, *(f"ampere_{receipt}" for receipt in WHOLE), "fp8_whole", "gemm_fp8"]
 

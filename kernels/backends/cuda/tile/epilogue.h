@@ -38,8 +38,9 @@ template <int kBoxes> struct StoreBoxes {
     }
   }
   // Stores a filled box to `out`, the address of its first row; rows are `row_bytes` apart and begin at multiples of 16
-  // bytes.
-  __device__ __forceinline__ void send(uint32_t box, char* out, int64_t row_bytes) const {
+  // bytes. kRagged: the first `rows` of them, at most 16.
+  template <bool kRagged = false>
+  __device__ __forceinline__ void send(uint32_t box, char* out, int64_t row_bytes, int rows = kRows) const {
     __syncwarp();
     char* const to = out + (lane >> 3) * row_bytes + (lane & 7) * 16;
     uint4 line[4];
@@ -50,8 +51,13 @@ template <int kBoxes> struct StoreBoxes {
                    : "r"(box + swizzle128(i * 4 + (lane >> 3), lane & 7))
                    : "memory");
 #pragma unroll
-    for (int i = 0; i < 4; ++i) *reinterpret_cast<uint4*>(to + 4 * i * row_bytes) = line[i];
-    if (kBoxes == 1) __syncwarp();
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kRagged)
+        store_if(i * 4 + (lane >> 3) < rows, to + 4 * i * row_bytes, line[i]);
+      else
+        *reinterpret_cast<uint4*>(to + 4 * i * row_bytes) = line[i];
+    }
+    if (kBoxes == 1 || kRagged) __syncwarp();
   }
 };
 

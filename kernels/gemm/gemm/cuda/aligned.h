@@ -23,8 +23,8 @@ TILEKILN_DEVICE void prefetch_bias(const Params& p, int column, int columns, int
 }
 
 // `row` and row + 8, and columns from `column` on, lie in out, whose rows and those of all that is read are aligned.
-template <int N> TILEKILN_DEVICE void combine_aligned(const Params& p, float (&sum)[N], int batch, int row, int column,
-                                                      int lane) {
+template <class P, int N> TILEKILN_DEVICE void combine_aligned(const P& p, float (&sum)[N], int batch, int row,
+                                                               int column, int lane) {
   const int mine = column + (lane & 3) * 2;
   if (p.alpha != 1 || p.row_scale != nullptr) {
     float factor[2] = {p.alpha, p.alpha};
@@ -78,12 +78,12 @@ template <int N> TILEKILN_DEVICE void combine_aligned(const Params& p, float (&s
 }
 
 // The warp's rows from `row` on and columns from `column` on, through its boxes from `first` on.
-template <int N, int kBoxes>
-TILEKILN_DEVICE void store_aligned(const Params& p, const StoreBoxes<kBoxes>& boxes, const float (&sum)[N], int batch,
+template <bool kRagged, class P, int N, int kBoxes>
+TILEKILN_DEVICE void store_aligned(const P& p, const StoreBoxes<kBoxes>& boxes, const float (&sum)[N], int batch,
                                    int row, int column, int first = 0) {
   const auto send = [&](uint32_t box, int size, int at) {
     char* const to = static_cast<char*>(p.out) + (batch * p.out_batch + row * p.out_row + at) * size;
-    boxes.send(box, to, p.out_row * size);
+    boxes.template send<kRagged>(box, to, p.out_row * size, p.m - row);
   };
   if (p.features & kOutFp32) {
 #pragma unroll
@@ -102,16 +102,17 @@ TILEKILN_DEVICE void store_aligned(const Params& p, const StoreBoxes<kBoxes>& bo
   }
 }
 
-// Sums of the warp's rows from `row` on and of columns from `column` on.
-template <int N, int kBoxes>
-TILEKILN_DEVICE void finish_aligned(const Params& p, const StoreBoxes<kBoxes>& boxes, float (&sum)[N], int batch,
-                                    int row, int column) {
+// Sums of the warp's rows from `row` on and of columns from `column` on. kRagged: rows may end before the warp's do,
+// where nothing is read by rows.
+template <bool kRagged = false, class P, int N, int kBoxes>
+TILEKILN_DEVICE void finish_aligned(const P& p, const StoreBoxes<kBoxes>& boxes, float (&sum)[N], int batch, int row,
+                                    int column) {
   combine_aligned(p, sum, batch, row + boxes.lane / 4, column, boxes.lane);
   if (Activation(p.activation) == Activation::relu) each(sum, relu);
-  if (Activation(p.activation) <= Activation::relu) return store_aligned(p, boxes, sum, batch, row, column);
+  if (Activation(p.activation) <= Activation::relu) return store_aligned<kRagged>(p, boxes, sum, batch, row, column);
   in_turns<32>(sum, [&](float (&v)[32], int at) {
     activate(p, v);
-    store_aligned(p, boxes, v, batch, row, column + 64 * at, at);
+    store_aligned<kRagged>(p, boxes, v, batch, row, column + 64 * at, at);
   });
 }
 

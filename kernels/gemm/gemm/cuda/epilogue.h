@@ -34,7 +34,7 @@ template <int N, class Function> TILEKILN_DEVICE void each(float (&v)[N], Functi
   for (int i = 0; i < N; ++i) v[i] = f(v[i]);
 }
 
-template <int N> TILEKILN_DEVICE void activate(const Params& p, float (&v)[N]) {
+template <class P, int N> TILEKILN_DEVICE void activate(const P& p, float (&v)[N]) {
   switch (Activation(p.activation)) {
     case Activation::gelu:
       each(v, [](float x) { return x = not_below(kLeast, x), 0.5f * x * (1.f + erff(x * 0.7071067811865476f)); });
@@ -53,7 +53,7 @@ template <int N> TILEKILN_DEVICE void activate(const Params& p, float (&v)[N]) {
 }
 
 // Two neighbours of a row of an extra matrix, or of numbers one a column; 0 beyond column n.
-TILEKILN_DEVICE float2 load_pair(const Params& p, const Extra& from, int64_t at, int column) {
+template <class P> TILEKILN_DEVICE float2 load_pair(const P& p, const Extra& from, int64_t at, int column) {
   if (p.features & kWideExtras && column + 1 < p.n) {
     if (p.features & kOutFp32) return *reinterpret_cast<const float2*>(static_cast<const float*>(from.data) + at);
     float2 two;
@@ -72,7 +72,7 @@ TILEKILN_DEVICE float2 load_numbers(const float* from, int column, int n) {
 }
 
 // Rows `row` and row + 8; 32 columns from `column` on.
-TILEKILN_DEVICE void combine(const Params& p, Sums& v, int batch, int row, int column, int lane) {
+template <class P> TILEKILN_DEVICE void combine(const P& p, Sums& v, int batch, int row, int column, int lane) {
   const int mine = column + (lane & 3) * 2;
   float factor[2];
 #pragma unroll
@@ -125,7 +125,7 @@ TILEKILN_DEVICE void combine(const Params& p, Sums& v, int batch, int row, int c
   }
 }
 
-TILEKILN_DEVICE void store(const Params& p, const Sums& v, int batch, int row, int column, int lane) {
+template <class P> TILEKILN_DEVICE void store(const P& p, const Sums& v, int batch, int row, int column, int lane) {
   const int mine = column + (lane & 3) * 2;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -185,8 +185,8 @@ template <int kCount, int N, class Function> TILEKILN_DEVICE void in_turns(float
 }
 
 // Of a tile at (row, column): rows `row` and row + 8 are the lane's.
-template <int N>
-TILEKILN_DEVICE void finish(const Params& p, float (&sum)[N], int batch, int row, int column, int lane) {
+template <class P, int N>
+TILEKILN_DEVICE void finish(const P& p, float (&sum)[N], int batch, int row, int column, int lane) {
   in_turns<16>(sum, [&](Sums& v, int at) {
     combine(p, v, batch, row, column + 32 * at, lane);
     activate(p, v);

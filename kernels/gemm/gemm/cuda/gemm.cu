@@ -159,7 +159,8 @@ extern "C" __constant__ gemm::Build gemm_build = {gemm::kTileRows,
                                                   LINES_A,
                                                   LINES_B,
                                                   std::is_same_v<BuildHalf, fp16>,
-                                                  int(gemm::kBytes)};
+                                                  int(gemm::kBytes),
+                                                  0};
 
 #define GEMM(name, ...)                                                  \
   extern "C" __global__ void __launch_bounds__(gemm::Warps::kThreads, 1) \

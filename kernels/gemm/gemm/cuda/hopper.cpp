@@ -1,31 +1,8 @@
 // The hopper engine of matrix products: a checked call becomes the parameters of one launch.
-#include "kernels/gemm/gemm/cuda/launch.h"
+#include "kernels/gemm/gemm/cuda/maps.h"
 
 namespace tilekiln::cuda::gemm {
 namespace {
-
-tilekiln_status encode_operand(const Operand& of, bool ahead, int device, TensorMap* map) {
-  const i64 rows = of.along_lines ? of.steps : of.lines;
-  // The copy engine moves bytes of either 8-bit type.
-  const int dtype = of.element_bytes() == 1 ? TILEKILN_FP8 : of.dtype == Dtype::fp16 ? TILEKILN_FP16 : TILEKILN_BF16;
-  RowArray array = {of.name, of.data, dtype, {1, 1, 1, 1, 1}, {16, 16, 16, 16}};
-  array.lengths[0] = static_cast<uint64_t>(of.along_lines ? of.lines : of.steps);
-  array.lengths[1] = static_cast<uint64_t>(rows);
-  array.lengths[2] = static_cast<uint64_t>(of.batches());
-  array.ahead = ahead;
-  if (rows > 1) array.strides[0] = static_cast<uint64_t>(of.between * of.element_bytes());
-  if (of.batches() > 1) array.strides[1] = static_cast<uint64_t>(of.batch_bytes);
-  return encode(array, of.rows, device, map);
-}
-
-// The map of an operand, or where to gather it.
-tilekiln_status place(const Operand& of, int device, int gather, TensorMap* map, Gathered* from, Params* params) {
-  constexpr int most_streamed = 256;  // rows of products that read each byte of b about once
-  if (of.as_built && can_copy(of)) return encode_operand(of, params->m <= most_streamed, device, map);
-  params->features |= gather;
-  *from = gathered(of);
-  return TILEKILN_OK;
-}
 
 // Of an H100, bytes a ns: L2 to one processor and to all, parts of tiles, which leave L2 on their way, and memory. A processor multiplies 128 x 64
 // by a column in 2.77 ns.

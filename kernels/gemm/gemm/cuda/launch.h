@@ -24,13 +24,13 @@ const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(
 constexpr i64 bytes_of(Dtype dtype) { return dtype == Dtype::fp8 || dtype == Dtype::bf8 ? 1 : 2; }
 
 // The kernel of the operands' layouts; without one, as of a matrix of one row, which is of both layouts, any: its loader gathers.
-const Kernel* find_kernel(const Problem& p) {
+const Kernel* find_kernel(const Problem& p, bool groups = false) {
   const Kernel* other = nullptr;
   for (const Kernel* kernel : held) {
     if (kernel == nullptr) continue;
     const Build& build = build_of(*kernel);
     const bool bytes = bytes_of(p.dtype) == 1;
-    if (build.bytes != (bytes ? static_cast<int>(p.dtype) : 0)) continue;
+    if ((build.groups != 0) != groups || build.bytes != (bytes ? static_cast<int>(p.dtype) : 0)) continue;
     if ((build.fp16 != 0) != (bytes ? p.out_dtype == OutDtype::fp16 : p.dtype == Dtype::fp16)) continue;
     if ((build.lines_a != 0) == p.a_columns && (build.lines_b != 0) != p.b_columns) return kernel;
     other = kernel;

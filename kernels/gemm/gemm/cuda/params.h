@@ -77,6 +77,7 @@ struct Build {
   int lines_a, lines_b;  // 1: contiguous from one line to the next; 0: along k
   int fp16;              // out of 16 bits is fp16, else bf16; and so are a and b
   int bytes;             // but where this is a matrix::Dtype of 8 bits, which is that of a and b; else 0
+  int groups;            // 1: of rows in groups
 };
 
 }  // namespace tilekiln::cuda::gemm

@@ -1,0 +1,126 @@
+// Grouped GEMM on Hopper: rows in groups, each with a b of its own, whose places are on the device; the roles, the
+// pipeline and the epilogue are those of gemm.cu. Of two CTAs, a cluster, with the same rows each multicasts half of
+// them to both.
+//
+// -D: LINES_B (1: b is contiguous along its columns, 0: along k), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16.
+#include "kernels/backends/cuda/tile/mainloop.h"
+#include "kernels/backends/cuda/tile/roles.h"
+#include "kernels/gemm/gemm/cuda/aligned.h"
+#include "kernels/gemm/gemm/cuda/gather.h"
+#include "kernels/gemm/grouped_gemm/cuda/group_scheduler.h"
+
+namespace tilekiln::cuda::gemm {
+
+constexpr int kColumns = kForms[0].columns, kBoxes = kForms[0].boxes, kDepth = 64;
+using Warps = Roles<2, LOADER_REGISTERS, REGISTERS>;
+using Scheduler = GroupScheduler<kTileRows, kColumns>;
+using Boxes = StoreBoxes<kBoxes>;
+struct Stage {
+  SharedTile<BuildElement, kTileRows, kDepth, Major::K> a;
+  SharedTile<BuildElement, kColumns, kDepth, LINES_B ? Major::MN : Major::K> b;
+};
+using Pipe = Pipeline<Stage, kForms[0].stages, true>;
+struct Shared {
+  Pipe pipe;
+  alignas(1024) uint8_t boxes[4 * Warps::kConsumers][kBoxes][Boxes::kBytes];  // of a warp each
+};
+static_assert(sizeof(Shared) <= 232448, "a CTA of Hopper has 227 KB of shared memory");
+
+// What the epilogue reads, of one group.
+struct OfGroup {
+  void* out;
+  int64_t out_row, out_batch;
+  const Extra (&extra)[2];
+  const float *bias, *row_scale, *column_scale;
+  float alpha, clamp_min, clamp_max;
+  int m, n, activation, features;
+};
+TILEKILN_DEVICE OfGroup group_of(const GroupParams& of, int group, int end) {
+  const Params& p = of.product;
+  const float* const bias = p.bias == nullptr ? nullptr : p.bias + group * of.bias_step;
+  return {p.out, p.out_row,   0,           p.extra, bias, nullptr,      nullptr,
+          1.f,   p.clamp_min, p.clamp_max, end,     p.n,  p.activation, p.features};
+}
+
+// Fills a stage for every step of every tile.
+TILEKILN_DEVICE void produce(const GroupParams& of, Shared& s, int thread) {
+  const Params& p = of.product;
+  const bool gather_a = p.features & kGatherA, gather_b = p.features & kGatherB;
+  const uint32_t bytes = (gather_a ? 0 : sizeof(Stage::a)) + (gather_b ? 0 : sizeof(Stage::b));
+  Producer<Pipe> pipe(s.pipe);
+  for (Scheduler tile(of); tile.next();) {
+    const int batch = p.b_batches ? tile.group : 0;
+    for (int step = 0; step < p.grid.steps; ++step, pipe.advance()) {
+      const int k = step * kDepth;
+      Stage& stage = pipe.acquire();
+      if (thread == 0) {
+        pipe.expect(bytes);
+        if (!gather_a) stage.a.load_multicast(p.a, pipe.full(), tile.row, k, 0, tile.rank(), tile.ctas());
+        if (!gather_b) stage.b.load(p.b, pipe.full(), tile.n, k, batch, kColumns);
+      }
+      if (gather_a || gather_b) {
+        if (gather_a) gather(stage.a, p.from_a, tile.end, p.k, tile.row, k, 0, thread);
+        if (gather_b) gather(stage.b, p.from_b, p.n, p.k, tile.n, k, batch, thread);
+        pipe.commit_stores(thread & 31);
+      }
+    }
+  }
+}
+
+// Multiplies the steps of every tile, then its epilogue.
+TILEKILN_DEVICE void consume(const GroupParams& of, Shared& s, Warpgroup w) {
+  const Params& p = of.product;
+  const int lane = w.lane(), warp = w.warp(), steps = uniform(p.grid.steps);
+  const Boxes boxes = {shared_address(s.boxes[w.index * 4 + warp]), lane};
+  Consumer<Pipe> pipe(s.pipe, lane, p.grid.pairs);
+  for (Scheduler tile(of); tile.next();) {
+    Fragment<kColumns> c;
+    multiply_stages(pipe, c, 64 * w.index, 0, steps);
+    finish_stages(pipe, c, 0, steps);
+    const OfGroup group = group_of(of, tile.group, tile.end);
+    const int row = tile.row + w.index * 64 + warp * 16;
+    if (row >= tile.end) continue;
+    // What reads by rows and has not all of the warp's looks at each of its places.
+    const bool whole = p.extra[0].data == nullptr || row + 16 <= tile.end;
+    if (p.features & kAligned && tile.n + kColumns <= p.n && whole)
+      finish_aligned<true>(group, boxes, c.v, 0, row, tile.n);
+    else
+      finish(group, c.v, 0, row + lane / 4, tile.n, lane);
+  }
+}
+
+TILEKILN_DEVICE void run(const GroupParams& of) {
+  auto& s = shared_memory<Shared>();
+  const Params& p = of.product;
+  const bool gathers = p.features & (kGatherA | kGatherB);
+  if (threadIdx.x == 32 && p.grid.steps > 0) {
+    if (!(p.features & kGatherA)) ask_for(p.a);
+    if (!(p.features & kGatherB)) ask_for(p.b);
+  }
+  Warps::run<true>(
+      Warps::kConsumers,
+      [&] { s.pipe.init(gathers ? 1 + 4 : 1, Warps::arrivals(Warps::kConsumers, 1 << p.grid.pairs)); },
+      [&](int thread) {
+        if (thread == 0 || gathers) produce(of, s, thread);
+      },
+      [&](Warpgroup w) { consume(of, s, w); });
+}
+
+}  // namespace tilekiln::cuda::gemm
+
+using namespace tilekiln::cuda;
+
+extern "C" __constant__ gemm::Build gemm_build = {gemm::kTileRows,
+                                                  gemm::kColumns,
+                                                  gemm::kDepth,
+                                                  gemm::Warps::kThreads,
+                                                  sizeof(gemm::Shared),
+                                                  0,
+                                                  LINES_B,
+                                                  std::is_same_v<BuildHalf, fp16>,
+                                                  0,
+                                                  1};
+extern "C" __global__ void __launch_bounds__(gemm::Warps::kThreads, 1)
+    gemm_groups(const __grid_constant__ gemm::GroupParams p) {
+  gemm::run(p);
+}

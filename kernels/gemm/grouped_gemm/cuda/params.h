@@ -1,0 +1,17 @@
+// Parameters of CUDA's kernels of grouped products, their one argument. Plain data.
+#pragma once
+
+#include "kernels/gemm/gemm/cuda/params.h"
+
+namespace tilekiln::cuda::gemm {
+
+// Of group g rows [starts[g], starts[g + 1]) of a and out are multiplied by the g-th b. A group whose end is below its
+// start is empty; rows end where a does.
+struct GroupParams {
+  Params product;  // of the first group, with all rows; its grid holds steps and pairs alone
+  const int* starts;
+  int64_t bias_step;  // in elements
+  int groups;
+};
+
+}  // namespace tilekiln::cuda::gemm
