@@ -28,7 +28,7 @@ TILEKILN_DEVICE void multiply_stages(Consumer<Pipe>& pipe, Fragment<kColumns>& c
 // tensor cores keep few bits of a sum of 8-bit elements. While one warpgroup adds, the other one multiplies. No group is
 // in flight afterwards.
 template <int kPart, class Pipe, int kColumns>
-TILEKILN_DEVICE void multiply_stages_apart(Consumer<Pipe>& pipe, Fragment<kColumns>& c, int line, int first, int last) {
+TILEKILN_DEVICE void multiply_apart(Consumer<Pipe>& pipe, Fragment<kColumns>& c, int line, int first, int last) {
   c.clear();
 #pragma unroll 1
   for (int k = first; k < last; ++k) {

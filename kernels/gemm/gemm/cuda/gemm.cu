@@ -84,7 +84,7 @@ template <int kForm, bool kApart = BuildElement::kBytes == 1> struct Kernel {
       const int first = uniform(work.first), last = uniform(work.last);
       Fragment<kColumns> c;
       if constexpr (kApart)
-        multiply_stages_apart<kForms[kForm].apart>(pipe, c, 64 * w.index, first, last);
+        multiply_apart<kForms[kForm].apart>(pipe, c, 64 * w.index, first, last);
       else
         multiply_stages(pipe, c, 64 * w.index, first, last);
       // The divisions behind a tile's coordinates, and its bias's way to L1, pass under the last products.
