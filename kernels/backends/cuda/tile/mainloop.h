@@ -25,8 +25,8 @@ TILEKILN_DEVICE void multiply_stages(Consumer<Pipe>& pipe, Fragment<kColumns>& c
   }
 }
 // The same, but that every stage is summed apart, kPart columns at a time, and then added to c by fp32 additions: the
-// tensor cores keep few bits of a sum of 8-bit elements. While one warpgroup adds, the other one multiplies. No group is
-// in flight afterwards.
+// tensor cores keep few bits of a sum of 8-bit elements. While one warpgroup adds, the other one multiplies. No group
+// is in flight afterwards.
 template <int kPart, class Pipe, int kColumns>
 TILEKILN_DEVICE void multiply_apart(Consumer<Pipe>& pipe, Fragment<kColumns>& c, int line, int first, int last) {
   c.clear();
