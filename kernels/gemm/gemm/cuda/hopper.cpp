@@ -31,7 +31,8 @@ Tiles choose(const Batch& of, const Build& build, i64 workers, Shares* shares) {
                        ctas,
                        form.columns / form.ctas};
     const Shares its = share(one, tiles_of(of, one), divide_up(p.k, build.steps), workers / ctas, least_ns);
-    // Of what memory alone bounds more CTAs ask for more at once: of bytes, 16 and 128 rows, the narrower takes .89 of the time.
+    // Ties are of products that memory alone bounds: more CTAs ask for more at once. Of bytes, 16 and 128 rows, the
+    // narrower tile takes .89 of the time.
     const bool better = its.ns < shares->ns || (size == 1 && its.ns == shares->ns);
     if (best.function == nullptr || better) best = one, *shares = its;
   };

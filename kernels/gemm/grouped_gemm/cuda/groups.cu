@@ -26,7 +26,7 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= 232448, "a CTA of Hopper has 227 KB of shared memory");
 
-// What the epilogue reads, of one group.
+// Fields of Params that the epilogue reads, of one group.
 struct OfGroup {
   void* out;
   int64_t out_row, out_batch;
@@ -80,7 +80,7 @@ TILEKILN_DEVICE void consume(const GroupParams& of, Shared& s, Warpgroup w) {
     const OfGroup group = group_of(of, tile.group, tile.end);
     const int row = tile.row + w.index * 64 + warp * 16;
     if (row >= tile.end) continue;
-    // What reads by rows and has not all of the warp's looks at each of its places.
+    // Extra matrices are read by rows: without all of the warp's, each place is looked at.
     const bool whole = p.extra[0].data == nullptr || row + 16 <= tile.end;
     if (p.features & kAligned && tile.n + kColumns <= p.n && whole)
       finish_aligned<true>(group, boxes, c.v, 0, row, tile.n);
