@@ -96,13 +96,18 @@ def products(library: tk.Library) -> None:
     assert "cuda:0: a: as the stub was told" in said, said
 
 
+def column_major(k: int, n: int) -> Device:
+    made = Device(n, k, dtype="fp8")
+    made.exported.managed.tensor.shape[0], made.exported.managed.tensor.shape[1] = k, n
+    made.exported.managed.tensor.strides[0], made.exported.managed.tensor.strides[1] = 1, k
+    return made
+
+
 def of_bytes(library: tk.Library) -> None:
     """e4m3: stages of 128 along k, sums that are kept in fp32 unless an instance of accumulate=fast is named."""
     m, n, k = 4096, 4096, 4112
-    x, w, out = Device(m, k, dtype="fp8"), Device(n, k, dtype="fp8"), matrix(m, n)
+    x, w, out = Device(m, k, dtype="fp8"), column_major(k, n), matrix(m, n)
     turned, odd = Device(k, n, dtype="fp8"), Device(300, 100, dtype="fp8")
-    w.exported.managed.tensor.shape[0], w.exported.managed.tensor.shape[1] = k, n
-    w.exported.managed.tensor.strides[0], w.exported.managed.tensor.strides[1] = 1, k
     every = {one.number: one for one in library.instances()}
     own = every[library.gemm_find(x, w, out=out)]
     assert own.algorithm["accumulate"] is None
@@ -119,6 +124,10 @@ def of_bytes(library: tk.Library) -> None:
     assert numbers("boxes", ctypes.c_uint32, 2, 5)[:, :2].tolist() == [[128, 128], [128, 128]]
     library.gemm(odd, Device(100, 1, dtype="fp8"), out=matrix(300, 1))  # rows of 100 bytes; out is turned
     assert row()["features"] & (GATHER_A | GATHER_B) == GATHER_B
+    # Of products that memory bounds the fullest turn of blocks: 112 of 132 by 64 columns; 128 by 192, not 384 by 64.
+    for rows, columns, steps, *expected in ((128, 7168, 2048, "_64", 112), (16, 24576, 1536, "_192", 128)):
+        library.gemm(Device(rows, steps, dtype="fp8"), column_major(steps, columns), out=matrix(rows, columns))
+        assert [last().removeprefix("gemm_hopper"), number("grid").value] == expected
     said = refused(lambda: library.gemm(x, turned, out=out), tk.NoKernelError)
     assert "its tensor cores turn no bytes" in said, said
 
