@@ -181,7 +181,7 @@ def main(argv: list[str]) -> int:
 
             operators = tk.load(options.library).operators
             if "fmha_fwd" not in operators:
-                timed = bench_products if "gemm" in operators else bench_rows
+                timed = bench_products if any("gemm" in name for name in operators) else bench_rows
                 timed.run(tk.load(options.library), options.rounds)
                 return 0
             if options.names == ["cache"]:

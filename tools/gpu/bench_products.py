@@ -9,6 +9,7 @@ from typing import Any
 import tilekiln as tk
 import torch
 
+from tools.gpu import bench_rotated
 from tools.gpu.timing import interleaved
 
 SIZES = (2048, 4096, 8192)
@@ -80,7 +81,14 @@ def others(library: tk.Library, rounds: int) -> None:
 
 
 def run(library: tk.Library, rounds: int) -> None:
+    held = {(one.family, one.signature.get("dtype")) for one in library.instances()}
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, cuBLAS, Tilekiln, share", flush=True)
+    if ("gemm", "fp8") in held:
+        bench_rotated.of_bytes(library, rounds)
+    if ("grouped_gemm", "bf16") in held:
+        bench_rotated.groups(library, rounds)
+    if ("gemm", "bf16") not in held:
+        return
     for size in SIZES:
         layouts(library, size, torch.bfloat16, rounds)
     layouts(library, 8192, torch.float16, rounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,8 +17,16 @@ from tools.gpu.cases import on_device, on_host
 from tools.gpu.tally import Tally
 
 DTYPES: dict[str, Any] = {"fp16": np.float16, "bf16": NUMPY["bf16"]}
+BYTES: dict[str, Any] = {word: NUMPY[word] for word in ("fp8", "bf8")}
+"""Of gemm alone, in one layout: a row-major, b column-major."""
 TORCH = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
-TORCH_OF = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+TORCH_OF = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "float8_e5m2": torch.float8_e5m2,
+}
 LINES = (0, 1, 2, 7, 8, 31, 63, 64, 65, 100, 128, 129, 200, 255, 256, 257, 300, 520)
 STEPS = (0, 1, 8, 15, 16, 17, 63, 64, 65, 128, 200, 256, 257, 600)
 PLACES = ("packed", "packed", "padded", "odd")
@@ -35,8 +44,9 @@ class Placed(NamedTuple):
         rows, columns = self.array.shape
         lines, length = (columns, rows) if self.columns else (rows, columns)
         step = length + self.room
-        flat = torch.full(
-            (lines * step + self.start + 8,), float("nan"), device="cuda", dtype=TORCH_OF[self.array.dtype.name]
+        count, bits = lines * step + self.start + 8, 0xFF  # NaN of every dtype
+        flat = torch.full((count * self.array.itemsize,), bits, device="cuda", dtype=torch.uint8).view(
+            TORCH_OF[self.array.dtype.name]
         )
         strides = (1, max(step, 1)) if self.columns else (max(step, 1), 1)
         made = flat.as_strided((rows, columns), strides, self.start)
@@ -44,11 +54,18 @@ class Placed(NamedTuple):
         return made
 
 
-def matrix(draw: random.Random, numbers: np.random.Generator, rows: int, columns: int, dtype: Any) -> Placed:
-    """A random matrix in a layout of PLACES: some the copy engine takes, some not."""
-    turned, how = draw.random() < 0.5, draw.choice(PLACES)
+def matrix(
+    draw: random.Random,
+    numbers: np.random.Generator,
+    rows: int,
+    columns: int,
+    dtype: Any,
+    column_major: bool | None = None,
+) -> Placed:
+    """A random matrix in a layout of PLACES: some the copy engine takes, some not. column_major: None is either."""
+    turned, how = draw.random() < 0.5 if column_major is None else column_major, draw.choice(PLACES)
     length = rows if turned else columns
-    room, start = {"packed": (0, 0), "padded": (-length % 8 + 8, 0), "odd": (3, 1)}[how]
+    room, start = {"packed": (0, 0), "padded": (-length % 16 + 16, 0), "odd": (3, 1)}[how]
     return Placed(numbers.standard_normal((rows, columns), np.float32).astype(dtype), turned, room, start)
 
 
@@ -56,17 +73,19 @@ def drawn(draw: random.Random, numbers: np.random.Generator, dtype: str) -> dict
     m, n, k = draw.choice(LINES), draw.choice(LINES), draw.choice(STEPS)
     if draw.random() < 0.4:  # whose steps several blocks share
         m, k = draw.choice((1, 2, 16, 63, 64, 65, 128, 130)), draw.choice((1024, 2000, 4104))
-    to = draw.choice((dtype, dtype, "fp32"))
-    kind: Any = np.float32 if to == "fp32" else DTYPES[dtype]
+    of_bytes = dtype in BYTES
+    to = draw.choice(("fp16", "bf16", "fp32") if of_bytes else (dtype, dtype, "fp32"))
+    kind: Any = np.float32 if to == "fp32" else DTYPES[to]
+    operand = (DTYPES | BYTES)[dtype]
     of: dict[str, Any] = {
-        "a": matrix(draw, numbers, m, k, DTYPES[dtype]),
-        "b": matrix(draw, numbers, k, n, DTYPES[dtype]),
+        "a": matrix(draw, numbers, m, k, operand, False if of_bytes else None),
+        "b": matrix(draw, numbers, k, n, operand, True if of_bytes else None),
         "to": to,
         "alpha": draw.choice((1.0, 1.0, -0.5, 3.0)),
         "activation": draw.choice(("none", "none", *reference.ACTIVATIONS)),
         "out": matrix(draw, numbers, m, n, kind),
     }
-    if draw.random() < 0.4:
+    if not of_bytes and draw.random() < 0.4:
         of |= {"c": matrix(draw, numbers, m, n, kind), "beta": draw.choice((1.0, 0.25, -2.0))}
     if draw.random() < 0.4:
         of["bias"] = numbers.standard_normal(n, np.float32)
@@ -95,7 +114,9 @@ def one_product(library: tk.Library, of: dict[str, Any]) -> str:
         out = of["out"].on_device().fill_(float("nan"))
         library.gemm(a, b, out=out, **given, **numbers)
         made.append(on_host(out, of["out"].array))
-    fault = reference.faults(made[0], reference.gemm(of["a"].array, of["b"].array, **rows, **numbers, dtype=of["to"]))
+    lost = reference.LOST_OF_BYTES if of["a"].array.itemsize == 1 else 0.0
+    right = reference.gemm(of["a"].array, of["b"].array, **rows, **numbers, dtype=of["to"], lost=lost)
+    fault = reference.faults(made[0], right)
     return fault or ("" if made[0].tobytes() == made[1].tobytes() else "two runs differ")
 
 
@@ -149,19 +170,41 @@ def several(library: tk.Library, draw: random.Random, numbers: np.random.Generat
     return f"{m} x {n} x {k} {how} {shapes}: {fault}" if fault else ""
 
 
+def groups(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
+    """Rows in groups, some without any, and rows of none, which stay as they are."""
+    sizes = [draw.choice((0, 0, 1, 64, 127, 128, 129, 300)) for _ in range(draw.randint(1, 12))]
+    starts = np.cumsum([draw.choice((0, 3)), *sizes])
+    rows, n, k = int(starts[-1]) + draw.choice((0, 5)), draw.choice(LINES[1:]), draw.choice(STEPS)
+    a = numbers.standard_normal((rows, k), np.float32).astype(DTYPES[dtype])
+    b = numbers.standard_normal((len(sizes), n, k), np.float32).astype(DTYPES[dtype]).transpose(0, 2, 1)
+    b = b if draw.random() < 0.7 else np.ascontiguousarray(b)
+    bias = numbers.standard_normal((len(sizes), n), np.float32)
+    out = torch.full((rows, n), float("nan"), device="cuda", dtype=TORCH[dtype])
+    given = {"bias": on_device(bias), "activation": draw.choice(("none", "silu", "relu"))}
+    library.grouped_gemm(on_device(a), on_device(b), on_device(starts.astype(np.int32)), out=out, **given)
+    made = on_host(out, a)
+    for g, (begin, end) in enumerate(itertools.pairwise(starts)):
+        right = reference.gemm(a[begin:end], b[g], bias=bias[g], activation=given["activation"])
+        fault = reference.faults(made[begin:end], right)
+        if fault:
+            return f"group {g} of {starts}, n {n}, k {k}: {fault}"
+    return "" if np.isnan(made[: starts[0]]).all() and np.isnan(made[starts[-1] :]).all() else "rows of no group"
+
+
 def run(library: tk.Library, cases: int, seed: int) -> int:
     """Prints each failure; how many there were."""
     draw, numbers = random.Random(seed), np.random.default_rng(seed)
     families = {one.family for one in library.instances()}
     tally = Tally(f"{library.receipt}, {', '.join(sorted(families))}, seed {seed}")
-    for dtype in DTYPES:
+    of_gemm = {str(dict(one.signature)["dtype"]) for one in library.instances() if one.family == "gemm"}
+    for dtype in (*DTYPES, *BYTES):
         for _ in range(cases):
-            if "gemm" in families:
+            if dtype in of_gemm:
                 of = drawn(draw, numbers, dtype)
                 tally.fault(f"gemm {dtype} {described(of)}", partial(one_product, library, of))
-            for family, check in (("batched_gemm", batches), ("gemm_multi_d", several)):
-                if family in families:
+            for family, check in (("batched_gemm", batches), ("gemm_multi_d", several), ("grouped_gemm", groups)):
+                if family in families and dtype in DTYPES:
                     tally.fault(f"{family} {dtype}", partial(check, library, draw, numbers, dtype))
-        if "gemm" in families:
+        if dtype in of_gemm and dtype in DTYPES:
             tally.fault(f"gemm {dtype}, large", partial(large, library, dtype))
     return tally.told()
