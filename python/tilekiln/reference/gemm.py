@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dtypes import NUMPY
+from .._core.dtypes import NUMPY
 from .drawn import Call, Random, Signature
 
 Array = NDArray[Any]
