@@ -368,10 +368,11 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         for name, operator in plan.tree.operators.items():
             if operator.outside:  # those of the tree are committed
                 operator_headers.append(add(f"include/{header.path(operator)}", header.text(operator).encode()))
+            checked = operators.context(operator, plan.tree.operators)
             known = {
-                "operator": operators.context(operator, plan.tree.operators),
+                "operator": checked,
                 "operator_table": operators.table(operator),
-                "operator_entries": {"operator": operator},
+                "operator_entries": checked,
             }
             for file, context in known.items():
                 path = f"{place}/operators/{name}{file.removeprefix('operator')}.h"

@@ -163,11 +163,12 @@ class IndependentFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InsteadFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """Another operator, of the same arrays and results, for calls over all libraries where a length is small."""
+    """Another operator, of the same arrays and results, which answers calls with a small length."""
 
     by: Word
     length: Letter
-    most: int
+    most: dict[Literal["cpu", "cuda"], int]  # the length up to which it does, by the device of the arrays
+    fewest: int  # the other arrays' length from which it does
     dtypes: list[Word]  # of the first array
     unless: list[Word] = []  # arguments of both operators that do not mean the same
 

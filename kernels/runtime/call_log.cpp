@@ -1,4 +1,5 @@
 #include "kernels/runtime/call_log.h"
+#include "kernels/runtime/choose.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -67,6 +68,7 @@ tilekiln_status run_logged(const LoggedCall& call) {
   const double start = seconds();
   const tilekiln_status status = call.run(call.entry, call.args);
   const double took = seconds() - start;
+  if (status != TILEKILN_OK && is_quiet()) return status;
 
   char buffer[8192];
   Text text(buffer, sizeof(buffer));

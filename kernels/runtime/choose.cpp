@@ -8,7 +8,7 @@
 namespace tilekiln {
 namespace {
 
-thread_local bool describing = false;
+thread_local bool describing = false, quiet = false;
 
 tilekiln_status take_callers(const Dispatcher& dispatcher, int64_t instance, const Query& query, Choice* choice) {
   const int64_t count = dispatcher.table().instance_count;
@@ -68,6 +68,11 @@ tilekiln_status describe_stages(Text& text, const Stage* stages, int count) {
 
 Describing::Describing() { describing = true; }
 Describing::~Describing() { describing = false; }
+bool is_describing() { return describing; }
+
+Quiet::Quiet() { quiet = true; }
+Quiet::~Quiet() { quiet = false; }
+bool is_quiet() { return quiet; }
 
 const Dispatcher& permitted(const Dispatcher& dispatcher, int64_t instance, const Query& query) {
   if (!dispatcher.asks() || all_permitted()) return dispatcher;
@@ -92,6 +97,7 @@ tilekiln_status choose(const Dispatcher& found, int64_t instance, const Query& q
   }
   TILEKILN_TRY(dispatcher.status());
   *choice = dispatcher.find(query);
+  if (__builtin_expect(choice->row == nullptr && quiet, 0)) return TILEKILN_NO_KERNEL;
   if (__builtin_expect(environment().tells_choices, 0)) tell(dispatcher, query, *choice);
   if (__builtin_expect(choice->row != nullptr, 1)) return TILEKILN_OK;
   Text text(error_buffer(), error_capacity);

@@ -37,6 +37,15 @@ struct Describing {
   ~Describing();
 };
 
+bool is_describing();
+
+// While one lives no refusal of its thread is put into words or logged: another operator answers then, or says why not.
+struct Quiet {
+  Quiet();
+  ~Quiet();
+};
+bool is_quiet();
+
 // Adds a paragraph for each stage: its choice and what was refused, or why there is none.
 [[nodiscard]] tilekiln_status explain_stages(Text& text, const Stage* stages, int count);
 

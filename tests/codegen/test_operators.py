@@ -116,7 +116,7 @@ CASES = [
         "no operator 'fmha_fwd_split'; nearest: fmha_fwd_splitkv",
     ),
     (FWD, "instead: {by: fmha_fwd_splitkv", "instead: {by: @fmha_bwd", "fmha_bwd takes other arrays"),
-    (FWD, "length: Sq, most: 4", "length: @Sqq, most: 4", "no length 'Sqq'; nearest: Sq"),
+    (FWD, "length: Sq, most: {", "length: @Sqq, most: {", "no length 'Sqq'; nearest: Sq"),
     (FWD, "unless: [seqlen_q,", "unless: [@seqlen,", "no argument 'seqlen'; nearest: seqlen_q"),
     (FWD, "return_randval: randval", "return_randval: @randvall", "no argument 'randvall'; nearest: randval"),
     (AREA, "Sk: {name: seqlen,", "Sk: {@nam: seqlen,", "'nam' is not known here; nearest: name"),

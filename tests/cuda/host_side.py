@@ -187,6 +187,21 @@ def unread(library: tk.Library) -> None:
     assert number("allocated").value == kept
 
 
+def few_queries(library: tk.Library) -> None:
+    """Up to 4 queries the decode kernel answers fmha_fwd; more, and an instance by its number, the forward's."""
+    k = Device(2, 16, 2, 64)
+    for queries, family in ((1, "fmha_fwd_splitkv_"), (4, "fmha_fwd_splitkv_"), (5, "fmha_fwd_bf16_")):
+        q, out = Device(2, queries, 4, 64), Device(2, queries, 4, 64)
+        assert library.instance_name(library.fmha_fwd_find(q, k, k)).startswith(family)
+        library.fmha_fwd(q, k, k, out=out)
+        decodes = numbers("name", ctypes.c_char, 64).tobytes().startswith(b"fmha_decode")
+        assert decodes == (queries < 5)
+    forward = library.fmha_fwd_find(q, k, k)
+    few = Device(2, 4, 4, 64)
+    library.fmha_fwd(few, k, k, out=Device(2, 4, 4, 64), instance=forward)
+    assert not numbers("name", ctypes.c_char, 64).tobytes().startswith(b"fmha_decode")
+
+
 def cache(library: tk.Library) -> None:
     """Calls over a KV cache: their launches; captured where no array is read; errors."""
     q, k, v, out = Device(2, 1, 4, 64), Device(9, 16, 2, 64), Device(9, 16, 2, 64), Device(2, 1, 4, 64)
@@ -487,7 +502,20 @@ def launcher(library: tk.Library) -> None:
 CASES = {
     case.__name__: case
     for case in (
-        *(lazily, streams, capture_first, sequences, unread, cache, fp8, errors, other_chip, later_chip, early_chip),
+        *(
+            lazily,
+            streams,
+            capture_first,
+            sequences,
+            unread,
+            cache,
+            few_queries,
+            fp8,
+            errors,
+            other_chip,
+            later_chip,
+            early_chip,
+        ),
         *(backward, backward_sequences, launcher),
     )
 }

@@ -34,7 +34,10 @@ ROOT = Path(__file__).resolve().parents[2]
 TARGETS = "cuda-sm90a,cuda-sm80,native"
 WHERE = " or ".join(f"family={one} dtype=bf16 hdim_q=64 hdim_v=64" for one in ("fmha_fwd", "fmha_bwd_dq_dk_dv"))
 
-OVER_CACHES = "family=fmha_fwd_splitkv,fmha_fwd_appendkv dtype=bf16,fp16 hdim_q=64 hdim_v=64 pipeline!=hopper"
+OVER_CACHES = (
+    "family=fmha_fwd_splitkv,fmha_fwd_appendkv dtype=bf16,fp16 hdim_q=64 hdim_v=64 pipeline!=hopper or "
+    "family=fmha_fwd dtype=bf16 hdim_q=64 hdim_v=64"
+)
 FP8 = "family=fmha_fwd dtype=fp8bf16 hdim_q=128 mask=none sink=no"
 
 CASES = [
@@ -198,8 +201,9 @@ def test_drawn_wrong_calls(library: str, stub: Path, request: pytest.FixtureRequ
 
 
 @pytest.mark.torch
-def test_host_side_of_caches(over_caches: Path, stub: Path) -> None:
-    test_host_side(over_caches, stub, "cache")
+@pytest.mark.parametrize("case", ["cache", "few_queries"])
+def test_host_side_of_caches(over_caches: Path, stub: Path, case: str) -> None:
+    test_host_side(over_caches, stub, case)
 
 
 @pytest.mark.torch

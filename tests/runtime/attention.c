@@ -124,6 +124,29 @@ static void serial_for(void* pool, int64_t count, int32_t max_workers, tilekiln_
   for (i = 0; i < count; ++i) task(context, i, 0);
 }
 
+/* Few queries: split-KV answers fmha_fwd, to the same numbers. */
+static void few_queries(tilekiln_fmha_fwd_args args, const float* expected) {
+  const int64_t shape_q[] = {1, 2, HQ, DQ}, shape_k[] = {1, SK, HK, DQ}, shape_v[] = {1, SK, HK, DV},
+                shape_out[] = {1, 2, HQ, DV};
+  float made[2 * HQ * DV];
+  const tilekiln_tensor q = contiguous(args.q->data, TILEKILN_FP32, 4, shape_q),
+                        k = contiguous(args.k->data, TILEKILN_FP32, 4, shape_k);
+  const tilekiln_tensor v = contiguous(args.v->data, TILEKILN_FP32, 4, shape_v),
+                        out = contiguous(made, TILEKILN_FP32, 4, shape_out);
+  int64_t instance = -1;
+  int i;
+  args.q = &q;
+  args.k = &k;
+  args.v = &v;
+  args.out = &out;
+  CHECK(tilekiln_fmha_fwd_find(&args, &instance) == TILEKILN_OK);
+  CHECK_HOLDS(tilekiln_instance_name(instance), "fmha_fwd_splitkv_fp32_d");
+  CHECK(tilekiln_fmha_fwd(&args) == TILEKILN_OK);
+  for (i = 0; i < 2 * HQ * DV; ++i) CHECK(fabs(made[i] - expected[i]) < 2e-6);
+  args.instance = instance;
+  CHECK(tilekiln_fmha_fwd(&args) == TILEKILN_OK);
+}
+
 static void count_up(void* context) { ++*(int*)context; }
 
 static void batch_mode(void) {
@@ -153,6 +176,7 @@ static void batch_mode(void) {
     CHECK(tilekiln_fmha_fwd(&args) == TILEKILN_OK);
     CHECK(worst(a, 0, 0) < 2e-6);
   }
+  few_queries(args, a.out);
   args.num_threads = 0;
   args.lse = &lse;
   args.causal = 1;

@@ -21,7 +21,7 @@ Made by `python -m codegen operators --write` from kernels/*/*/operator.yaml; ch
 
 from __future__ import annotations
 
-from .._core.shapes import Form, Independent, Instead, Operator, Result
+from .._core.shapes import Form, Independent, Operator, Result
 
 OPERATORS: dict[str, Operator] = {
 '''
@@ -85,7 +85,6 @@ def record(operator: Operator, operators: Mapping[str, Operator], receipt: str =
         main=operator.main,
         looks=_looks(operator),
         independent=_independent(operator),
-        instead=_instead(operator, operators),
     )
 
 
@@ -161,25 +160,3 @@ def _independent(operator: Operator) -> Record | None:
     taken = {a.name for a in operator.arrays if a.kind == "array"}
     leading, apart = ({name: n for name, n in of.items() if name in taken} for of in (leading, apart))
     return Record("Independent", leading=leading, apart=apart, unless=tuple(file.unless))
-
-
-def _instead(operator: Operator, operators: Mapping[str, Operator]) -> Record | None:
-    file = operator.file.instead
-    if file is None:
-        return None
-    other = operators.get(file.by)
-    if other is None:
-        raise operator.document.error(("instead", "by"), no_such("operator", file.by, operators))
-    if [a.name for a in operator.positional] != [a.name for a in other.positional]:
-        error = f"{file.by} takes other arrays"
-        raise operator.document.error(("instead", "by"), error)
-    form = operator.forms[0]
-    shapes = [operator.shape(form, operator.first.name, exchanged) or () for exchanged in (False, True)]
-    places = [[one.letter for one in shape].index(file.length) for shape in shapes]
-    theirs = {a.name for a in (*other.arrays, *other.scalars)} | set(other.asks)
-    shared = {a.name for a in (*operator.arrays, *operator.scalars)} | set(operator.asks)
-    apart = {*file.unless, *(a.name for a in operator.positional), "instance"}
-    return Record(
-        "Instead", operator=file.by, ndim=len(shapes[0]), places=tuple(places), most=file.most,
-        dtypes=tuple(file.dtypes), arguments=tuple(sorted((shared & theirs) - apart)),
-    )  # fmt: skip

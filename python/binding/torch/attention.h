@@ -9,11 +9,7 @@
 
 namespace tilekiln::torch {
 
-enum { kForward = -2, kFew = -3, kTraining = -4, kBackward = -5 }; /* operators of a Look */
-
-/* Lengths from which a call with few queries is another operator's (`instead` of the declaration). */
-struct Few { int64_t most = 0, fewest = 0; };
-inline Few few;
+enum { kForward = -2, kTraining = -4, kBackward = -5 }; /* operators of a Look */
 
 /* Heads inside tokens, as projections make them? Results are laid likewise. */
 inline bool tokens_outside(const tilekiln_tensor& like) { return like.stride[1] < like.stride[2]; }
@@ -68,9 +64,7 @@ inline bool place_result(Call& call, int r, const tilekiln_tensor& result) {
 inline void attend(const Attention& given, int64_t operator_, bool causal, const double* scale, AtenTensorHandle* out,
                    AtenTensorHandle* lse) {
   *out = nullptr;
-  const bool pays = given.k.shape[2] >= few.fewest || (given.q.shape[2] == 1 && given.q.shape[1] >= few.fewest);
-  const bool is_few = operator_ == kForward && given.q.shape[2] <= few.most && pays;
-  const Look look = given.look(is_few ? int64_t(kFew) : operator_, causal);
+  const Look look = given.look(operator_, causal);
   const Entry* const entry = served.find(look);
   if (!entry) {
     missed = look;

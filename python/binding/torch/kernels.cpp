@@ -491,9 +491,6 @@ __attribute__((visibility("default"))) void tilekiln_torch_refuse(int kind, cons
   refusal = {kind, text};
 }
 
-/* few: up to `most` queries over at least `fewest` keys are fmha_fwd_splitkv's. */
-__attribute__((visibility("default"))) void tilekiln_torch_few(int64_t most, int64_t fewest) { few = {most, fewest}; }
-
 /* From now on this thread's attention computes nothing and only says, by tilekiln_torch_missed, whether a library is known; 0: no longer. */
 __attribute__((visibility("default"))) void tilekiln_torch_asks(int yes) { asks = yes; }
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._generated.tables import OPERATORS
-from .shapes import Form, Independent, Instead, Operator, Result
+from .shapes import Form, Independent, Operator, Result
 
 if TYPE_CHECKING:
     from ..api.library import Library
@@ -42,8 +42,6 @@ def _operator(said: dict[str, Any]) -> Operator:
     fields["results"] = tuple(Result(**result) for result in fields["results"])
     if fields["independent"] is not None:
         fields["independent"] = Independent(**fields["independent"])
-    if fields["instead"] is not None:
-        fields["instead"] = Instead(**fields["instead"])
     return Operator(**fields)
 
 

@@ -68,20 +68,6 @@ class Independent(_Record):
     """Arguments that tie the indices together, unless they are 0."""
 
 
-class Instead(_Record):
-    """Another operator of the same arrays and results: calls over all libraries take it where a length is small."""
-
-    operator: str
-    ndim: int
-    """Dimensions of the first array in the form that it is for."""
-    places: tuple[int, int]
-    """The dimension of that length there, and in the other layout."""
-    most: int
-    dtypes: tuple[str, ...]
-    arguments: tuple[str, ...]
-    """Arguments that a call may give and still be taken."""
-
-
 class Operator(_Record):
     """One operator as its declaration says."""
 
@@ -113,7 +99,6 @@ class Operator(_Record):
     looks: tuple[int, int]
     """The arrays whose last lengths steer the choice of a kernel, as those with the head dims."""
     independent: Independent | None
-    instead: Instead | None
 
     @property
     def first(self) -> str:

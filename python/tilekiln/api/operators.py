@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from .._core.dtypes import WORDS
 from .._core.frameworks import recorded, records
 from .._core.native import ArgumentError, NoKernelError
 from .._generated.tables import OPERATORS
@@ -16,11 +15,9 @@ from .library import Library, how_to_build, libraries, looked_in
 
 if TYPE_CHECKING:
     from .._core.arguments import Array, AttentionArguments, BackwardArguments
-    from .._core.shapes import Instead
 
 _served: dict[Any, Any] = {}
-"""By look, a cheap key: the function that served the last such call, which is tried first (if it refuses, all are), and
-whether the operator that a declaration names `instead` answers such calls."""
+"""By look, a cheap key: the function that served the last such call, which is tried first (if it refuses, all are)."""
 
 
 def attention(
@@ -38,10 +35,10 @@ def attention(
     among equals the library that `load` prefers. Libraries are looked for once, at the first call: TILEKILN_PATH, the
     best builds of the tree, installed packages.
 
-    Up to 4 queries a sequence of fp32, fp16 or bf16 on the CPU go to `fmha_fwd_splitkv` where a library has it, which
-    is 1.1 to 13 times as fast for one: the forward's declaration says so (`instead` in its operator.yaml), results
-    differ by rounding, TILEKILN_LOG=calls shows it. Arguments that split-KV lacks, dropout and lengths go to the
-    forward, and so does every call of `Library.fmha_fwd`.
+    Up to 4 queries a sequence of fp32, fp16 or bf16 on the CPU or a CUDA GPU are answered by `fmha_fwd_splitkv` of the
+    library, which is 1.1 to 13 times as fast for one: the forward's declaration says so (`instead` in its
+    operator.yaml), for every call of `fmha_fwd` from C and `Library.fmha_fwd` on. Results differ by rounding,
+    TILEKILN_LOG=calls shows it. Arguments that split-KV lacks, dropout and lengths stay with the forward.
 
     When q, k, v, bias or sink is a torch tensor that requires grad (and grad is enabled), out takes part in autograd:
     its backward is `attention_backward` with the same arguments, the same rng for dropout too. deterministic is for
@@ -73,12 +70,12 @@ def attention(
         operators.check_tangents(q, k, v, *arguments.values())
     if on_missing == "raise":
         if profiler is None:
-            return _run("fmha_fwd", (q, k, v), arguments, q, v, MOST_OF_FEW)
-        return _call("fmha_fwd", (q, k, v), arguments, MOST_OF_FEW)
+            return _run("fmha_fwd", (q, k, v), arguments, q, v)
+        return _call("fmha_fwd", (q, k, v), arguments)
     if on_missing != "build":
         raise ArgumentError(f"on_missing: was {on_missing!r}, must be 'raise' or 'build'")
     try:
-        return _call("fmha_fwd", (q, k, v), arguments, MOST_OF_FEW)
+        return _call("fmha_fwd", (q, k, v), arguments)
     except NoKernelError as error:
         return _built(error).fmha_fwd(q, k, v, **arguments)
 
@@ -187,15 +184,14 @@ profiler: tuple[Callable[[], bool], Callable[..., Any]] | None = None
 """Of PyTorch, put here by `tilekiln.torch`: whether it records this thread, and what makes a call in a range of it."""
 
 
-def _call(operator: str, arrays: tuple[Any, ...], arguments: Any, few: int = 0) -> Any:
-    """few: up to how many rows go where the declaration says `instead`, for callers who want that."""
+def _call(operator: str, arrays: tuple[Any, ...], arguments: Any) -> Any:
     one, other = OPERATORS[operator].looks
     if profiler is not None and profiler[0]():
-        return profiler[1](_run, operator, arrays, arguments, arrays[one], arrays[other], few)
-    return _run(operator, arrays, arguments, arrays[one], arrays[other], few)
+        return profiler[1](_run, operator, arrays, arguments, arrays[one], arrays[other])
+    return _run(operator, arrays, arguments, arrays[one], arrays[other])
 
 
-def _traced(operator: str, arrays: tuple[Any, ...], arguments: Any, few: int = 0) -> Any:
+def _traced(operator: str, arrays: tuple[Any, ...], arguments: Any) -> Any:
     """Of torch.compile: PyTorch's operator, whose result it knows by its shapes. The choice is made when it runs."""
     from ..torch import calls
 
@@ -205,22 +201,12 @@ def _traced(operator: str, arrays: tuple[Any, ...], arguments: Any, few: int = 0
 _call._torchdynamo_inline = _traced  # type: ignore[attr-defined]  # what it follows in place of a function
 
 
-def _run(operator: str, arrays: tuple[Any, ...], arguments: Any, q: Any, v: Any, few: int) -> Any:
+def _run(operator: str, arrays: tuple[Any, ...], arguments: Any, q: Any, v: Any) -> Any:
     """q, v: of the arrays, those whose head dims the look has."""
     look: tuple[Any, ...] | None
     try:
-        shape, keys = q.shape, v.shape
-        ndim = len(shape)
-        if (
-            few
-            and ndim == 4
-            and (shape[1] <= few or shape[2] <= few)
-            and (keys[1] >= _FEWEST or keys[2] >= _FEWEST)  # a tiny call does not pay for what it cannot have
-        ):
-            made = _few(operator, arrays, arguments)
-            if made is not NotImplemented:
-                return made
-        look = (operator, q.dtype, shape[-1], keys[-1], ndim, *arguments)
+        shape = q.shape
+        look = (operator, q.dtype, shape[-1], v.shape[-1], len(shape), *arguments)
         serve = _served.get(look)
     except (AttributeError, IndexError, TypeError):  # an exporter with __dlpack__ alone, no dimensions, symbolic ones
         look = serve = None
@@ -250,48 +236,6 @@ def _keep(look: tuple[Any, ...], what: Any) -> None:
 
 
 _MOST_LOOKS = 4096
-FEW = OPERATORS["fmha_fwd"].instead
-"""Rule of `attention` for few queries."""
-MOST_OF_FEW = FEW.most if FEW else 0
-_FEWEST = 8
-"""The other arrays' length from which that pays: over fewer keys both operators take as long. To one query as many
-heads will do: 16 of hdim 128 take 0.56 (fp32), 0.70 (bf16) of the time over one key."""
-
-
-def _few(operator: str, arrays: tuple[Any, ...], arguments: Any) -> Any:
-    """Calls the operator declared under `instead` for a small length; NotImplemented for other calls.
-
-    It is for arrays of the CPU, of the dtypes declared, whose batches are alike.
-    """
-    first = arrays[0]
-    shape = first.shape
-    instead: Instead = OPERATORS[operator].instead  # type: ignore[assignment]
-    word, value = OPERATORS[operator].exchange
-    place = instead.places[word in arguments and arguments[word] == value]
-    if shape[place] > instead.most:
-        return NotImplemented
-    for one in arrays[1:]:
-        other = one.shape
-        if other[0] != shape[0] or (other[place] < _FEWEST and (shape[place] > 1 or shape[3 - place] < _FEWEST)):
-            return NotImplemented
-    look = (instead.operator, operator, first.dtype, getattr(first, "device", None), shape[-1], *arguments)
-    stands_in: Any = _served.get(look)
-    if stands_in is None:
-        stands_in = (
-            at_hand_has(instead.operator)
-            and not getattr(first, "is_cuda", False)
-            and WORDS.get(str(first.dtype).rpartition(".")[2]) in instead.dtypes
-            and arguments.keys() <= {*instead.arguments}
-        )
-        _keep(look, stands_in)
-    if not stands_in:
-        return NotImplemented
-    try:
-        one, other = OPERATORS[instead.operator].looks
-        return _run(instead.operator, arrays, arguments, arrays[one], arrays[other], 0)
-    except NoKernelError:  # no library has it for these dtypes and arguments
-        _keep(look, False)
-        return NotImplemented
 
 
 def _built(error: NoKernelError) -> Library:

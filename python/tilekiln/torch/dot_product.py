@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from tilekiln._core.dropout import unbiased
 from tilekiln._core.native import ArgumentError, NoKernelError
-from tilekiln.api.operators import MOST_OF_FEW, _call
+from tilekiln.api.operators import _call
 
 from . import calls, derivatives, native, operators
 from .calls import TYPES
@@ -41,7 +41,7 @@ def sdpa(
     bits as torch's own. scale: None is 1 / sqrt(hdim). enable_gqa: key and value may have fewer heads, a divisor. A row
     that sees no key is 0, and so is its gradient, as torch has it.
 
-    Returns (..., heads, seqlen_q, hdim of value). Few queries go to split-KV, as in `tilekiln.attention`.
+    Returns (..., heads, seqlen_q, hdim of value). Few queries are split-KV's, as in `tilekiln.attention`.
     Differentiable once, in attn_mask too. Raises RuntimeError and TypeError where torch does, NoKernelError when no
     library at hand has the kernel: `use` falls back then.
     """
@@ -104,7 +104,7 @@ def _sdpa(
             else:
                 if keeps_order:
                     arguments["out"] = torch.empty_like(query)
-                made = _call("fmha_fwd", (query, key, value), arguments, MOST_OF_FEW)
+                made = _call("fmha_fwd", (query, key, value), arguments)
             return made
     except (ArgumentError, AttributeError, TypeError):
         pass  # said below in torch's words, or made right

@@ -33,7 +33,7 @@ from . import operators
 
 Call = Callable[..., Any]
 NAME = "libtilekiln_torch.so"
-NEVER, FEW, TRAINING = -1, -3, -4
+NEVER, TRAINING = -1, -4
 """Values of `missed` beside the numbers of operators (python/binding/torch/attention.h)."""
 library: ctypes.CDLL | None = None
 """The kernels' library; None where it is not built, not wanted (TILEKILN_TORCH_NATIVE=no), or not for this PyTorch."""
@@ -89,8 +89,6 @@ def _start() -> str:
     if missing is not None:
         return f"PyTorch {torch.__version__} lacks {missing.decode()}"
     _scope.impl("sdpa", torch.library.fallthrough_kernel, "AutogradCPU")
-    if facade.FEW is not None:
-        loaded.tilekiln_torch_few(ctypes.c_int64(facade.FEW.most), ctypes.c_int64(facade._FEWEST))
     library = loaded
     attention = torch.ops.tilekiln_native.sdpa.default._op
     _recorded = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default._op
@@ -318,22 +316,17 @@ def _taught(missed: int, query: Tensor, key: Tensor, value: Tensor, is_causal: b
     arguments: dict[str, Any] = {"layout": "bhsd"}
     if is_causal:
         arguments |= {"causal": True, "mask_origin": "top_left"}
-    names, back, few = ["fmha_fwd"], b"", facade.FEW
-    if missed == FEW and few is not None and facade.at_hand_has(few.operator):
-        names = [few.operator, *names] if operators.NAMES[q.dtype] in few.dtypes else names
+    back = b""
     try:
         if missed == TRAINING:
             lse = q.new_empty(q.shape[:3], dtype=torch.float32)
             out = q.new_empty(*q.shape[:3], v.shape[3])
             back = facade._choose("fmha_bwd", (out, q, k, v, out, lse), arguments).path.encode()
             arguments["return_lse"] = True
+        chosen = facade._choose("fmha_fwd", (q, k, v), arguments)
     except (ArgumentError, NoKernelError, KeyError):
         return False
-    for name in names:
-        with suppress(ArgumentError, NoKernelError, KeyError):
-            chosen = facade._choose(name, (q, k, v), arguments)
-            return bool(library.tilekiln_torch_teach(name.encode(), chosen.path.encode(), back))
-    return False
+    return bool(library.tilekiln_torch_teach(b"fmha_fwd", chosen.path.encode(), back))
 
 
 def forget() -> None:
