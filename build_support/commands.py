@@ -140,7 +140,7 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
             values["where"],
             len(host),
             values["variant"],
-            tools.machine if tools.cross else "",
+            tools.elsewhere,
         ),
         toolchain=tools,
         launcher=launchers.words(values["launcher"]),

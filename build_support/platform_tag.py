@@ -46,11 +46,16 @@ def machine_of(path: str) -> str:
 
 
 def platform_tag(paths: Iterable[str]) -> str:
-    """manylinux_2_N_<machine> with the least N that has all that these binaries need; linux_<machine> when none has."""
+    """manylinux_2_N_<machine> with the least N that has all that these binaries need; linux_<machine> when none has.
+
+    musllinux_1_2_<machine> of what needs musl and nothing else.
+    """
     least = COMPANIONS[0][0]
     for path in paths:
         machine = machine_of(path)
         libraries, versions = needed(path)
+        if libraries and all(name == "libc.so" or name.startswith("libc.musl-") for name in libraries):
+            return f"musllinux_1_2_{machine}"  # symbols have no versions: zig's musl, Alpine's from 3.13 on
         for library in libraries:
             if library not in SYSTEM_LIBRARIES and not library.startswith("ld-linux"):
                 return f"linux_{machine}"

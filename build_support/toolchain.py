@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,8 @@ SANITIZERS = {
 # They assemble, join and link what the compiler makes.
 BINUTILS = ("as", "ld", "objcopy")
 MACHINES_OF_TRIPLES = {"arm64": "aarch64", "amd64": "x86_64"}
+MUSL = "musl" in str(sysconfig.get_config_var("HOST_GNU_TYPE"))
+"""Of this machine's C library."""
 
 
 class ToolchainError(Exception):
@@ -43,11 +46,17 @@ class Toolchain:
     ldflags: tuple[str, ...] = ()
     machine: str = field(default_factory=platform.machine)  # what it compiles for, as uname -m says it there
     prefix: str = ""  # of the names of its assembler and linker: a cross compiler's have one
+    musl: bool = MUSL  # whether it compiles for Linux with musl, instead of glibc
 
     @property
     def cross(self) -> bool:
         """Whether what it makes does not run here."""
-        return self.machine != platform.machine()
+        return (self.machine, self.musl) != (platform.machine(), MUSL)
+
+    @property
+    def elsewhere(self) -> str:
+        """The word for the systems that run what a cross compiler makes; "" of another compiler."""
+        return "" if not self.cross else f"{self.machine}-musl" if self.musl else self.machine
 
     @property
     def major(self) -> int:
@@ -142,12 +151,13 @@ def find(cxx: str, mode: str, cxxflags: tuple[str, ...] = (), ldflags: tuple[str
             f"{path} is {kind} {whole}, and {flags.LEAST[kind]} or newer is needed. Name another in cxx=."
         )
     hidden = [f"{name}={os.environ[name]}" for name in HIDDEN_INPUTS if name in os.environ]
-    machine, prefix = made_for(path)
+    machine, prefix, musl = made_for(path)
     identity = "\n".join([said, *binutils(prefix), *hidden])
     name = asked or os.path.basename(path)
     return Toolchain(
-        name, kind, whole, identity, mode, cxxflags=cxxflags, ldflags=ldflags, machine=machine, prefix=prefix
-    )
+        name, kind, whole, identity, mode,
+        cxxflags=cxxflags, ldflags=ldflags, machine=machine, prefix=prefix, musl=musl,
+    )  # fmt: skip
 
 
 def kind_and_version(said: str) -> tuple[str, str]:
@@ -163,17 +173,18 @@ def kind_and_version(said: str) -> tuple[str, str]:
     return ("g++", gnu[1]) if gnu else ("", "")
 
 
-def made_for(path: str) -> tuple[str, str]:
-    """(machine, prefix of its binutils) that a compiler makes code for; without a prefix where that is this machine.
+def made_for(path: str) -> tuple[str, str, bool]:
+    """(machine, prefix of its binutils, is it musl) of a compiler; without a prefix where that is this machine.
 
     The prefix is the compiler's own triple, or where nothing is called that, as of zig, GNU's for that machine.
     """
     triple = subprocess.run([path, "-dumpmachine"], capture_output=True, text=True, check=False).stdout.strip()
     machine = MACHINES_OF_TRIPLES.get(triple.partition("-")[0], triple.partition("-")[0]) or platform.machine()
+    musl = "musl" in triple if triple else MUSL
     if machine == platform.machine():
-        return machine, ""
+        return machine, "", musl
     own = all(shutil.which(f"{triple}-{tool}") for tool in BINUTILS)
-    return machine, f"{triple}-" if own else f"{machine}-linux-gnu-"
+    return machine, f"{triple}-" if own else f"{machine}-linux-gnu-", musl
 
 
 def binutils(prefix: str = "") -> list[str]:

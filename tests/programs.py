@@ -107,6 +107,9 @@ TABLE = {
     **{name: Tool(_program, "apt install g++") for name in ("cc", "g++")},
     "aarch64-linux-gnu-g++": Tool(_program, "apt install g++-aarch64-linux-gnu"),
     "qemu-aarch64-static": Tool(_program, "apt install qemu-user-static"),
+    "zig": Tool(lambda name: _package("ziglang"), EXTRA.format("zig")),
+    "ld-musl-config": Tool(_program, "apt install musl"),
+    "llvm-nm-22": Tool(_program, "apt install llvm-22"),
     "python of aarch64": Tool(_emulated_python, "tools/dev python tools/aarch64_python.py"),
 }
 OF_LLVM = [name for name in TABLE if name.endswith(f"-{LLVM}") and "++" not in name]

@@ -19,7 +19,7 @@ from packaging.markers import Marker
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / "build" / "aarch64-python"
 EMULATOR = "qemu-aarch64-static"
-DEBIAN = ("python3", "libstdc++6")
+DEBIAN = ("python3", "libstdc++6", "musl")
 PYPI = (
     "numpy",
     "ml-dtypes",

@@ -55,11 +55,12 @@ def test_no_command_shows_help(small):
         ),
         (
             ["--with", "jaxx", "true"],
-            'tools/dev: there is no extra "jaxx"; there are: cuda, hip, jax, packaging, peers, torch, transformers',
+            'tools/dev: there is no extra "jaxx"; there are: '
+            "cuda, hip, jax, packaging, peers, torch, transformers, zig",
         ),
         (
             ["--with"],
-            "tools/dev: --with needs the name of an extra: cuda, hip, jax, packaging, peers, torch, transformers",
+            "tools/dev: --with needs the name of an extra: cuda, hip, jax, packaging, peers, torch, transformers, zig",
         ),
     ],
 )
