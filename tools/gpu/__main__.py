@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,13 +73,6 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _listed(libraries: list[Any], family: str) -> set[tuple[str, tuple[int, int]]]:
-    """The dtypes and head dims of a family that the libraries have kernels of GPUs for."""
-    listed = [one for library in libraries for one in library.instances() if one.family == family]
-    every = [one.signature for one in listed if "_cuda_sm" in one.name]
-    return {(one["dtype"], (int(one["hdim_q"]), int(one["hdim_v"]))) for one in every}
-
-
 def library_test(options: argparse.Namespace) -> int:
     """0 when all holds."""
     if options.only == "tests":
@@ -128,14 +121,17 @@ def library_test(options: argparse.Namespace) -> int:
     if options.only in (None, "frameworks"):
         bad += frameworks.run(library)
     if options.only in (None, "problems"):
-        every = [(dtype, hdim) for dtype in ("bf16", "fp16") for hdim in cases.HDIMS]
-        every += [*(("fp8bf16", hdim) for hdim in cases.FP8_HDIMS), ("fp8fp32", (128, 128))]
-        for family, kind in (("fmha_fwd", cases), ("fmha_bwd_dq_dk_dv", backward_cases)):
-            own = _listed(libraries, family)
-            for dtype, hdim in every:
-                named = "{}:{}x{}".format(dtype, *hdim) in options.names
-                if named or (not options.names and (dtype, hdim) in own):
-                    bad += kind.run(libraries, dtype, hdim, options.cases, seed)
+        every = [
+            ("{}:{}x{}".format(dtype, *hdim), partial(kind.run, libraries, dtype, hdim, own, options.cases, seed))
+            for family, kind in (("fmha_fwd", cases), ("fmha_bwd_dq_dk_dv", backward_cases))
+            for (dtype, hdim), own in cases.signatures(libraries, family).items()
+        ]
+        known = list(dict.fromkeys(name for name, _ in every))
+        if unknown := [name for name in options.names if name not in known]:
+            raise builds.GpuError(
+                f"NAME: was {unknown[0]!r}, must be one of {' '.join(known)}, which the libraries have"
+            )
+        bad += sum(run() for name, run in every if not options.names or name in options.names)
     print(f"{bad} bad", flush=True)
     return int(bad > 0)
 

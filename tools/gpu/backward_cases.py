@@ -17,8 +17,6 @@ from tools.gpu.cases import drawn_sizes, on_device, on_host
 from tools.gpu.judge import TANH_ERROR, TOLERANCE
 from tools.gpu.tally import Tally
 
-HDIMS = ((32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256))
-
 
 def tolerance(dtype: str, terms: int, softcap: float) -> Tolerance:
     """Of gradients: P is rounded to the dtype and dS, made of it, again. In fp16 what is below 2^-14 errs by 2^-25.
@@ -30,24 +28,6 @@ def tolerance(dtype: str, terms: int, softcap: float) -> Tolerance:
     tiny = terms * 2.0**-24 if dtype == "fp16" else base.tiny
     weight = base.weight + base.out + ((softcap + 2) * TANH_ERROR if softcap else 0.0)
     return Tolerance(out=base.out, weight=weight, lse=base.lse, tiny=tiny)
-
-
-def drawn_signature(draw: random.Random, dtype: str, hdim: tuple[int, int]) -> dict[str, Any]:
-    """A random signature among those of flash and ck_default."""
-    bias = draw.choice(("none", "none", "elementwise", "alibi"))
-    return {
-        "dtype": dtype,
-        "hdim_q": hdim[0],
-        "hdim_v": hdim[1],
-        "mode": draw.choice(("batch", "group")),
-        "mask": draw.choice(("none", "window")),
-        "bias": bias,
-        "dbias": bias == "elementwise" and draw.random() < 0.7,
-        "dropout": "apply" if draw.random() < 0.3 else "none",
-        "softcap": bias != "elementwise" and draw.random() < 0.25,
-        "sink": draw.random() < 0.3,
-        "deterministic": draw.random() < 0.5,
-    }
 
 
 def excess(problem: gradients.BackwardProblem, expected: reference.Gradients, made: dict[str, np.ndarray]) -> float:
@@ -93,12 +73,15 @@ def one(
     return excess(problem, problem.reference(), results[0]), same
 
 
-def run(libraries: list[tk.Library], dtype: str, hdim: tuple[int, int], cases: int, seed: int) -> int:
-    """Prints a line; the number of those that do not hold."""
+def run(
+    libraries: list[tk.Library], dtype: str, hdim: tuple[int, int], own: list[dict[str, Any]], cases: int, seed: int
+) -> int:
+    """Prints a line; the number of those that do not hold. Each is of another signature as long as there are any."""
     draw, tally = random.Random(f"bwd {seed} {dtype} {hdim}"), Tally(f"library fmha_bwd {dtype} {hdim[0]}x{hdim[1]}")
+    order = draw.sample(own, len(own))
     for case in range(cases):
-        signature, sizes = drawn_signature(draw, dtype, hdim), drawn_sizes(draw, dtype, hdim)
-        options = {"deterministic": signature["deterministic"]}
+        signature, sizes = dict(order[case % len(order)]), drawn_sizes(draw, dtype, hdim)
+        options = {"deterministic": bool(signature["deterministic"])}
         if signature["deterministic"] and draw.random() < 0.5:
             options["workers"] = draw.choice((1, 7, 30))
         problem = gradients.make(signature, sizes, seed + case)

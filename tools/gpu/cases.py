@@ -18,8 +18,6 @@ from tests.python import judged, problems
 from tools.gpu.judge import tolerance
 from tools.gpu.tally import Tally
 
-HDIMS = ((32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256))
-FP8_HDIMS = ((64, 64), (128, 128), (192, 128), (256, 256))  # fp8fp32: 128x128 alone
 EDGES = (0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 131, 191, 192, 193, 300)
 
 
@@ -29,7 +27,7 @@ def on_device(array: np.ndarray, shifted: bool = False) -> torch.Tensor:
     steps = [stride // array.itemsize for stride in array.strides]
     bits = np.dtype(f"u{array.itemsize}")
     if array.size == 0 or min(steps, default=0) < 0:
-        packed = np.ascontiguousarray(array).reshape(-1).view(bits)
+        packed = np.array(array, order="C").reshape(-1).view(bits)
         return torch.from_numpy(packed).view(kind).cuda().reshape(array.shape)
     span = sum((size - 1) * step for size, step in zip(array.shape, steps, strict=True)) + 1
     start = array.ctypes.data % 16 // array.itemsize if shifted else 0
@@ -43,30 +41,16 @@ def on_host(tensor: torch.Tensor, like: np.ndarray) -> np.ndarray:
     return tensor.contiguous().view(bits).cpu().numpy().view(like.dtype)
 
 
-def drawn_signature(draw: random.Random, dtype: str, hdim: tuple[int, int]) -> dict[str, Any]:
-    plain = hdim == (192, 128) or dtype.startswith("fp8")
-    signature: dict[str, Any] = {
-        "dtype": dtype,
-        "hdim_q": hdim[0],
-        "hdim_v": hdim[1],
-        "mode": draw.choice(("batch", "group")),
-        "mask": draw.choice(("none", "window")),
-        "bias": "none" if plain else draw.choice(("none", "none", "elementwise", "alibi")),
-        "lse": True,
-        "dropout": not plain and draw.random() < 0.3,
-        "skip_min_seqlen_q": draw.random() < 0.2,
-        "sink": False,
-        "qscale": "none",
-    }
-    # As receipts have them: soft cap and alibi in flash, sinks in ck_default.
-    signature["sink"] = signature["bias"] != "alibi" and draw.random() < 0.25
-    signature["softcap"] = not signature["sink"] and signature["bias"] != "elementwise" and draw.random() < 0.25
-    if signature["softcap"] or signature["bias"] == "alibi":
-        signature["skip_min_seqlen_q"] = False
-    if dtype.startswith("fp8"):
-        signature |= {"lse": False, "softcap": False, "skip_min_seqlen_q": False}
-        signature["qscale"] = draw.choice(("none", "pertensor", "blockscale"))
-    return signature
+def signatures(libraries: list[tk.Library], family: str) -> dict[tuple[str, tuple[int, int]], list[dict[str, Any]]]:
+    """Of the libraries' kernels of GPUs, by dtype and head dims; each once."""
+    found: dict[tuple[str, tuple[int, int]], list[dict[str, Any]]] = {}
+    for one in (one for library in libraries for one in library.instances()):
+        if one.family == family and "_cuda_sm" in one.name:
+            s = dict(one.signature)
+            own = found.setdefault((str(s["dtype"]), (int(s["hdim_q"]), int(s["hdim_v"]))), [])
+            if s not in own:
+                own.append(s)
+    return found
 
 
 def drawn_sizes(draw: random.Random, dtype: str, hdim: tuple[int, int]) -> problems.Sizes:
@@ -87,11 +71,16 @@ def excess(dtype: str, problem: problems.Problem, expected: reference.Result, ma
     return judged.excess(bound, expected, made, problem.sizes.layout, more)
 
 
-def run(libraries: list[tk.Library], dtype: str, hdim: tuple[int, int], cases: int, seed: int) -> int:
-    """Prints a line; the number of those that do not hold. A case goes to the first library that has it."""
+def run(
+    libraries: list[tk.Library], dtype: str, hdim: tuple[int, int], own: list[dict[str, Any]], cases: int, seed: int
+) -> int:
+    """Prints a line; the number of those that do not hold. Each case is of another signature as long as there are any;
+    it goes to the first library that has it.
+    """
     draw, tally = random.Random(f"{seed} {dtype} {hdim}"), Tally(f"library fmha_fwd {dtype} {hdim[0]}x{hdim[1]}")
+    order = draw.sample(own, len(own))
     for case in range(cases):
-        signature, sizes = drawn_signature(draw, dtype, hdim), drawn_sizes(draw, dtype, hdim)
+        signature, sizes = dict(order[case % len(order)]), drawn_sizes(draw, dtype, hdim)
         if signature["qscale"] == "blockscale" and sizes.nhead_q == 1:  # one block each is pertensor
             signature["qscale"] = "pertensor"
         problem = problems.make(signature, sizes, seed + case)
