@@ -45,8 +45,8 @@ def reach(root: Tree, receipts: Sequence[Receipt]) -> Reached:
     for receipt, target in itertools.product(receipts, root.targets.values()):
         for family in root.families_of(receipt):
             hows = root.algorithms(target, family)
-            if not hows and not target.backend_.host:
-                continue  # a device has kernels of some families; of those it must answer or refuse everything
+            if not hows and (target.beside or not target.backend_.host):
+                continue  # it has kernels of some families; of those it must answer or refuse everything
             leaves = sieve(root, receipt, family, target, [select.Selected(family.everything)]).leaves()
             signatures += len(leaves)
             instances += sum(leaf.algorithms.bit_count() for leaf in leaves)

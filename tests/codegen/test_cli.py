@@ -37,7 +37,9 @@ RECEIPTS = f"receipts: {', '.join([*(f'{number} {name}' for number, name in NUMB
 BACKENDS = {file["backend"]: file for file in loaded("kernels/backends/*/backend.yaml")}
 FOR_TESTS = {name for name, file in BACKENDS.items() if file.get("for_tests")}
 LISTED = [
-    file for file in loaded("kernels/targets/*.yaml") if file["backend"] not in FOR_TESTS and not file.get("planned")
+    file
+    for file in loaded("kernels/targets/*.yaml")
+    if file["backend"] not in FOR_TESTS and not file.get("for_tests") and not file.get("planned")
 ]
 TARGETS = [
     file["target"] for file in sorted(LISTED, key=lambda file: (BACKENDS[file["backend"]]["device"], file["order"]))

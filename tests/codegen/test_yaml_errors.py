@@ -320,7 +320,8 @@ def test_a_missing_pipeline_is_found(copy: Copy) -> None:
 
 
 def test_a_source_that_a_pipeline_shares_must_be_there(copy: Copy) -> None:
-    copy.edit("kernels/attention/fmha_fwd/family.yaml", "qlanes/stages.cpp]", "qlanes/stage.cpp]")
+    shared = "layout.\n    shares: [kernels/attention/cpu/qlanes/stage%s.cpp]"
+    copy.edit("kernels/attention/fmha_fwd/family.yaml", shared % "s", shared % "")
     with pytest.raises(
         CodegenError, match=r"/fmha_fwd/family\.yaml:\d+:\d+: kernels/attention/cpu/qlanes/stage\.cpp is missing$"
     ):
