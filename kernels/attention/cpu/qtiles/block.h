@@ -21,18 +21,18 @@ TILEKILN_INLINE void block_product(const float* a, long a_row, i64 a_second, i64
                                    const float* from, float* last) {
   using namespace tiles;
   constexpr long row = kTileQ * 4;
-  load<4>(a, a_row), load<6>(b, row);
+  load_t1<4>(a, a_row), load<6>(b, row);
   leave<0, kTileQ>(last), enter<0, kTileQ>(from), dot_bf16<0, 4, 6>();
   load<7>(b + kTile, row);
   leave<1, kTileQ>(last), enter<1, kTileQ>(from), dot_bf16<1, 4, 7>();
-  load<5>(a + a_second, a_row);
+  load_t1<5>(a + a_second, a_row);
   leave<2, kTileQ>(last), enter<2, kTileQ>(from), dot_bf16<2, 5, 6>();
   leave<3, kTileQ>(last), enter<3, kTileQ>(from), dot_bf16<3, 5, 7>();
   for (int i = 1; i < steps; ++i) {
     a += a_step, b += kTile * kTileQ;
-    load<4>(a, a_row), load<6>(b, row), dot_bf16<0, 4, 6>();
+    load_t1<4>(a, a_row), load<6>(b, row), dot_bf16<0, 4, 6>();
     load<7>(b + kTile, row), dot_bf16<1, 4, 7>();
-    load<5>(a + a_second, a_row), dot_bf16<2, 5, 6>();
+    load_t1<5>(a + a_second, a_row), dot_bf16<2, 5, 6>();
     dot_bf16<3, 5, 7>();
   }
 }
@@ -141,7 +141,7 @@ template <> inline void partial_block<ComputeTiles>(const Block& b, int vectors,
   const int keys = b.keys.count, pairs = round_up(vectors, 2);
   const vf c = broadcast(b.c);
   b.copy.run();
-  // What a masked key has that is no number must not meet its P of 0: as qlanes does it.
+  // A masked key's V may be no number, which its P of 0 must not meet: qlanes knows how.
   if (!all_finite_tiles(b.v.base, b.o_rows)) {
     alignas(64) float rows[kBlockWords * kMaxHdim];
     rows_of_tiles(rows, b.v.base, b.o_rows);
