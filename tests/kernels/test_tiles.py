@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,13 @@ TARGETS = "cpu-avx512bf16,cpu-amx,cpu-amxemulated"
 def test_gemm(build_program: Callable[..., Path], request: pytest.FixtureRequest) -> None:
     """By instructions and by the emulation, however cut: the same bits, which are right beside float64 and vectors."""
     for target in ("cpu_amx", "cpu_amxemulated"):
-        run(build_program("gemm_engine_test", "gemm_default", TARGETS), target)
+        program = build_program("gemm_engine_test", "gemm_default", TARGETS)
+        run(program, target)
+        (engine,) = program.parents[1].glob(f"obj/engine/{target.replace('_', '-')}-*.o")
+        shown = subprocess.run(
+            ["nm", "--defined-only", "-g", engine], capture_output=True, text=True, check=True
+        ).stdout
+        assert [line.split()[-1] for line in shown.splitlines()] == [f"tilekiln_{target}_gemm_amx"]
     config = request.config.option
     run(
         build_program("gemm_amx_test", "gemm_default", TARGETS),
