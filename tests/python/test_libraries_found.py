@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import pickle
+import platform
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import warnings
 
 import pytest
 import tilekiln as tk
+import tilekiln.api.library
 from tilekiln.api import machine
 
 WHERE = "dtype=fp32 hdim_q=64 mode=batch dropout=no softcap=no"
@@ -217,3 +219,15 @@ def test_copies_and_pickles_of_a_library(load, place):
         pickle.loads(pickled)
     other = copy(load("flash", where=WHERE), place)
     assert pickle.loads(pickled).path == str(other)
+
+
+def test_builds_for_other_systems_are_not_looked_at(tmp_path, monkeypatch):
+    """Opening one would fail, though a build for this machine lies beside it."""
+    here = platform.machine()
+    other = {"x86_64": "aarch64"}.get(here, "x86_64")
+    for name in ("all-release", f"all-{other}-release", f"all-{here}-musl-release", f"generic-{here}-debug"):
+        (tmp_path / "build" / name / "lib").mkdir(parents=True)
+        (tmp_path / "build" / name / "lib" / "libtilekiln_flash.so").touch()
+    monkeypatch.setattr(tilekiln.library, "TREE", tmp_path)
+    found = [one.path.parts[-3] for one in tilekiln.api.library._from_tree()]
+    assert found == ["all-release", f"generic-{here}-debug"]

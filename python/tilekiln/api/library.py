@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import pathlib
+import platform
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -199,6 +200,15 @@ def _from_path() -> list[Found]:
     return found
 
 
+_CROSS_BUILT = re.compile(r"-(x86_64|aarch64)(-musl)?-(?:release|debug)")
+
+
+def _runs_here(build: pathlib.Path) -> bool:
+    """False of what a cross compiler made for another machine, or for musl."""
+    cross = _CROSS_BUILT.search(build.name)
+    return not cross or (cross[1] == platform.machine() and not cross[2])
+
+
 def _from_tree() -> list[Found]:
     """Release before debug, whole receipts before those narrowed by where= (a hash ends their directory); newest first.
 
@@ -207,7 +217,7 @@ def _from_tree() -> list[Found]:
     found = []
     if in_tree():
         for pattern in ("*-release", "*-release-*", "*-debug", "*-debug-*"):
-            builds = [build / "lib" for build in (TREE / "build").glob(pattern)]
+            builds = [build / "lib" for build in (TREE / "build").glob(pattern) if _runs_here(build)]
             libraries = [library for build in builds for library in _in_directory(build, "tree", f"tree {pattern}")]
             found += sorted(libraries, key=lambda library: _age(library.path))
     return found
