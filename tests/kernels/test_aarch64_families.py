@@ -63,7 +63,7 @@ def passes(request: pytest.FixtureRequest, base: Path, file: str, cpu: str = "ma
     assert " passed" in said.stdout
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("file", FILES)
 def test_family(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, file: str) -> None:
     """As a processor with everything: kernels of every target."""
