@@ -87,7 +87,7 @@ class ArgumentFile(Struct, frozen=True, forbid_unknown_fields=True):
     unless_said: Word | None = None  # asked_by is absent: a result is asked for when this argument is given
     in_place: Word | None = None  # an array that it may be: its memory with its strides
     ask: bool = False  # True in place of the array asks for a new one
-    read: Literal["host", "either"] | None = None  # either: by the host where it may, else by kernels
+    read: Literal["host", "either"] | None = None  # either: by kernels where the backend has some
     instead_of: Literal["read"] | None = None  # a number above 0: arrays with `read` stay on a device
     strides: Literal["either", "any"] | None = (
         None  # row- or column-major; unless said, the last dimension is contiguous

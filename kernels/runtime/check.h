@@ -24,12 +24,13 @@ class GivenArrays {
   // When all are there: that they are on one device, which `call` is told. Those of `read`, which the host reads, may be
   // in its own memory; where it may not read that of the device they become copies, which live as long as this, made when `stream`
   // has come to them. `unread`: they stay on such a device, if any of them is there, and it becomes true. `instead`: the argument
-  // that asks for that; null: the operator has none.
+  // that asks for that; null: the operator has none. `by_kernels`: where the backend has kernels they read them, on the device.
   template <class Call>
   [[nodiscard]] tilekiln_status settle(Call* call, std::initializer_list<Array*> read,
                                        tilekiln_stream* stream = nullptr, const char* instead = nullptr,
-                                       bool* unread = nullptr) {
+                                       bool* unread = nullptr, bool by_kernels = false) {
     if (__builtin_expect(on_device_ == 0, 1)) return TILEKILN_OK;
+    if (by_kernels && !backend_->takes_units) read = {};
     TILEKILN_TRY(check_devices(read, stream, instead, unread));
     call->device = call->query.device = device_;
     call->backend = backend_;

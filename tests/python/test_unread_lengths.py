@@ -240,6 +240,11 @@ def test_what_the_host_reads_is_refused_while_a_stream_is_captured(flash: tk.Lib
 def test_groups_of_a_product_during_a_capture(load: Made) -> None:
     library = load("gemm_default", targets=TARGETS, where="dtype=fp32")
     a, b, starts = Paper(noise(8, 32)), Paper(noise(2, 32, 64)), ints(0, 3, 8)
+    expected = library.grouped_gemm(a.seen.copy(), b.seen.copy(), starts)
+    for read in (starts, Paper(starts)):  # by the host, whose functions this device's engines are
+        out = Paper(zeros(8, 64))
+        library.grouped_gemm(a, b, read, out=out)
+        assert np.array_equal(expected, out.seen)
     with (
         captured(),
         pytest.raises(

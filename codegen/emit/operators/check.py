@@ -180,11 +180,13 @@ class Check:
             self._try(f"given.add({quoted(a.name)}, *args.{a.name}, &in.{a.name})")
             if not a.required:
                 self._put("}")
-        read = [f"&in.{a.name}" for a in self.operator.arrays if a.file.read == "host"]
+        read = [f"&in.{a.name}" for a in self.operator.arrays if a.file.read]
         instead = [a.name for a in self.operator.arguments.values() if a.file.instead_of]
         more = ", args.stream" if read else ""
         if instead:
             more += f", {quoted(' and '.join(instead))}, args.{instead[0]} > 0 ? &call.to.unread : nullptr"
+        elif any(a.file.read == "either" for a in self.operator.arrays):
+            more += ", nullptr, nullptr, true"
         self._try(f"given.settle(&call.to, {{{', '.join(read)}}}{more})")
 
     def _dtype(self, a: Argument) -> None:

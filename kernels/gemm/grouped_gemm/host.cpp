@@ -52,7 +52,7 @@ tilekiln_status features(const Args& args, Call& call) {
   if (in.starts.shape[0] != call.G + 1)
     return fail_argument("starts", "groups + 1 was %lld, must be %lld, the group count of b and 1",
                          static_cast<long long>(in.starts.shape[0]), static_cast<long long>(call.G + 1));
-  if (call.to.backend->host_memory) TILEKILN_TRY(read_starts(call));
+  if (call.to.backend->takes_units) TILEKILN_TRY(read_starts(call));
   const bool packed = call.form == Form::packed;
   if (packed) TILEKILN_TRY(check_packed(call));
   call.signature.layout_b = packed ? LayoutB::packed : Matrix(in.b).may_be_row() ? LayoutB::row : LayoutB::column;
@@ -87,7 +87,7 @@ void fill(const Args& args, Call& call) {
   groups.out_row = in.out.stride[0] * size;
   groups.c_row = in.c.given() ? in.c.stride[0] * size : 0;
   groups.b_step = in.b.stride[0] * size;
-  if (!call.to.backend->host_memory) {
+  if (!call.to.backend->takes_units) {
     groups.device_starts = reinterpret_cast<const int*>(in.starts.data);
     p.m = static_cast<int>(call.T);
   }
