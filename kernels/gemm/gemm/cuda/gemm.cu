@@ -23,6 +23,7 @@ constexpr matrix::Dtype kBytes = std::is_same_v<BuildElement, e4m3>   ? matrix::
                                  : std::is_same_v<BuildElement, e5m2> ? matrix::Dtype::bf8
                                                                       : matrix::Dtype();
 constexpr int kDepth = 128 / BuildElement::kBytes;  // along k of a stage
+constexpr bool kEarly = BuildElement::kBytes == 1;  // may begin under the launch before it: 1 to 8 % of small products
 constexpr Major kMajorA = LINES_A ? Major::MN : Major::K, kMajorB = LINES_B ? Major::MN : Major::K;
 using Warps = Roles<2, LOADER_REGISTERS, REGISTERS>;
 enum NamedBarrier { kOfWarpgroup = 1, kRowsCleared = kOfWarpgroup + Warps::kConsumers };  // the first: fix_up's
@@ -123,6 +124,7 @@ template <int kForm, bool kApart = BuildElement::kBytes == 1> struct Kernel {
   }
 
   static __device__ __forceinline__ void run(const Params& p) {
+    if constexpr (kEarly) let_next_launch_begin();
     auto& s = shared_memory<Shared>();
     const int consumers = p.m > kTileRows / 2 ? 2 : 1;  // the second one has no rows of few
     const bool gathers = p.features & (kGatherA | kGatherB);
@@ -133,10 +135,12 @@ template <int kForm, bool kApart = BuildElement::kBytes == 1> struct Kernel {
     Warps::run<kPairs>(
         consumers, [&] { s.pipe.init(gathers ? 1 + 4 : 1, Warps::arrivals(consumers, 1 << Scheduler::peers(p.grid))); },
         [&](int thread) {
+          if constexpr (kEarly) wait_for_launch_before();
           if (thread == 0 || gathers) produce(p, s, thread);
         },
         [&](Warpgroup w) {
           clear_rows(p, s, consumers);
+          if constexpr (kEarly) wait_for_launch_before();
           consume(p, s, w);
         });
   }

@@ -50,7 +50,7 @@ tilekiln_status launch_groups(const Site& site, const void* problem) {
                        static_cast<unsigned>(build.shared_bytes),
                        &params,
                        false,
-                       false,
+                       true,
                        static_cast<unsigned>(ctas)});
 }
 

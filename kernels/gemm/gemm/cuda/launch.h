@@ -191,7 +191,7 @@ tilekiln_status launch_shared(const Site& site, const Kernel* kernel, const Tile
                        static_cast<unsigned>(build.shared_bytes),
                        params,
                        false,
-                       false,
+                       build.bytes != 0 && params->grid.shared == 0,  // memory of a launch comes between two
                        static_cast<unsigned>(form.ctas)});
 }
 

@@ -90,6 +90,7 @@ TILEKILN_DEVICE void consume(const GroupParams& of, Shared& s, Warpgroup w) {
 }
 
 TILEKILN_DEVICE void run(const GroupParams& of) {
+  let_next_launch_begin();
   auto& s = shared_memory<Shared>();
   const Params& p = of.product;
   const bool gathers = p.features & (kGatherA | kGatherB);
@@ -101,9 +102,13 @@ TILEKILN_DEVICE void run(const GroupParams& of) {
       Warps::kConsumers,
       [&] { s.pipe.init(gathers ? 1 + 4 : 1, Warps::arrivals(Warps::kConsumers, 1 << p.grid.pairs)); },
       [&](int thread) {
+        wait_for_launch_before();
         if (thread == 0 || gathers) produce(of, s, thread);
       },
-      [&](Warpgroup w) { consume(of, s, w); });
+      [&](Warpgroup w) {
+        wait_for_launch_before();
+        consume(of, s, w);
+      });
 }
 
 }  // namespace tilekiln::cuda::gemm
