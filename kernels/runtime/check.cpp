@@ -70,7 +70,8 @@ tilekiln_status GivenArrays::take_device(const char* name, const tilekiln_tensor
 }
 
 tilekiln_status GivenArrays::check_devices(std::initializer_list<Array*> read, tilekiln_stream* stream,
-                                           const char* instead, bool* unread) {
+                                           const char* instead, bool* unread, bool by_kernels) {
+  if (by_kernels && !backend_->takes_units) read = {};
   const auto is_read = [&](int i) { return std::find(read.begin(), read.end(), list_[i]) != read.end(); };
   for (int i = 0; i < count_ && unread != nullptr && !backend_->host_memory; ++i)
     *unread = *unread || ((on_device_ >> i & 1) != 0 && is_read(i));

@@ -30,8 +30,7 @@ class GivenArrays {
                                        tilekiln_stream* stream = nullptr, const char* instead = nullptr,
                                        bool* unread = nullptr, bool by_kernels = false) {
     if (__builtin_expect(on_device_ == 0, 1)) return TILEKILN_OK;
-    if (by_kernels && !backend_->takes_units) read = {};
-    TILEKILN_TRY(check_devices(read, stream, instead, unread));
+    TILEKILN_TRY(check_devices(read, stream, instead, unread, by_kernels));
     call->device = call->query.device = device_;
     call->backend = backend_;
     return TILEKILN_OK;
@@ -43,7 +42,7 @@ class GivenArrays {
  private:
   [[nodiscard]] tilekiln_status take_device(const char* name, const tilekiln_tensor& tensor);
   [[nodiscard]] tilekiln_status check_devices(std::initializer_list<Array*> read, tilekiln_stream* stream,
-                                              const char* instead, bool* unread);
+                                              const char* instead, bool* unread, bool by_kernels);
   [[nodiscard]] tilekiln_status check_not_captured(const Array& array, void* stream, const char* instead) const;
   [[nodiscard]] tilekiln_status copy_to_host(Array* array, void* stream);
 
