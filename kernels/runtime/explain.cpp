@@ -372,21 +372,24 @@ void add_rule(Refusals& refusals, const Rule& rule, const char* target) {
                                    : refusals.keep("rule %s of target %s forbids it: %s", rule.name, target, rule.says);
 }
 
-// The rules by which the targets of this device forbid the problem. True when every one has such a rule, so that no other build helps.
+// The rules by which the targets of this device forbid the problem, when every one has such a rule, so that no other build helps: a target's
+// rule is no reason where another target beside it could answer.
 bool add_target_rules(Refusals& refusals, const Dispatcher& dispatcher, const Query& query, const int64_t* values) {
   const Table& table = dispatcher.table();
   const Family& family = dispatcher.family();
   const auto at = &family - table.families;
-  bool every = true;
+  const auto rule_of = [&](const Target& target) {
+    return target.refusals == nullptr ? nullptr : forbidding_rule(family, target.refusals[at], query.codes, values);
+  };
   for (uint32_t i = 0; i < table.target_count; ++i) {
     const Target& target = table.targets[i];
-    if (!dispatcher.machine().use(target).same_device) continue;
-    const Rule* const rule =
-        target.refusals == nullptr ? nullptr : forbidding_rule(family, target.refusals[at], query.codes, values);
-    every = every && rule != nullptr;
-    if (rule != nullptr) add_rule(refusals, *rule, target.name);
+    if (dispatcher.machine().use(target).same_device && rule_of(target) == nullptr) return false;
   }
-  return every;
+  for (uint32_t i = 0; i < table.target_count; ++i) {
+    const Target& target = table.targets[i];
+    if (dispatcher.machine().use(target).same_device) add_rule(refusals, *rule_of(target), target.name);
+  }
+  return true;
 }
 
 // The rules by which faster targets that this machine may run have left a problem to the one that was chosen.

@@ -168,6 +168,7 @@ std::vector<char> panels_of(const Problem& p, int elements) {
 void cuts(const Target& target, void* scratch) {
   constexpr int m = 29, n = 136;
   for (int d = 0; d < kDtypes; ++d) {
+    if (target.engine->run[d] == nullptr) continue;
     for (const int k : {1, 70, 77, 4200}) {  // a word in part; an odd number of words, whole and not; more than a chunk
       for (int layout = 0; layout < 4; ++layout) {
         if (k > 1000 && layout != d % 4) continue;

