@@ -81,7 +81,12 @@ def _emulated_python(name: str) -> None:
     from tools import aarch64_python
 
     if not (aarch64_python.PLACE / "python").is_file():
-        raise MissingError(f"{aarch64_python.PLACE} is missing")
+        raise MissingError(f"{name} is not in {aarch64_python.PLACE}")
+
+
+def _zig(name: str) -> None:
+    if importlib.util.find_spec("ziglang") is None:
+        raise MissingError(f"{name} is not installed")
 
 
 LLVM = 22  # as tools/executor/amdgcn and build_support/toolchains/hip.py have it
@@ -107,7 +112,7 @@ TABLE = {
     **{name: Tool(_program, "apt install g++") for name in ("cc", "g++")},
     "aarch64-linux-gnu-g++": Tool(_program, "apt install g++-aarch64-linux-gnu"),
     "qemu-aarch64-static": Tool(_program, "apt install qemu-user-static"),
-    "zig": Tool(lambda name: _package("ziglang"), EXTRA.format("zig")),
+    "zig": Tool(_zig, EXTRA.format("zig")),
     "ld-musl-config": Tool(_program, "apt install musl"),
     "llvm-nm-22": Tool(_program, "apt install llvm-22"),
     "python of aarch64": Tool(_emulated_python, "tools/dev python tools/aarch64_python.py"),

@@ -246,10 +246,10 @@ def test_a_rotary_table_bounds_what_grows(rows: int, queries: int, causal: bool,
 
 FACTORIES = {"arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "tensor", "zeros"}
 OF_THE_HOST = {
-    "aiter/_arguments.py",  # absent results, and what a generator has drawn, which stays on the host
-    "aiter/_kernels.py",
-    "aiter/ops/mha.py",
-    "flash_attn/flash_attn_interface.py",
+    "compat/aiter/_arguments.py",  # absent results, and what a generator has drawn, which stays on the host
+    "compat/aiter/_kernels.py",
+    "compat/aiter/ops/mha.py",
+    "compat/flash_attn/flash_attn_interface.py",
     "torch/_optimize.py",  # models of the CPU
     "torch/fused_decoder.py",
     "torch/packed.py",

@@ -16,7 +16,6 @@ import warnings
 
 import pytest
 import tilekiln as tk
-import tilekiln.api.library
 from tilekiln.api import machine
 
 WHERE = "dtype=fp32 hdim_q=64 mode=batch dropout=no softcap=no"
@@ -228,6 +227,6 @@ def test_builds_for_other_systems_are_not_looked_at(tmp_path, monkeypatch):
     for name in ("all-release", f"all-{other}-release", f"all-{here}-musl-release", f"generic-{here}-debug"):
         (tmp_path / "build" / name / "lib").mkdir(parents=True)
         (tmp_path / "build" / name / "lib" / "libtilekiln_flash.so").touch()
-    monkeypatch.setattr(tilekiln.library, "TREE", tmp_path)
-    found = [one.path.parts[-3] for one in tilekiln.api.library._from_tree()]
+    monkeypatch.setattr("tilekiln.api.library.TREE", tmp_path)
+    found = [one.path.parts[-3] for one in tk.library._from_tree()]
     assert found == ["all-release", f"generic-{here}-debug"]

@@ -35,7 +35,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
   const bool stored = p.b_panels && s.stored && !p.a_columns && unit_rows <= 2 * kStoredRows;
   const bool squares = kSquares<Compute> && !stored;
   const int whole = squares ? 2 : 1;  // words come in so many
-  const auto words_of = [whole](i64 k) { return (k + W * whole - 1) / (W * whole) * whole; };
+  const auto words_of = [&](i64 k) { return (k + W * whole - 1) / (W * whole) * whole; };
   // Tiles of like height, a multiple of the register block.
   const int most_rows = p.tile_m ? least(p.tile_m, kMostRows) : kTileRows;
   const bool lone = unit_rows <= kLoneRows && most_rows >= kTileRows;

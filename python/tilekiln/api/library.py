@@ -317,9 +317,9 @@ def load(name: str | int | os.PathLike[str]) -> Library:
         for error in pick.broken:
             warnings.warn(f"left out: {_sentence(error)}", RuntimeWarning, stacklevel=2)
         return pick.library
+    _refuse_isa(pick.unusable)  # of libraries that could be loaded: before what could not
     if pick.broken:
         raise pick.broken[0]
-    _refuse_isa(pick.unusable)
     raise NoKernelError(_not_found(receipt, {found.receipt for found in every}, pick.unusable))
 
 
