@@ -449,6 +449,12 @@ def backward_sequences(library: tk.Library) -> None:
     said = refused(lambda: library.fmha_bwd(**arrays, **made, **starts))
     assert said.startswith("stream: was being captured into a graph, must not be while the host reads cu_seqlens"), said
     number("capturing").value = 0
+    rows, starts = 8192 + 63, {name: ints(0, *range(8192, 8192 + 64)) for name in ("cu_seqlens_q", "cu_seqlens_k")}
+    heads, keys, lse = Device(rows, 32, 64), Device(rows, 1, 64), Device(32, rows, dtype="fp32")
+    skewed = {"dout": heads, "q": heads, "k": keys, "v": keys, "out": heads, "lse": lse, **starts}
+    skewed |= {"dq": Device(rows, 32, 64), "dk": Device(rows, 1, 64), "dv": Device(rows, 1, 64)}
+    # Sums of shares are by the longest sequence: of 64 of which one is long they would be 64 times what is read.
+    assert library.fmha_bwd_workspace_size(**skewed, causal=True) < 2**28 + 4 * rows * 32 * 64 * 4
     one = Device(2, 1, 2, 64)
     q, lse = Device(2, 20, 2, 64), Device(2, 2, 20, dtype="fp32")
     lengths = {"seqlen_q": ints(7, 20), "seqlen_k": ints(1, 0)}

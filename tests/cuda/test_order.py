@@ -48,10 +48,23 @@ TILES = {64: (128, 128), 128: (64, 128), 192: (32, 64), 256: (64, 64)}
 """Query rows and keys of a tile, by head dim; those of 192 are what cuda-sm80 has above 128."""
 
 
-def plan(heads: int, group: int, rows: int, keys: int, hdim: int, *, masked: bool, paired: bool, workers: int) -> Plan:
+def plan(
+    heads: int,
+    group: int,
+    rows: int,
+    keys: int,
+    hdim: int,
+    *,
+    masked: bool,
+    paired: bool,
+    workers: int,
+    sum_bytes: int = 1 << 40,
+) -> Plan:
     """The plan of `heads` key heads of `group` query heads each, of `rows` query rows and `keys` keys."""
     numbers = (ctypes.c_longlong(number) for number in (heads, group, rows, keys))
-    made: Plan = Planner.library.plan_of(*numbers, hdim, *TILES[hdim], masked, paired, workers)
+    made: Plan = Planner.library.plan_of(
+        *numbers, hdim, *TILES[hdim], masked, paired, workers, ctypes.c_longlong(sum_bytes)
+    )
     return made
 
 
@@ -190,6 +203,15 @@ def test_few_key_heads_are_shared_out() -> None:
     assert plan(1, 32, 4096, 4096, 128, masked=True, paired=True, workers=132).key_shares == 8
     assert plan(32, 1, 4096, 4096, 128, masked=True, paired=True, workers=132).key_shares == 1
     assert plan(1, 32, 0, 4096, 128, masked=True, paired=True, workers=132).key_shares == 1
+
+
+def test_sums_of_shares_fit_the_memory_that_they_may_take() -> None:
+    """Dk and dv of every share in fp32 are large where keys are many."""
+    for keys in (4096, 1 << 17, 1 << 20):
+        for most in (0, 1 << 24, 1 << 28, 1 << 33):
+            made = plan(1, 32, keys, keys, 128, masked=True, paired=True, workers=132, sum_bytes=most)
+            assert made.key_shares == 1 or 2 * made.key_shares * keys * 128 * 4 <= most
+    assert plan(1, 32, 4096, 4096, 128, masked=True, paired=True, workers=132, sum_bytes=1 << 28).key_shares == 8
 
 
 def test_an_order_that_workers_do_not_follow_hangs() -> None:

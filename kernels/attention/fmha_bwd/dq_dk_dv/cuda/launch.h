@@ -75,6 +75,8 @@ Tiles tiles_of(const BwdKernelProblem& of, const Packing& packing, const Build& 
 bool is_masked(const BwdProblem& p) { return p.features.mask && (p.window_left >= 0 || p.window_right >= 0); }
 bool is_paired(const BwdProblem& p) { return is_masked(p) && p.window_left < 0; }
 
+constexpr i64 kSmallSums = 256 << 20;  // bytes of workspace that a call may take whatever its size
+
 // The last plan of a thread is kept: a training step asks for one again and again, four times a call.
 Plan find_plan(const BwdKernelProblem& of, const Tiles& tiles, const Build& build, int workers) {
   const BwdProblem& p = of.problem;
@@ -90,6 +92,9 @@ Plan find_plan(const BwdKernelProblem& of, const Tiles& tiles, const Build& buil
   shape.masked = is_masked(p);
   shape.paired = is_paired(p);
   shape.workers = workers;
+  // Half of what the sums of dQ take, which packed sequences have by their rows; shares have theirs by the longest sequence.
+  const i64 dq_bytes = tiles.of_head * p.nhead_q * build.query_rows * build.hdim * 4;
+  shape.sum_bytes = dq_bytes / 2 > kSmallSums ? dq_bytes / 2 : kSmallSums;
   static thread_local PlanShape known_shape;
   static thread_local Plan known;
   if (memcmp(&shape, &known_shape, sizeof(shape)) != 0) {

@@ -19,7 +19,8 @@ struct PlanShape {
   int hdim;                 // of the kernel
   int tile_rows, key_rows;  // of its query tile and its key tile
   bool masked, paired;
-  int workers;  // at most
+  int workers;        // at most
+  int64_t sum_bytes;  // of dK and dV of shares in fp32, at most
 };
 
 // Fitted to an H100.
@@ -116,6 +117,7 @@ inline Plan plan_of(const PlanShape& of) {
     RatedPlan rated = plan_whole(shared, true);
     // dK and dV in fp32, written and read.
     const int64_t bytes = shared.heads * parts(of.keys, of.key_rows) * of.key_rows * of.hdim * 16;
+    if (bytes / 2 > of.sum_bytes) continue;
     rated.us += static_cast<double>(bytes) / sum_bytes_per_us + rated.plan.team_units * end_of_share_us;
     if (rated.us >= best.us) continue;
     best = rated;
