@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from tests.build.conftest import ROOT
-from tools.field import program, results, rows
 
 torch = pytest.importorskip("torch", reason="the field table times PyTorch's calls: tools/dev --with torch")
+from tools.field import program, results, rows  # noqa: E402
 
 
 def test_rows_are_added_never_removed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pathlib
 import pickle
 import re
@@ -37,6 +38,8 @@ def test_old_names_are_the_same_modules(binding) -> None:
         module = importlib.import_module(old)
         assert module is importlib.import_module(new) is getattr(tk, old.rpartition(".")[2]) is sys.modules[old]
         assert (module.__name__, getattr(module.__spec__, "name", None)) == (new, new)
+    assert importlib.util.find_spec("tilekiln.flash_attn.layers.no_such") is None  # as programs ask what there is
+    assert importlib.util.find_spec("tilekiln.flash_attn.layers").submodule_search_locations is not None
     inner = importlib.import_module("tilekiln.flash_attn.layers.rotary")
     assert inner is importlib.import_module("tilekiln.compat.flash_attn.layers.rotary")
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import tilekiln as tk
 
-from tests.python.test_torch_declared import NAMES, calls, results, table
-
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from tests.python.test_torch_declared import NAMES, calls, results, table  # noqa: E402
 
 __all__ = ["table"]
 Function = Callable[..., Any]

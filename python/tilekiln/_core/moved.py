@@ -64,9 +64,21 @@ class _Finder:
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         del path, target
-        if not name.startswith("tilekiln.") or home(name) is None:
+        new = home(name) if name.startswith("tilekiln.") else None
+        if new is None:
             return None
-        return importlib.machinery.ModuleSpec(name, _Loader(), origin=home(name))  # type: ignore[arg-type]
+        import importlib.util  # 5 milliseconds that programs without old names need not pay
+
+        found = importlib.util.find_spec(new)
+        if found is None:
+            return None
+        folder = found.submodule_search_locations is not None
+        return importlib.machinery.ModuleSpec(
+            name,
+            _Loader(),  # type: ignore[arg-type]
+            origin=found.origin,
+            is_package=folder,
+        )
 
 
 def follow() -> None:

@@ -1,0 +1,1 @@
+"""Commands of `tilekiln` besides `bench` and `tune`."""

@@ -1,0 +1,1 @@
+"""Compatibility modules: the names of flash_attn and aiter over kernels of Tilekiln."""
