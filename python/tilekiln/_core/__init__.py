@@ -1,1 +1,1 @@
-"""What all other modules stand on: the binding, environment variables, shapes, dtypes, tensors of frameworks."""
+"""Foundation of all other modules: the binding, environment variables, shapes, dtypes, tensors of frameworks."""

@@ -1,1 +1,1 @@
-"""What `import tilekiln as tk` offers: libraries, operators over all of them, packed weights, KV caches, JIT."""
+"""Names of `import tilekiln as tk`: libraries, operators over all of them, packed weights, KV caches, JIT."""
