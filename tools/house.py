@@ -200,12 +200,17 @@ def grown(counted: dict[str, int], most: dict[str, int]) -> list[str]:
     ]
 
 
+def lower(declared: dict[str, dict[str, int]], counted: dict[str, int]) -> dict[str, int]:
+    """The lowest ceilings for these counts: multiples of `step`, where two branches that grow should not collide."""
+    return {name: -(-counted[name] // one.get("step", 1)) * one.get("step", 1) for name, one in declared.items()}
+
+
 def lowered(text: str, counted: dict[str, int], most: dict[str, int]) -> str:
     """The text of house.yaml with the ceilings of counts that became smaller; budgets stay."""
-    for name in COUNTS:
-        if counted[name] < most[name]:
+    for name, ceiling in lower(yaml.safe_load(text)["counts"], counted).items():
+        if ceiling < most[name]:
             pattern = rf"(^  {re.escape(name)}: +\{{at-most: ){most[name]}\b"
-            text, changed = re.subn(pattern, rf"\g<1>{counted[name]}", text, flags=re.MULTILINE)
+            text, changed = re.subn(pattern, rf"\g<1>{ceiling}", text, flags=re.MULTILINE)
             if changed != 1:
                 raise SystemExit(
                     f"tools/house.yaml: {name}: at-most {most[name]} stands there {changed} times, must once"
@@ -241,7 +246,7 @@ def main(argv: list[str] | None = None) -> int:
     counted, most = measure(tree), ceilings(tree)
     if asked.lower:
         CEILINGS.write_text(lowered(CEILINGS.read_text(), counted, most))
-        most |= {name: min(most[name], counted[name]) for name in COUNTS}
+        most = ceilings(Tree())
     show(tree, counted, most)
     wrong = grown(counted, most)
     for sentence in wrong:

@@ -86,11 +86,12 @@ def test_a_function_goes_from_its_first_line_to_its_brace(tree: Path) -> None:
     assert found == {"kernels/norm/cuda/few.cu:3": 2, "kernels/norm/cuda/rows.cu:1": 10}
 
 
-def test_only_smaller_counts_are_lowered(tree: Path) -> None:
-    text = "counts:\n  files:  {at-most: 9, asked: 3}\n  lines:  {at-most: 90}\n  words:  {at-most: 9}\n"
-    most = dict.fromkeys(house.COUNTS, 9) | {"lines": 90}
-    counted = dict.fromkeys(house.COUNTS, 9) | {"files": 7, "lines": 91}
-    assert house.lowered(text, counted, most) == text.replace("at-most: 9, asked", "at-most: 7, asked")
+def test_only_smaller_counts_are_lowered_and_to_a_multiple_of_the_step() -> None:
+    text = "counts:\n  files:  {at-most: 90, asked: 3, step: 10}\n  lines:  {at-most: 90}\n  words:  {at-most: 9}\n"
+    most = {"files": 90, "lines": 90, "words": 9}
+    counted = {"files": 71, "lines": 91, "words": 7}
+    expected = text.replace("at-most: 90, asked", "at-most: 80, asked").replace("at-most: 9}", "at-most: 7}")
+    assert house.lowered(text, counted, most) == expected
 
 
 def test_a_list_says_of_what_a_count_is_made(capsys: pytest.CaptureFixture[str]) -> None:
