@@ -18,12 +18,14 @@ import tilekiln
 from tests.conftest import shared_objects
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOMS = ("receipts", "kernels", "codegen", "build_support", "include", "python", "tests", "tools", "examples")
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(path for room in ROOMS for path in (ROOT / room).rglob("README.md")),
 ]
 ELSEWHERE = ("own-operator.md",)  # run by a test of its own
-RUN = [page for page in PAGES if page.parent.name in ("tutorial", "how-to") or page.name == "README.md"]
+RUN = [page for page in PAGES if page.parent.name in ("tutorial", "how-to") or page == ROOT / "README.md"]
 RUN = [page for page in RUN if page.name not in ELSEWHERE]
 # CI runs the first itself; benchmarks print figures, they are no tests.
 NOT_RUN = ("tools/dev pytest", *(f"tools/dev --with torch{more} python tools/bench" for more in ("", " --with peers")))
@@ -118,3 +120,16 @@ def test_python(  # type: ignore[no-untyped-def]
 def test_links(page: pathlib.Path) -> None:
     for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert os.path.exists(page.parent / link), f"{name(page)}: {link} leads nowhere"
+
+
+def test_the_index_has_every_page() -> None:
+    """docs/README.md, of what is written by hand; reference pages have an index of their own."""
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "docs/README.md").read_text())
+    pages = [str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")]
+    by_hand = [page for page in pages if not page.startswith("reference/") and page != "README.md"]
+    assert sorted(link for link in links if link.endswith(".md") and not link.startswith("reference/")) == by_hand
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 80
+    assert len((ROOT / "tools/gpu/README.md").read_text().splitlines()) <= 80
