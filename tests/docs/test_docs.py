@@ -118,7 +118,8 @@ def test_python(  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links(page: pathlib.Path) -> None:
-    for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", prose):
         assert os.path.exists(page.parent / link), f"{name(page)}: {link} leads nowhere"
 
 

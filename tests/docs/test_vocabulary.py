@@ -1,4 +1,4 @@
-"""docs/explanation/the-cpu-vocabulary.md: its engine is right on every ISA of this machine, its words are the headers'."""
+"""docs/explanation/the-cpu-vocabulary.md: its engine is right on every ISA of this machine, its words are headers'."""
 
 from __future__ import annotations
 
