@@ -20,7 +20,7 @@ from tests.conftest import shared_objects
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = ("receipts", "kernels", "codegen", "build_support", "include", "python", "tests", "tools", "examples")
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted(path for room in ROOMS for path in (ROOT / room).rglob("README.md")),
 ]
