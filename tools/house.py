@@ -93,6 +93,21 @@ def words(tree: Tree) -> Parts:
     return found
 
 
+def comments(tree: Tree) -> Parts:
+    """Comments that begin with neither a noun nor a verb, and so lean on what stands beside them."""
+    begins = re.compile(rf"\s*(?://[/!]?<?|#) ?(?:{'|'.join(tree.declared['comments'])})\b")
+    comment = re.compile(r"\s*(?://|#(?!include|if|el|endif|define|undef|pragma|error))")
+    golden = set(tree.among(tree.declared["rooms"]["golden"]))
+    found: Parts = {}
+    for name in tree.sources(".py", ".h", ".hpp", ".cpp", ".c", ".cu", ".hip", ".jinja"):
+        lines = [] if name in golden else tree.text(name).splitlines()
+        above = ["", *lines]
+        count = sum(1 for i, line in enumerate(lines) if begins.match(line) and not comment.match(above[i]))
+        if count:
+            found[name] = count
+    return found
+
+
 def conditionals(tree: Tree) -> Parts:
     """Preprocessor conditionals of GPU kernels."""
     return _hits(tree, re.compile(r"^#(?:if|el)", re.MULTILINE), tree.sources(".cu", ".hip"))
@@ -172,6 +187,7 @@ COUNTS: dict[str, tuple[str, Callable[[Tree], Parts], Callable[[Iterable[int]], 
     "hip-builds": ("lines of HIP's declared builds", _room("hip-builds"), sum),
     "circles": ("circles of imports, hidden ones too", _circles, lambda counts: len(list(counts))),
     "words": ("words with a better one", words, sum),
+    "comments": ("comments that begin with neither a noun nor a verb", comments, sum),
     "conditionals": ("preprocessor conditionals in .cu and .hip", conditionals, sum),
     "kernel-function": ("longest function of a GPU kernel, lines", kernel_functions, max),
     "python-function": ("longest function of Python, lines", python_functions, max),

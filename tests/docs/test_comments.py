@@ -1,4 +1,4 @@
-"""A comment or docstring names the thing: none begins with a relative clause (CONTRIBUTING.md, house rules)."""
+"""A comment or docstring begins with no relative clause; other words that lean on a neighbour tools/house.py counts."""
 
 import ast
 import re

@@ -21,6 +21,10 @@ PLANTED = {
     "hip-builds": ("kernels/backends/hip/more.yaml", "a: 1\n"),
     "circles": ("tests/codegen/test_arrows.py", 'CIRCLES = [{"b", "a"}]\n'),
     "words": ("kernels/load.h", "// The copy engine loads it.\n"),
+    "comments": (
+        "kernels/norm/own.h",
+        "int one();  // Of no account: it follows code.\n// Of rows.\n// The next line.\n// Of it.\n",
+    ),
     "conditionals": ("kernels/norm/cuda/row.cu", "#if A\n#elif B\n#endif\n"),
     "kernel-function": (
         "kernels/norm/cuda/rows.cu",
@@ -84,6 +88,11 @@ def test_a_function_goes_from_its_first_line_to_its_brace(tree: Path) -> None:
     _put(tree / "kernels/norm/cuda/rows.cu", PLANTED["kernel-function"][1])
     found = house.kernel_functions(house.Tree(tree, tree / "tools/house.yaml"))
     assert found == {"kernels/norm/cuda/few.cu:3": 2, "kernels/norm/cuda/rows.cu:1": 10}
+
+
+def test_a_comment_that_goes_on_is_one(tree: Path) -> None:
+    _put(tree / "kernels/norm/own.h", PLANTED["comments"][1])
+    assert house.comments(house.Tree(tree, tree / "tools/house.yaml")) == {"kernels/norm/own.h": 1}
 
 
 def test_only_smaller_counts_are_lowered_and_to_a_multiple_of_the_step() -> None:

@@ -1,4 +1,4 @@
-"""What a release says of itself is said alike everywhere."""
+"""Files that name the version or the steps of CI agree."""
 
 from __future__ import annotations
 
