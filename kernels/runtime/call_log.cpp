@@ -58,11 +58,7 @@ void add_error(Text& text) {
   text.add("%.*s", static_cast<int>(whole ? strlen(said) : strcspn(said, "\n")), said);
 }
 
-}  // namespace
-
-tilekiln_status run_logged(const LoggedCall& call) {
-  const tilekiln_operator* const table = operator_of(call.name, call.args);
-  if (table != nullptr && *environment().dump != 0) dump_call(*table, call.args);
+tilekiln_status run_told(const LoggedCall& call, const tilekiln_operator* table) {
   if (environment().log == LogLevel::off) return call.run(call.entry, call.args);
   const Chosen chosen;
   const double start = seconds();
@@ -90,6 +86,24 @@ tilekiln_status run_logged(const LoggedCall& call) {
   }
   write_log_line(buffer);
   return status;
+}
+
+// Of a call that another operator may take over, the record is told of when it is known to stay.
+tilekiln_status run_dumped(const LoggedCall& call, const tilekiln_operator& table) {
+  Dumped record;
+  dump_call(table, call.args, record);
+  if (!is_quiet()) say(record);
+  const tilekiln_status status = run_told(call, &table);
+  if (is_quiet()) status == TILEKILN_OK ? say(record) : withdraw(record);
+  return status;
+}
+
+}  // namespace
+
+tilekiln_status run_logged(const LoggedCall& call) {
+  const tilekiln_operator* const table = operator_of(call.name, call.args);
+  if (table != nullptr && *environment().dump != 0) return run_dumped(call, *table);
+  return run_told(call, table);
 }
 
 }  // namespace tilekiln

@@ -28,7 +28,6 @@ namespace {
 constexpr int max_arrays = 64;
 constexpr size_t header_capacity = 1 << 16;
 constexpr size_t chunk = 1 << 20;
-constexpr size_t path_capacity = 4096;
 
 // An array of the call. Its bytes are written where it may be an input: what is written in place is one too.
 struct Saved {
@@ -195,7 +194,7 @@ bool write_file(const char* name, const tilekiln_operator& table, const void* ar
 // The error of the system, "" for none.
 const char* write_whole(const char* name, const tilekiln_operator& table, const void* args, const Saved* saved,
                         int count) {
-  char part[path_capacity + 8];
+  char part[Dumped::path_capacity + 8];
   snprintf(part, sizeof(part), "%s.part", name);
   errno = 0;
   if (write_file(part, table, args, saved, count) && rename(part, name) == 0) return "";
@@ -204,8 +203,9 @@ const char* write_whole(const char* name, const tilekiln_operator& table, const 
   return error == 0 ? "its arrays cannot be read" : strerror(error);
 }
 
-void write_call(Text& text, const char* name, const tilekiln_operator& table, const void* args) {
-  static Atomic<uint64_t> all_written;
+Atomic<uint64_t> all_written;
+
+void write_call(Text& text, const tilekiln_operator& table, const void* args, Dumped& record) {
   const Environment& asked = environment();
   std::vector<Saved> saved(max_arrays);
   const int count = read_arrays(table, args, saved.data());
@@ -224,9 +224,10 @@ void write_call(Text& text, const char* name, const tilekiln_operator& table, co
   tilekiln_stream* const stream = stream_of(table, args);
   if (stream != nullptr) static_cast<void>(tilekiln_stream_wait(stream, INT64_MAX, &mark, &passed));
   static_cast<void>(mkdir(asked.dump, 0777));  // where it fails and the folder is not there, so does what follows
-  const char* const error = write_whole(name, table, args, saved.data(), count);
+  const char* const error = write_whole(record.path, table, args, saved.data(), count);
   if (*error == 0) {
     all_written.add(bytes);
+    record.bytes = bytes, record.written = true;
   } else {
     text.add(": not written: %s", error);
   }
@@ -240,22 +241,29 @@ bool is_right(const tilekiln_operator& table, const void* args) {
 
 }  // namespace
 
-void dump_call(const tilekiln_operator& table, const void* args) noexcept {
+void dump_call(const tilekiln_operator& table, const void* args, Dumped& record) noexcept {
   if (!is_right(table, args)) return;
   static Atomic<int> number;
-  char name[path_capacity], line[path_capacity + 256];
-  snprintf(name, sizeof(name), "%s/%s-%ld-%d.safetensors", environment().dump, table.name, static_cast<long>(getpid()),
-           number.add(1) + 1);
-  Text text(line, sizeof(line) - 1);
-  text.add("tilekiln: dump: %s", name);
+  snprintf(record.path, sizeof(record.path), "%s/%s-%ld-%d.safetensors", environment().dump, table.name,
+           static_cast<long>(getpid()), number.add(1) + 1);
+  Text text(record.line, sizeof(record.line) - 1);
+  text.add("tilekiln: dump: %s", record.path);
   try {
-    write_call(text, name, table, args);
+    write_call(text, table, args, record);
   } catch (const std::bad_alloc&) {
     text.add(": not written: out of memory");
   }
-  size_t length = strlen(line);
-  line[length++] = '\n';
-  write_log(line, length);
+  strcat(record.line, "\n");
+}
+
+void say(const Dumped& record) noexcept {
+  if (*record.line != 0) write_log(record.line, strlen(record.line));
+}
+
+void withdraw(const Dumped& record) noexcept {
+  if (!record.written) return;
+  static_cast<void>(unlink(record.path));
+  all_written.add(-record.bytes);
 }
 
 }  // namespace tilekiln

@@ -155,6 +155,27 @@ def test_inputs_are_written(flash: tk.Library, tmp_path: Path) -> None:
     assert np.array_equal(read(third)[1]["q"], np.load(tmp_path / "second.npy"))  # what the stream made before it
 
 
+def test_a_call_that_one_operator_refuses_has_one_record(flash: tk.Library, tmp_path: Path) -> None:
+    """Few queries are asked of split-KV first: it has no soft cap, with which the forward answers, or nobody does."""
+    code = (
+        "few = q[:, :2].copy()\n"
+        "lib.fmha_fwd(few, k, v)\n"
+        "for _ in range(3): lib.fmha_fwd(few, k, v, softcap=2.0)\n"
+        "try:\n"
+        "    lib.fmha_fwd(few, k, v, softcap=2.0, bias=np.zeros((2, 4, 2, 9), np.float32))\n"
+        "    raise AssertionError\n"
+        "except tk.NoKernelError:\n"
+        "    pass\n"
+    )
+    of_all = 5 * 4 * (2 * 2 * 4 * 32 + 2 * 2 * 9 * 2 * 32) + 4 * 2 * 4 * 2 * 9
+    said = log_of(flash, code, TILEKILN_DUMP=str(tmp_path), TILEKILN_DUMP_SIZE=f"{(of_all + 999) / 1e6} MB")
+    files = sorted(tmp_path.iterdir(), key=lambda file: int(file.stem.rpartition("-")[2]))
+    assert said.splitlines() == [f"tilekiln: dump: {file}" for file in files]
+    assert [read(file)[0]["operator"] for file in files] == ["fmha_fwd_splitkv", *4 * ["fmha_fwd"]]
+    lines = log_of(flash, code, TILEKILN_LOG="calls").splitlines()
+    assert [re.sub(HEAD, "", line).partition("(")[0] for line in lines] == ["fmha_fwd_splitkv", *4 * ["fmha_fwd"]]
+
+
 def laid_out(array: np.ndarray, lie: dict[str, list[int]]) -> np.ndarray:
     flat = array.reshape(-1)
     steps = [one * flat.itemsize for one in lie["stride"]]
