@@ -1,6 +1,6 @@
-"""examples/dispatcher/cpp: every program is run, and prints what docs/how-to/dispatcher-examples.md shows.
+"""examples/dispatcher/cpp: every example is run, and prints what docs/how-to/dispatcher-examples.md shows.
 
-They are compiled as one program, which costs a tenth of compiling each; a sample is compiled alone. After a change that
+The programs are compiled as one, which costs a third of compiling each; a sample is compiled alone. After a change that
 is meant this file writes the page: `tools/dev python tests/dispatcher/test_examples.py LIBRARY`.
 """
 
@@ -21,24 +21,20 @@ from tests.conftest import ROOT, Scons, _variant
 
 FOLDER = ROOT / "examples/dispatcher/cpp"
 PAGE = ROOT / "docs/how-to/dispatcher-examples.md"
-PROGRAMS = sorted(FOLDER.glob("[0-9][0-9]_*.cpp"))
-LISTED = {  # of those about receipts
-    7: ["pytorch"],
-    8: ["flash"],
-    9: ["aiter_batch", "aiter_group"],
-    10: ["fp32", "fp32_min", "fp8"],
-    11: ["flash", "pytorch"],
-    24: ["flash", "pytorch", "aiter_batch", "fp32", "fp8"],
-}
+PROGRAMS = [path for path in sorted(FOLDER.glob("*.cpp")) if path.name != "kernels.cpp"]
+EXAMPLES = {path.stem: re.findall(r"^EXAMPLE\(\s*_(\d\d_\w+),", path.read_text(), re.M) for path in PROGRAMS}
+"""By program, in the order of their numbers."""
+RECEIPTS = ["flash", "pytorch", "aiter_batch", "aiter_group", "fp32", "fp32_min", "fp8"]
+"""Whose listings the program about receipts reads."""
 PLANNED = {
-    18: "5 splits: out planned",
-    19: "share a kernel: 1",
-    22: "planned",
-    27: "fmha_fwd: fp32 hdim_q=64",
-    28: "planned",
-    34: "planned",
+    "18_splitkv_run": "5 splits: out planned",
+    "19_masks": "share a kernel: 1",
+    "22_backward_run": "planned",
+    "27_layouts": "fmha_fwd: fp32 hdim_q=64",
+    "28_backward_masks": "planned",
+    "34_backward_gqa": "planned",
 }
-"""Programs that a GPU's kernels are planned for, and something of what they then say."""
+"""Examples that a GPU's kernels are planned for, and something of what they then say."""
 WARNINGS = ["-std=c++17", "-Wall", "-Wextra", "-Werror"]
 INCLUDE = [f"-I{ROOT / 'include'}", f"-I{FOLDER}"]
 
@@ -55,27 +51,24 @@ def listing(receipt: str, folder: Path, *words: str) -> Path:
 
 
 def compiled(folder: Path) -> Path:
-    """All of them as one program, which takes the number of one first."""
-    lines = [f'#include "{name}"' for name in ("example.hpp", "gradients.hpp", "receipts.hpp")]
-    for at, path in enumerate(PROGRAMS, 1):
-        lines += [f"#define main example_{at}", f'#include "{path.name}"', "#undef main"]
-    names = ", ".join(f"example_{at}" for at in range(1, len(PROGRAMS) + 1))
-    lines += ["int main(int count, char** words) {", f"  int (*programs[])(int, char**) = {{{names}}};"]
-    lines += ["  return programs[std::atoi(words[1]) - 1](count - 1, words + 1);", "}", ""]
+    """All of them as one program."""
+    lines = [f'#define main main_of_{path.stem}\n#include "{path.name}"\n#undef main' for path in PROGRAMS]
+    lines += ["int main(int count, char** words) { return example::run_examples(count, words); }", ""]
     (folder / "all.cpp").write_text("\n".join(lines))
     command = ["g++", *WARNINGS, "-O1", *INCLUDE, str(folder / "all.cpp"), "-ldl", "-o", str(folder / "all")]
     subprocess.run(command, check=True)
     return folder / "all"
 
 
-def words_of(number: int, folder: Path) -> list[str]:
-    """Arguments of a program besides the library."""
-    words = [word for name in LISTED.get(number, ()) for word in ("--listing", str(listing(name, folder)))]
-    return [*words, "--to", str(folder / "kernels.json")] if number == 12 else words
+def run(program: Path, library: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([program, library, *words], capture_output=True, text=True, check=False)
 
 
-def run(program: Path, number: int, library: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([program, str(number), library, *words], capture_output=True, text=True, check=False)
+def run_some(program: Path, names: Sequence[str], library: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Examples, with what those about receipts and files need."""
+    about_receipts = set(names) & set(EXAMPLES["receipts"])
+    listings = [word for name in RECEIPTS for word in ("--listing", str(listing(name, folder))) if about_receipts]
+    return run(program, library, [*names, *listings, "--to", str(folder / "kernels.json")])
 
 
 def trimmed(text: str) -> str:
@@ -93,29 +86,36 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def program(folder: Path) -> Path:
-    return compiled(folder)
+def program(scons: Scons) -> Path:
+    """Compiled once, however many workers there are."""
+    import filelock
+
+    shared = scons.answers / "examples"
+    shared.mkdir(exist_ok=True)
+    with filelock.FileLock(shared / "lock"):
+        return shared / "all" if (shared / "all").exists() else compiled(shared)
 
 
 @pytest.fixture(scope="module")
 def library(scons: Scons) -> Path:
-
     built = _variant("native", "release", "").library("examples")
     scons("kernel_set=examples/dispatcher/cpp/kernels.cpp", built)
     return ROOT / built
 
 
-def test_all_say_what_the_page_shows(program: Path, library: Path, folder: Path) -> None:
-    """One test of all: each takes milliseconds, and workers would compile them once each."""
-    sections = dict(re.findall(r"^(## .*?)\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.M | re.S))
-    assert len(PROGRAMS) == len(sections) == 35
-    wrong = []
-    for number, path in enumerate(PROGRAMS, 1):
-        done = run(program, number, library, words_of(number, folder))
-        shown = f"## {path.stem}\n{sections.get(f'## {path.stem}', '')}".rstrip()
-        if done.returncode != 0 or section(path, done.stdout) != shown:
-            wrong.append(f"{path.name}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-    assert not wrong, "\n".join(wrong)
+def test_the_examples_are_all_there() -> None:
+    every = [name for names in EXAMPLES.values() for name in names]
+    assert [name[:2] for name in sorted(every)] == [f"{number:02}" for number in range(1, 36)]
+    assert all(names == sorted(names) for names in EXAMPLES.values())
+    assert re.findall(r"^-- (\w+): ", PAGE.read_text(), re.M) == every
+
+
+@pytest.mark.parametrize("name", [name for names in EXAMPLES.values() for name in names])
+def test_each_says_what_the_page_shows(program: Path, library: Path, folder: Path, name: str) -> None:
+    done = run_some(program, [name], library, folder)
+    assert done.returncode == 0, done.stderr
+    (shown,) = re.findall(rf"^-- {name}: .*?(?=^-- |^```)", PAGE.read_text(), re.M | re.S)
+    assert trimmed(done.stdout) == shown
 
 
 def test_kernels_of_a_gpu_are_planned(program: Path, library: Path, folder: Path) -> None:
@@ -125,21 +125,29 @@ def test_kernels_of_a_gpu_are_planned(program: Path, library: Path, folder: Path
         for receipt in ("fp32", "ck_default")
         for word in ("--listing", str(listing(receipt, folder, "--target", "ck-gfx942", "--where", where)))
     ]
-    for number, said in PLANNED.items():
-        done = run(program, number, library, ["--target", "ck-gfx942", *listed])
+    for name, said in PLANNED.items():
+        done = run(program, library, [name, "--target", "ck-gfx942", *listed])
         assert done.returncode == 0, done.stderr
         assert said in done.stdout
-    done = run(program, 19, library, ["--target", "ck-gfx942"])
+    done = run(program, library, ["19_masks", "--target", "ck-gfx942"])
     assert done.returncode == 1
-    assert done.stdout.startswith("library examples has no kernel of ck-gfx942; give")
+    assert "library examples has no kernel of ck-gfx942; give" in done.stdout
 
 
 def test_the_command_line(program: Path, library: Path) -> None:
-    assert run(program, 1, library, ["--help"]).stdout.startswith("usage: ")
+    helped = run(program, library, ["--help"]).stdout
+    assert helped.startswith("usage: ")
+    assert "\n  35_windows: Windows: keys to the left" in helped
     for words in (["--target"], ["--taget", "x"]):
-        done = run(program, 1, library, words)
+        done = run(program, library, words)
         assert done.returncode == 2
         assert done.stderr.startswith("usage: ")
+    done = run(program, library, ["36_windows"])
+    assert done.returncode == 2
+    assert done.stderr.startswith("NAME: was 36_windows, must be an example of the program")
+    done = run(program, library, ["08_receipt_flash"])
+    assert done.returncode == 2
+    assert "--listing: none is of flash, one must be the output of codegen list flash --format json" in done.stderr
 
 
 @pytest.mark.sampled(1)
@@ -155,8 +163,7 @@ if __name__ == "__main__":
         place = Path(name)
         made = compiled(place)
         parts = [
-            section(path, run(made, number, Path(sys.argv[1]), words_of(number, place)).stdout)
-            for number, path in enumerate(PROGRAMS, 1)
+            section(path, run_some(made, EXAMPLES[path.stem], Path(sys.argv[1]), place).stdout) for path in PROGRAMS
         ]
     head = PAGE.read_text().partition("\n## ")[0].rstrip()
     PAGE.write_text("\n\n".join([head, *parts]) + "\n")

@@ -1,4 +1,4 @@
-"""Every program of examples/dispatcher/python and examples/gemm/python runs and says what it should."""
+"""Every example of examples/dispatcher/python and examples/gemm/python runs and says what it should."""
 
 from __future__ import annotations
 
@@ -17,8 +17,15 @@ FOLDERS = {"dispatcher": ("flash", "pytorch", "fp8", "fp32", "aiter"), "gemm": (
 PROGRAMS = [
     path.relative_to(ROOT)
     for folder in FOLDERS
-    for path in sorted((ROOT / "examples" / folder / "python").glob("[0-9]*.py"))
+    for path in sorted((ROOT / "examples" / folder / "python").glob("*.py"))
+    if path.name != "dispatch_example.py"
 ]
+EXAMPLES = [
+    (program, name)
+    for program in PROGRAMS
+    for name in re.findall(r"^(?:def )?_(\d\d_\w+)(?:\(\)| = table\()", (ROOT / program).read_text(), re.M)
+]
+"""Every example with its program."""
 SAYS_OF_PRODUCTS = {
     "01": r"2 kernels in registry default\nbasic +200 x 300 x 128 +PASS",
     "03": r"( +\d+\^3: +\d+\.\d+ ms of 5 runs, +\d+\.\d GFLOP/s\n){3}",
@@ -40,12 +47,11 @@ SAYS = {  # what a program must say besides its verdicts
 PAGE = (ROOT / "docs/how-to/dispatcher-python.md").read_text()
 
 
-def shown(program: pathlib.Path) -> list[str]:
-    """The lines that the page says a program prints."""
-    attention, _, products = PAGE.partition("\n## Products\n")
-    part = products if program.parts[1] == "gemm" else attention
-    (block,) = re.findall(rf"^### {program.stem}\n.*?^```text\n(.*?)^```$", part, re.M | re.S)[:1]
-    return plain(block)
+def shown(program: pathlib.Path, name: str) -> list[str]:
+    """The lines that the page says an example prints."""
+    (block,) = re.findall(rf"^## {program.stem}\n.*?^```text\n(.*?)^```$", PAGE, re.M | re.S)
+    (lines,) = re.findall(rf"^(-- {name}: .*?)(?=^-- |\Z)", block, re.M | re.S)
+    return plain(lines)
 
 
 def plain(text: str) -> list[str]:
@@ -80,21 +86,30 @@ def say(
     return run
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=str)
-def test_example(say: Callable[..., str], program: pathlib.Path) -> None:
-    said = say(program, *(["--built"] if program.name.startswith("01_basic_fmha") else []))
+@pytest.mark.parametrize(("program", "name"), EXAMPLES, ids=str)
+def test_example(say: Callable[..., str], program: pathlib.Path, name: str) -> None:
+    said = say(program, name, "--built")
     assert "FAIL" not in said
-    number, says = program.name[:2], SAYS if program.parts[1] == "dispatcher" else SAYS_OF_PRODUCTS
+    number, says = name[:2], SAYS if program.parts[1] == "dispatcher" else SAYS_OF_PRODUCTS
     assert number == "03" or "PASS" in said
     assert re.search(says.get(number, ""), said), said
     lines = iter(plain(said))
-    for line in shown(program):
+    for line in shown(program, name):
         assert line in lines, f"the page has {line!r}; it printed:\n{said}"
+
+
+def test_a_program_without_names_runs_all(say: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    program = ROOT.joinpath("examples/dispatcher/python/layouts.py").relative_to(ROOT)
+    names = re.findall(r"^-- (\w+): ", say(program), re.M)
+    assert names == [name for of, name in EXAMPLES if of == program]
+    with pytest.raises(SystemExit):
+        say(program, "12_masks")
+    assert f"NAME: was 12_masks, must be one of {', '.join(names)}" in capsys.readouterr().err
 
 
 def test_a_product_starts_in_a_checkout_alone(gemm_examples: str) -> None:
     """By its path from anywhere, no PYTHONPATH; --help says what it does, and wrong options have a sentence."""
-    program = ROOT / "examples/gemm/python/01_basic_gemm.py"
+    program = ROOT / "examples/gemm/python/products.py"
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def run(*options: str) -> tuple[int, str]:
@@ -104,16 +119,19 @@ def test_a_product_starts_in_a_checkout_alone(gemm_examples: str) -> None:
         )
         return done.returncode, done.stdout + done.stderr
 
-    status, said = run("--num-kernels", "3")
+    status, said = run("01_basic_gemm", "--num-kernels", "3")
     assert (status, "3 kernels in registry default" in said, "PASS" in said) == (0, True, True), said
-    assert "Several configs" in run("--help")[1]
-    status, said = run("--num-kernels", "1000")
-    assert status == 2
-    assert "--num-kernels: was 1000, must be 1 to 54" in said
+    assert "Products by upstream's names" in run("--help")[1]
+    for wrong in ("0", "1000"):
+        status, said = run("--num-kernels", wrong)
+        assert status == 2
+        assert f"--num-kernels: was {wrong}, must be 1 to 54" in said
 
 
 @pytest.mark.parametrize(("folder", "least"), [("dispatcher", 38), ("gemm", 11)])
 def test_the_examples_are_all_there(folder: str, least: int) -> None:
-    numbers = [path.name[:2] for path in PROGRAMS if path.parts[1] == folder]
+    numbers = sorted(name[:2] for program, name in EXAMPLES if program.parts[1] == folder)
     assert numbers == [f"{i:02}" for i in range(1, len(numbers) + 1)]
     assert len(numbers) >= least
+    shows = re.findall(r"^-- (\d\d_\w+): ", PAGE, re.M)
+    assert sorted(shows) == sorted(name for _, name in EXAMPLES)

@@ -1,10 +1,11 @@
-// Shared parts of the examples: their command line, arrays, and attention in double precision to compare with.
+// Shared parts of the programs: their examples and command line, arrays, and attention in double precision to compare with.
 #pragma once
 #include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "tilekiln/dispatcher.hpp"
 
@@ -12,36 +13,73 @@ namespace example {
 
 using namespace tilekiln::dispatcher;
 
-// PROGRAM LIBRARY [--target TARGET] [--listing FILE]... [--to FILE]
+// PROGRAM LIBRARY [NAME]... [--target TARGET] [--listing FILE]... [--to FILE]
 struct Options {
   Library::Pointer library;
-  std::string target;             // kernels of this one alone; "": this machine's best
-  std::vector<Listing> listings;  // of `codegen list RECEIPT --format json`
+  std::vector<std::string> names;  // of the examples to run; none: all
+  std::string target;              // kernels of this one alone; "": this machine's best
+  std::vector<Listing> listings;   // of `codegen list RECEIPT --format json`
   std::string to = "kernels.json";
-  bool planned = false;  // the target has kernels in a listing alone
 };
 
-inline Options options(int count, char** words, const char* about) {
+struct Example {
+  std::string name, about;
+  void (*run)(const Options& given);
+};
+// Those of the program, by their numbers in upstream's list.
+inline std::map<std::string, Example>& examples() {
+  static std::map<std::string, Example> all;
+  return all;
+}
+inline bool add_example(const Example& one) { return examples().emplace(one.name, one).second; }
+
+// EXAMPLE(name, about) { ... }: an example of the program; `given` is the command line.
+#define EXAMPLE(name, about)                                                                               \
+  static void example_##name(const ::example::Options& given);                                             \
+  static const bool added_##name = ::example::add_example({(#name) + 1, about, example_##name});           \
+  static void example_##name([[maybe_unused]] const ::example::Options& given)
+
+[[noreturn]] inline void stop(int code, const std::string& said) {
+  std::fprintf(code == 0 ? stdout : stderr, "%s\n", said.c_str());
+  std::exit(code);
+}
+
+inline Options options(int count, char** words) {
   Options given;
-  const std::string use =
-      std::string("usage: ") + words[0] + " LIBRARY [--target TARGET] [--listing FILE]... [--to FILE]\n";
+  std::string use =
+      std::string("usage: ") + words[0] + " LIBRARY [NAME]... [--target TARGET] [--listing FILE]... [--to FILE]";
+  for (const auto& [name, one] : examples()) use += "\n  " + name + ": " + one.about;
   for (int i = 1; i < count; ++i) {
     const std::string word = words[i];
     const bool takes = word == "--target" || word == "--listing" || word == "--to";
-    if (word == "--help" || (takes && i + 1 == count) || (!takes && word.substr(0, 2) == "--")) {
-      std::fprintf(word == "--help" ? stdout : stderr, "%s%s\n", use.c_str(), about);
-      std::exit(word == "--help" ? 0 : 2);
-    }
+    if (word == "--help" || (takes && i + 1 == count) || (!takes && word.substr(0, 2) == "--"))
+      stop(word == "--help" ? 0 : 2, use);
     if (word == "--target") given.target = words[++i];
     if (word == "--listing") given.listings.push_back(read_listing_file(words[++i]));
     if (word == "--to") given.to = words[++i];
-    if (!takes) given.library = Library::open(word);
+    if (takes) continue;
+    if (given.library == nullptr) {
+      given.library = Library::open(word);
+    } else if (examples().count(word) != 0) {
+      given.names.push_back(word);
+    } else {
+      stop(2, "NAME: was " + word + ", must be an example of the program\n" + use);
+    }
   }
-  if (given.library == nullptr) {
-    std::fprintf(stderr, "%s", use.c_str());
-    std::exit(2);
-  }
+  if (given.library == nullptr) stop(2, use);
   return given;
+}
+
+// Runs the examples that the command line names, each under a line of its name and what it shows.
+inline int run_examples(int count, char** words) {
+  Options given = options(count, words);
+  if (given.names.empty())
+    for (const auto& [name, one] : examples()) given.names.push_back(name);
+  for (const std::string& name : given.names) {
+    std::printf("-- %s: %s\n", name.c_str(), examples()[name].about.c_str());
+    examples()[name].run(given);
+  }
+  return 0;
 }
 
 // A registry and a dispatcher over the library's kernels, of one target if it is named.
@@ -233,11 +271,40 @@ struct Arrays {
         v({batch, seqlen_k, nhead_k, 64}, 3),
         out({batch, seqlen_q, nhead_q, 64}),
         lse({batch, nhead_q, seqlen_q}) {}
-  tilekiln_fmha_fwd_args forward() const {
+  tilekiln_fmha_fwd_args forward(const Asked& asked = {}) const {
     tilekiln_fmha_fwd_args args = tilekiln_fmha_fwd_defaults();
     args.q = q.tensor(), args.k = k.tensor(), args.v = v.tensor(), args.out = out.tensor();
+    args.window_left = static_cast<int32_t>(asked.left), args.window_right = static_cast<int32_t>(asked.right);
+    args.mask_origin = asked.top_left, args.sink_size = static_cast<int32_t>(asked.sinks);
+    args.softcap = static_cast<float>(asked.softcap);
+    if (asked.bias != nullptr) args.bias = asked.bias->tensor();
+    if (asked.alibi_slopes != nullptr) args.alibi_slopes = asked.alibi_slopes->tensor();
     return args;
   }
+  // Runs what is asked and compares it with float64; "planned" where nothing runs.
+  std::string checked(const Session& session, const Problem& problem, const Asked& asked = {}) const {
+    const tilekiln_fmha_fwd_args args = forward(asked);
+    return session.run("fmha_fwd", args, &problem) ? verdict(out, attention(q, k, v, asked).out) : "planned";
+  }
 };
+
+// Slopes of alibi for four heads.
+inline Array slopes_of_four() {
+  Array slopes({4});
+  for (size_t h = 0; h < 4; ++h) slopes.set(h, std::pow(2.f, -2.f * static_cast<float>(h + 1)));
+  return slopes;
+}
+
+struct Mask {
+  const char* name;
+  Asked asked;
+  // A builder with the mask, by its name and window.
+  ProblemBuilder of(ProblemBuilder builder) const {
+    builder.mask_type(name);
+    return asked.left < 0 ? builder : builder.window(asked.left, asked.right);
+  }
+};
+inline const Mask masks[] = {
+    {"no_mask", {}}, {"top_left", {-1, 0, true}}, {"bottom_right", {-1, 0}}, {"window_generic", {20, 5}}};
 
 }  // namespace example

@@ -1,8 +1,14 @@
-"""Common parts of these programs: a dispatcher over libraries, arrays, and the check against float64."""
+"""Common parts of these programs: their examples by name, a dispatcher, arrays, and the check against float64.
+
+PROGRAM [NAME ...] runs the examples of these names, all of the program's without one.
+"""
 
 from __future__ import annotations
 
+import argparse
 import functools
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +18,45 @@ from tilekiln._core.dtypes import FLOATS
 from tilekiln.dispatcher import Call, Dispatcher, ProblemBuilder, Registry
 
 DTYPES = FLOATS
+given = argparse.Namespace(built=False, num_kernels=None)
+SHAPES = ("batch", "seqlen_q", "seqlen_k", "nhead_q", "nhead_k", "hdim", "hdim_v", "dtype")
+
+
+def main(program: dict[str, Any], most: int = 10_000) -> None:
+    """Runs those examples of a program that the command line names, each under a line of its name and what it shows.
+
+    An example is a function whose name begins with its number in the list: _12_masks. most: of --num-kernels.
+    """
+    examples = {name[1:]: of for name, of in program.items() if re.match(r"_\d\d_", name)}
+    words = argparse.ArgumentParser(description=program["__doc__"], allow_abbrev=False)
+    words.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(examples)}; unless given, all")
+    words.add_argument("--built", action="store_true", help="take the libraries that are there, build none")
+    words.add_argument("--num-kernels", type=int, metavar="N", help=f"how many kernels, 1 to {most}")
+    vars(given).update(vars(words.parse_args()))
+    if given.num_kernels is not None and not 1 <= given.num_kernels <= most:
+        words.error(f"--num-kernels: was {given.num_kernels}, must be 1 to {most}")
+    for name in given.names or examples:
+        if name not in examples:
+            words.error(f"NAME: was {name}, must be one of {', '.join(examples)}")
+        print(f"-- {name}: {examples[name].__doc__}")
+        examples[name]()
+
+
+def table(about: str, label: Any, run: Any = None, over_: Any = "flash", **columns: Any) -> Callable[[], None]:
+    """An example of one call a row: a list is a column, all else is the same in every row, None is not said."""
+    columns |= {"label": label, "over_": over_}
+    count = max(len(column) for column in columns.values() if isinstance(column, list))
+
+    def rows() -> None:
+        for at in range(count):
+            row = {name: column[at] if isinstance(column, list) else column for name, column in columns.items()}
+            said = {name: value for name, value in row.items() if value is not None}
+            text, receipt = said.pop("label").format(**said), said.pop("over_")
+            arrays = qkv(**{name: said.pop(name) for name in SHAPES if name in said})
+            (run or forward)(text, over(receipt), *arrays, **said)
+
+    rows.__doc__ = about
+    return rows
 
 
 @functools.cache

@@ -1,0 +1,194 @@
+// Attention forward: plans, runs, features, layouts and times; each result compared with float64.
+#include "example.hpp"
+
+using namespace example;
+
+TILEKILN_KERNEL_SET(basic, .add(Signature("fwd").dtype("fp32").hdim(64).lse(any), Algorithm().tile_m0(64)));
+
+EXAMPLE(_01_basic_forward, "Declare kernels, register those of a library, plan, run, compare.") {
+  const KernelSet set = KernelSets::get("basic");
+  Registry registry("basic");
+  registry.add_all(set.of(given.library));
+  std::printf("set %s: %zu declaration, %zu kernels\n", set.tag().c_str(), set.size(), registry.size());
+
+  Dispatcher dispatcher(registry);
+  for (const auto& [name, stages] : given.library->operators()) dispatcher.add_operator(name, stages);
+  const Problem problem = fp32(2, 64, 128).build();
+  say(dispatcher.plan(problem));
+
+  const Arrays arrays(2, 64, 128);
+  const tilekiln_fmha_fwd_args args = arrays.forward();
+  dispatcher.run(problem, Call("fmha_fwd", args));
+  std::printf("out %s\n", verdict(arrays.out, attention(arrays.q, arrays.k, arrays.v).out).c_str());
+}
+
+EXAMPLE(_14_benchmark,
+        "Time a call: cold runs, repeats, a flushed cache, rotating buffers; and check that it computed something.") {
+  Session session(given);
+  const Arrays first(1, 128, 128), second(1, 128, 128);
+  const Problem problem = fp32(1, 128, 128).build();
+  const tilekiln_fmha_fwd_args one = first.forward(), two = second.forward();
+  session.dispatcher.timing().set(2, 6).flush_bytes = 1 << 20;
+  if (session.planned) return void(std::printf("planned: nothing to time\n"));
+  const Times times = session.dispatcher.run(problem, {Call("fmha_fwd", one), Call("fmha_fwd", two)});
+  std::fprintf(stderr, "%.3f ms, %.1f GFLOP/s\n", times.median,
+               1e-6 * static_cast<double>(problem.num_ops()) / times.median);
+  std::printf("%d runs, min <= median <= max: %d\n", times.runs,
+              0 < times.min && times.min <= times.median && times.median <= times.max);
+  const std::vector<double> expected = attention(first.q, first.k, first.v).out;
+  std::printf("first %s, second %s\n", verdict(first.out, expected).c_str(), verdict(second.out, expected).c_str());
+  session.dispatcher.set_benchmarking(false);
+  std::printf("benchmarking off: %d timed runs\n", session.dispatcher.run(problem, Call("fmha_fwd", one)).runs);
+}
+
+EXAMPLE(_15_multi_shape, "One kernel for many shapes.") {
+  const Session session(given);
+  std::set<std::string> kernels;
+  for (const auto& [batch, seqlen_q, seqlen_k] :
+       {std::array<int, 3>{1, 1, 128}, {1, 7, 7}, {2, 64, 64}, {1, 100, 33}, {1, 64, 200}}) {
+    const Problem problem = fp32(batch, seqlen_q, seqlen_k).build();
+    kernels.insert(session.dispatcher.select(problem)->key().id());
+    std::printf("%d x %3d x %3d %s\n", batch, seqlen_q, seqlen_k,
+                Arrays(batch, seqlen_q, seqlen_k).checked(session, problem).c_str());
+  }
+  std::printf("kernels: %zu\n", kernels.size());
+}
+
+EXAMPLE(_19_masks,
+        "Masks: none, causal from the top left and from the bottom right, a window. One kernel serves all but none.") {
+  const Session session(given);
+  const Arrays arrays(1, 64, 128);
+  std::map<std::string, std::string> kernels;
+  for (const Mask& mask : masks) {
+    const Problem problem = mask.of(fp32(1, 64, 128)).build();
+    kernels[mask.name] = session.dispatcher.select(problem)->key().id();
+    std::printf("%-14s %s\n", mask.name, arrays.checked(session, problem, mask.asked).c_str());
+  }
+  std::printf("top_left and bottom_right share a kernel: %d; no_mask has another: %d\n",
+              kernels["top_left"] == kernels["bottom_right"], kernels["no_mask"] != kernels["top_left"]);
+}
+
+EXAMPLE(_20_biases, "Biases: none, an array, alibi.") {
+  const Session session(given);
+  const Arrays arrays(1, 64, 96);
+  const Array bias({1, 1, 64, 96}, 5), slopes = slopes_of_four();
+  for (const char* name : {"no_bias", "elementwise", "alibi"}) {
+    const Problem problem = fp32(1, 64, 96).bias_type(name).build();
+    Asked asked;
+    if (problem["bias"] == Value("elementwise")) asked.bias = &bias;
+    if (problem["bias"] == Value("alibi")) asked.alibi_slopes = &slopes;
+    std::printf("%-12s %s\n", name, arrays.checked(session, problem, asked).c_str());
+  }
+}
+
+EXAMPLE(_21_dropout_gqa_lse, "Dropout by seed, grouped heads, and the log-sum-exp.") {
+  const Session session(given);
+  if (session.planned) return say(session.dispatcher.plan(fp32(1, 96, 96, 8, 2).dropout(true).lse(true).build()));
+  const Arrays arrays(1, 96, 96, 8, 2);
+  const Expected expected = attention(arrays.q, arrays.k, arrays.v);
+  tilekiln_fmha_fwd_args args = arrays.forward();
+  args.lse = arrays.lse.tensor();
+  session.run("fmha_fwd", args);
+  std::printf("8 heads of q over 2 of k: out %s, lse %s\n", verdict(arrays.out, expected.out).c_str(),
+              verdict(arrays.lse, expected.lse).c_str());
+
+  const Array randval = Array::bytes({1, 8, 96, 96});
+  args.dropout_p = 0.25f, args.rng_seed = 7, args.randval = randval.tensor();
+  session.run("fmha_fwd", args);
+  const std::vector<unsigned char> first = arrays.out.raw();
+  session.run("fmha_fwd", args);
+  std::printf("the same seed, the same bits: %d\n", arrays.out.raw() == first);
+  double kept = 0;
+  for (size_t i = 0; i < randval.size(); ++i) kept += randval[i] < 192;
+  std::printf("kept about three quarters: %d\n", std::fabs(kept / static_cast<double>(randval.size()) - 0.75) < 0.01);
+  std::printf("lse is that without dropout: %s\n", verdict(arrays.lse, expected.lse).c_str());
+  args.rng_seed = 8;
+  session.run("fmha_fwd", args);
+  std::printf("another seed, other bits: %d\n", arrays.out.raw() != first);
+}
+
+EXAMPLE(_27_layouts, "Padding, group mode, another order of dimensions, and column-major v.") {
+  const Session session(given);
+  if (session.planned) return say(session.dispatcher.plan(fp32(2, 64, 64).group_mode(true).max_seqlen(64, 64).build()));
+  // Two sequences of 30 and 64: padded to 64 with lengths, and packed one after another.
+  const Arrays padded(2, 64, 64);
+  const Array lengths = Array::indices({30, 64}), starts = Array::indices({0, 30, 94});
+  tilekiln_fmha_fwd_args args = padded.forward();
+  args.seqlen_q = args.seqlen_k = lengths.tensor();
+  session.run("fmha_fwd", args);
+  Array q({94, 4, 64}), k({94, 4, 64}), v({94, 4, 64}), out({94, 4, 64});
+  const auto at = [](size_t i) { return i < 30 * 256 ? i : i + 34 * 256; };  // a row has 4 x 64 elements
+  for (size_t i = 0; i < q.size(); ++i) {
+    q.set(i, static_cast<float>(padded.q[at(i)]));
+    k.set(i, static_cast<float>(padded.k[at(i)]));
+    v.set(i, static_cast<float>(padded.v[at(i)]));
+  }
+  tilekiln_fmha_fwd_args packed = tilekiln_fmha_fwd_defaults();
+  packed.q = q.tensor(), packed.k = k.tensor(), packed.v = v.tensor(), packed.out = out.tensor();
+  packed.cu_seqlens_q = packed.cu_seqlens_k = starts.tensor();
+  session.run("fmha_fwd", packed);
+  bool same = true;
+  for (size_t i = 0; i < out.size(); ++i) same = same && out[i] == padded.out[at(i)];
+  std::printf("packed and padded are the same to the bit: %d\n", same);
+  std::printf("group mode has a kernel of its own: %d\n",
+              session.dispatcher.from_call(Call("fmha_fwd", packed))[field::mode] == Value("group"));
+
+  // (batch, nhead, seqlen, hdim) is a view with other strides; what is said is the order alone.
+  const Arrays plain(2, 64, 64);
+  args = plain.forward();
+  session.run("fmha_fwd", args);
+  tilekiln_tensor turned[4];
+  const Array other({2, 64, 4, 64});
+  const tilekiln_tensor* views[] = {plain.q.tensor(), plain.k.tensor(), plain.v.tensor(), other.tensor()};
+  for (int i = 0; i < 4; ++i) {
+    turned[i] = *views[i];
+    std::swap(turned[i].shape[1], turned[i].shape[2]);
+    std::swap(turned[i].stride[1], turned[i].stride[2]);
+  }
+  args.q = &turned[0], args.k = &turned[1], args.v = &turned[2], args.out = &turned[3], args.layout = 1;
+  session.run("fmha_fwd", args);
+  std::printf("bhsd is the same to the bit: %d\n", other.raw() == plain.out.raw());
+  say(session.dispatcher.plan(fp32(2, 64, 64).v_rowmajor(false).build()));
+}
+
+EXAMPLE(_31_softcap, "Scores that are capped: cap tanh(s / cap). The smaller the cap, the flatter the weights.") {
+  const Session session(given);
+  const Arrays arrays(1, 64, 96);
+  const Problem problem = fp32(1, 64, 96).logits_soft_cap(true).build();
+  say(session.dispatcher.plan(problem));
+  if (session.planned) return void(std::printf("planned\n"));
+  for (const double cap : {50., 5., .5}) {
+    Asked asked;
+    asked.softcap = cap;
+    const std::vector<double> weights = attention(arrays.q, arrays.k, arrays.v, asked).weights;
+    std::printf("cap %4.1f: largest weight %.3f, out %s\n", cap, *std::max_element(weights.begin(), weights.end()),
+                arrays.checked(session, problem, asked).c_str());
+  }
+}
+
+EXAMPLE(_32_sinks, "Sink columns: the first keys are seen by every row of a window, however far it is.") {
+  const Session session(given);
+  const Arrays arrays(1, 96, 96);
+  for (const int sinks : {0, 1, 4}) {
+    ProblemBuilder builder = fp32(1, 96, 96).mask_type("window_generic").window(8, 0);
+    if (sinks > 0) builder.sink_size(sinks);
+    Asked asked{8, 0};
+    asked.sinks = sinks;
+    std::printf("%d sink columns: %s\n", sinks, arrays.checked(session, builder.build(), asked).c_str());
+  }
+}
+
+EXAMPLE(_35_windows, "Windows: keys to the left and to the right of a row's own place; -1 is without end.") {
+  const Session session(given);
+  const Arrays arrays(1, 64, 96);
+  for (const auto& [left, right] : {std::pair{-1, -1}, {-1, 0}, {16, 0}, {0, 16}, {16, -1}, {8, 8}}) {
+    ProblemBuilder builder = fp32(1, 64, 96);
+    if (left >= 0 || right >= 0) builder.mask_type("window_generic").window(left, right);
+    long seen = 0;
+    for (const double weight : attention(arrays.q, arrays.k, arrays.v, {left, right}).weights) seen += weight > 0;
+    std::printf("left %2d, right %2d: %5ld of %ld pairs, %s\n", left, right, seen / 4, 64L * 96,
+                arrays.checked(session, builder.build(), {left, right}).c_str());
+  }
+}
+
+int main(int count, char** words) { return run_examples(count, words); }

@@ -1,0 +1,81 @@
+"""First calls through the dispatcher: one kernel, many shapes, NumPy's arrays, and the check itself."""
+
+import sys
+
+import numpy as np
+import tilekiln as tk
+from dispatch_example import forward, given, main, over, qkv, table, verdict
+from tilekiln import reference
+from tilekiln.dispatcher import Call, Dispatcher, Registry
+
+
+def _01_basic_fmha() -> None:
+    """One kernel, built when it is asked for (`tilekiln.jit`), dispatched to and checked."""
+    of = over("flash") if given.built else Dispatcher(Registry("one")).add_library(jitted())
+    forward("basic", of, *qkv(batch=2, seqlen_q=100, seqlen_k=130))
+
+
+def jitted() -> tk.Library:
+    plain = "mode=batch mask=none bias=none lse=no dropout=no softcap=no skip_min_seqlen_q=no sink=no"
+    return tk.jit(f"fmha_fwd dtype=bf16 hdim_q=64 hdim_v=64 {plain}", progress=sys.stderr.isatty())
+
+
+def _02_multi_shape() -> None:
+    """One kernel takes many shapes: only head dims and features choose it."""
+    of, ids = over("flash"), set()
+    for batch, seqlen_q, seqlen_k, nhead in ((1, 16, 16, 1), (2, 64, 64, 2), (1, 100, 33, 3), (3, 65, 129, 1),
+                                             (1, 128, 256, 2)):  # fmt: skip
+        q, k, v = qkv(batch, seqlen_q, seqlen_k, nhead, nhead)
+        forward(f"{batch} x {seqlen_q} x {seqlen_k}, {nhead} heads", of, q, k, v)
+        key = of.plan(of.from_call(Call("fmha_fwd", q, k, v))).stages[0].instance.key
+        ids.add(tuple(sorted(key.signature.items())))
+    print(f"kernels of {len(ids)} signature")
+
+
+def _04_validation() -> None:
+    """The check itself: right results pass, and a result that somebody spoiled does not."""
+    for dtype in ("fp16", "bf16"):
+        q, k, v = qkv(dtype=dtype)
+        spoiled = forward(f"{dtype}", over("flash"), q, k, v).copy()
+        spoiled[0, 5, 1, 7] += 0.1
+        worst = reference.excess(dtype, reference.forward(q, k, v), spoiled)
+        verdict(f"{dtype}, one number spoiled", worst > 1, "is told")
+
+
+def _05_numpy_integration() -> None:
+    """NumPy in and out: any strides, results into your own arrays, no copies."""
+    of = over("flash")
+    q, k, v = qkv(batch=2, seqlen_q=40, seqlen_k=50)
+    out = forward("dense arrays", of, q, k, v)
+    mine = np.full((2, 40, 2, 64), 7, q.dtype)
+    returned = of.run("fmha_fwd", q, k, v, out=mine)
+    verdict("out=", returned is mine and np.array_equal(mine, out), "is written, and returned")
+    wide = [np.zeros((2, x.shape[1] + 3, 4, 80), q.dtype) for x in (q, k, v)]
+    views = [w[:, 1:-2, ::2, :64] for w in wide]
+    for view, array in zip(views, (q, k, v), strict=True):
+        view[...] = array
+    verdict("views with strides", np.array_equal(of.run("fmha_fwd", *views), out), "the same bits")
+    thirds = np.split(np.concatenate([q, q, q], axis=2), 3, axis=2)
+    same = np.array_equal(of.run("fmha_fwd", *thirds), of.run("fmha_fwd", q, q, q))
+    verdict("q, k, v of one array", same, "the same bits")
+
+
+SEQLENS = [32, 33, 64, 127, 128, 256, 512, 1024, 2048]
+HEADS = [1, 2, 3, 8, 16, 32]
+_11_bf16 = table(
+    "bfloat16, rounded to nearest even: arrays of ml_dtypes.bfloat16, head dims 32 to 256.",
+    "bf16, head dim {hdim}", hdim=[32, 64, 128, 256], seqlen_q=33, seqlen_k=50,
+)  # fmt: skip
+_29_sweep_seqlen = table(
+    "Lengths from 32 to 2048, by the powers of two and the numbers beside them.",
+    "seqlen {seqlen_q}", seqlen_q=SEQLENS, seqlen_k=SEQLENS, nhead_q=1, nhead_k=1, hdim=32,
+)  # fmt: skip
+_30_sweep_batch = table("Batches of 1 to 16.", "batch {batch}", batch=[1, 2, 3, 4, 8, 16], seqlen_q=20, seqlen_k=20)
+_31_sweep_nhead = table("Heads of 1 to 32.", "{nhead_q} heads", nhead_q=HEADS, nhead_k=HEADS, seqlen_q=20, seqlen_k=20)
+_32_sweep_hdim = table(
+    "Head dims from 8 to 248, in steps of 24, each by the kernel that wastes the least.",
+    "head dim {hdim}", hdim=[*range(8, 257, 24)], seqlen_q=16, seqlen_k=20, nhead_q=1, nhead_k=1,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    main(globals())
