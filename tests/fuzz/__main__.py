@@ -16,10 +16,11 @@ import sys
 import threading
 import time
 
+import tilekiln as tk
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tests.fuzz.calls import KINDS, Case
-from tests.fuzz.worker import cases, describe, libraries, run
+from tests.fuzz.worker import describe, libraries, run, some_cases
 from tests.python.drawn import OPERATORS
 
 ENDLESS = 10**12
@@ -162,30 +163,35 @@ def _report(case: str, wrong: str, call: str) -> str:
     return f"FAILED {case}\n  {wrong}\n  {call}\n  again: tools/dev python tests/fuzz --replay {case}\n"
 
 
-def replay(asked: argparse.Namespace) -> int:
+def replay(case: Case, library: tk.Library) -> int:
     """Runs one case in this process, so that a debugger sees it."""
-    case = asked.replay
-    found = libraries(asked.receipt.split(","), asked.beside)
-    if case.receipt not in found:
-        found |= libraries([case.receipt])
-    turns = list(cases(found, case.operator, case.kind))
-    if not turns:
-        print(f"the library of {case.receipt} has no {case.operator}", file=sys.stderr)
-        return 2
-    print(describe(found[case.receipt], case), flush=True)  # before it runs: it may end the process
-    wrong, _ = run(found[case.receipt], case)
+    print(describe(library, case), flush=True)  # before it runs: it may end the process
+    wrong, _ = run(library, case)
     print(f"FAILED {case}\n  {wrong}" if wrong else f"{case} holds")
     return 1 if wrong else 0
+
+
+def opened(asked: argparse.Namespace) -> dict[str, tk.Library]:
+    """By receipt, what has the cases that are asked for. Raises what `libraries` and `some_cases` do."""
+    found = libraries(asked.receipt.split(","), asked.beside)
+    case = asked.replay
+    if not case:
+        some_cases(found, asked.operator, asked.kind)
+        return found
+    if case.receipt not in found:
+        found |= libraries([case.receipt])
+    some_cases({case.receipt: found[case.receipt]}, case.operator, case.kind)
+    return found
 
 
 def main() -> int:
     asked = parse()
     try:
-        libraries([*asked.receipt.split(","), *filter(None, [asked.beside])])
+        found = opened(asked)
     except (LookupError, OSError, ImportError, ValueError) as error:
         print(f"tests/fuzz: {error}", file=sys.stderr)
         return 2
-    return replay(asked) if asked.replay else fuzz(asked)
+    return replay(asked.replay, found[asked.replay.receipt]) if asked.replay else fuzz(asked)
 
 
 if __name__ == "__main__":

@@ -211,6 +211,23 @@ def test_a_case_runs_again(load):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["--kind", "laid"], "--kind laid: --kind must be one of arguments, declared, tensors, values or "),
+        (
+            ["--kind", "values", "--operator", "softmax"],
+            "--kind values of --operator softmax: --operator must be one of fmha_batch_prefill, fmha_bwd, ",
+        ),
+        (["--replay", "flash/fmha_fwd/laid/7"], "--kind laid of --operator fmha_fwd: --kind must be one of "),
+    ],
+)
+def test_calls_that_no_library_has(load, words, says):
+    done = fuzz("--receipt", load("flash", targets="all").path, "--calls", "1", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"tests/fuzz: the library of flash has no call of {says}" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
         (["--replay", "flash/fmha_fwd/7"], "is no case: RECEIPT/OPERATOR/KIND/SEED"),
         (["--replay", "flash/fmha_fw/values/7"], "'fmha_fw' is no operator: fmha_fwd, "),
         (["--replay", "flash/fmha_fwd/value/7"], "'value' is no kind of case: values, arguments"),

@@ -51,6 +51,24 @@ def cases(found: dict[str, tk.Library], operator: str, kind: str) -> Iterator[tu
         yield from ((receipt, name, one) for name, one in turns if operator in ("", name) and kind in ("", one))
 
 
+def some_cases(found: dict[str, tk.Library], operator: str, kind: str) -> list[tuple[str, str, str]]:
+    """`cases`, of which there must be one. LookupError: what was asked for is in none of the libraries."""
+    turns = list(cases(found, operator, kind))
+    if turns:
+        return turns
+    every = [one for asked in ("", "tensors") for one in cases(found, "", asked)]
+    kinds = sorted({one for _, name, one in every if operator in ("", name)})
+    names = sorted({name for _, name, one in every if kind in ("", one)})
+    what = f"no call of --kind {kind}" if kind else "no call"
+    what += f" of --operator {operator}" if operator else ""
+    other = " or ".join(
+        [f"--kind must be one of {', '.join(kinds)}"] * (kind != "" and kinds != [])
+        + [f"--operator must be one of {', '.join(names)}"] * (operator != "" and names != [])
+        + ["--receipt must be another one"]
+    )
+    raise LookupError(f"the library of {', '.join(found)} has {what}: {other}")
+
+
 def describe(library: tk.Library, case: Case) -> str:
     """The call of a case, which is not made."""
     call = CALLS[case.kind](library, case)
@@ -76,7 +94,7 @@ def main(words: list[str]) -> None:
     if kind not in ("", *KINDS):
         raise ValueError(kind)
     found = libraries(receipts.split(","), beside)
-    turns = list(cases(found, operator, kind))
+    turns = some_cases(found, operator, kind)
     for number in range(int(first), int(count), int(step)):
         receipt, name, one = turns[number % len(turns)]
         case = Case(receipt, name, one, number)
