@@ -143,7 +143,7 @@ def fuzz(asked: argparse.Namespace) -> int:
                     progress.update(task, advance=1, failed=failures)
                 else:
                     failures += 1
-                    progress.console.print(_report(case, *rest), markup=False, highlight=False, soft_wrap=True)
+                    progress.console.print(_report(asked, case, *rest), markup=False, highlight=False, soft_wrap=True)
                     if failures == 10 and not asked.keep_going:
                         break
     except KeyboardInterrupt:
@@ -159,8 +159,16 @@ def fuzz(asked: argparse.Namespace) -> int:
     return 1 if failures or not counts else 0
 
 
-def _report(case: str, wrong: str, call: str) -> str:
-    return f"FAILED {case}\n  {wrong}\n  {call}\n  again: tools/dev python tests/fuzz --replay {case}\n"
+def _report(asked: argparse.Namespace, case: str, wrong: str, call: str) -> str:
+    """Commands run the case alone, and after the cases before it of its process."""
+    command = "tools/dev python tests/fuzz"
+    receipts = f"{command} --receipt {asked.receipt}" + (f" --beside {asked.beside}" if asked.beside else "")
+    said = f"FAILED {case}\n  {wrong}\n  {call}\n  again: {command} --replay {case}\n"
+    if not (seed := case.rpartition("/")[2]).isdecimal():
+        return said
+    whole = "".join(f" --{name} {value}" for name in ("operator", "kind") if (value := getattr(asked, name)))
+    calls = int(seed) - asked.seed + 1
+    return f"{said}  with those before it: {receipts}{whole} --jobs {asked.jobs} --seed {asked.seed} --calls {calls}\n"
 
 
 def replay(case: Case, library: tk.Library) -> int:

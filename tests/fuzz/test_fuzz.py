@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import queue
 import re
@@ -17,6 +18,7 @@ import pytest
 import tilekiln as tk
 
 from tests.fuzz import __main__ as fuzzer
+from tests.fuzz import worker
 from tests.fuzz.bad import BadCall
 from tests.fuzz.calls import Call, Case, MismatchError
 from tests.fuzz.draw import MANY_KEYS, Draw, attention_sizes, many_keys
@@ -192,12 +194,30 @@ def test_a_crash_names_its_case(monkeypatch):
     program = "import os; print('> flash/fmha_fwd/values/7', flush=True); os.abort()"
     monkeypatch.setattr(fuzzer.Worker, "command", lambda self: [sys.executable, "-c", program])
     said: Any = queue.Queue()
-    worker = fuzzer.Worker(fuzzer.parse(["--calls", "1"]), first=7, step=1, end=8, said=said)
-    worker.thread.join()
+    fuzzer.Worker(fuzzer.parse(["--calls", "1"]), first=7, step=1, end=8, said=said).thread.join()
     told = [said.get() for _ in range(said.qsize())]
     assert [what for what, *_ in told] == ["ran", "wrong", "done"]
     assert told[1][1] == "flash/fmha_fwd/values/7"
     assert "the process ended: SIGABRT" in told[1][2][0]
+
+
+def test_a_failure_that_holds_once_more_is_told(load, monkeypatch, capsys):
+    """And the command that makes the same calls before it."""
+    library, runs = load("flash", targets="all"), list[Case]()
+
+    def once(_: Any, case: Case) -> tuple[str, str]:
+        runs.append(case)
+        return ("out differs" if len(runs) == 2 else "", "call()")
+
+    monkeypatch.setattr(worker, "libraries", lambda *_: {"flash": library})
+    monkeypatch.setattr(worker, "run", once)
+    worker.main(["flash", "", "fmha_fwd", "values", "7", "1", "10"])
+    assert [case.seed for case in runs] == [7, 8, 8, 9]
+    failed = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("!"))
+    wrong, call = json.loads(failed.split(" ", 2)[2])
+    assert wrong == "out differs\n  the same call once more: holds"
+    said = fuzzer._report(fuzzer.parse(["--seed", "7", "--kind", "values"]), "flash/fmha_fwd/values/8", wrong, call)
+    assert "before it: tools/dev python tests/fuzz --receipt flash --kind values --jobs 1 --seed 7 --calls 2" in said
 
 
 def test_a_case_runs_again(load):
