@@ -42,7 +42,7 @@ TILEKILN_DEVICE void key_tiles(const AmpereRow& a, Shared& s, const Keys& keys, 
   const Tile& tile = s.tile;
   const int lane = threadIdx.x & 31, warp_row = (threadIdx.x >> 5) * kWarpRows;
   const uint32_t q_at = shared_address(s.q), k_at = shared_address(s.k), v_at = shared_address(s.v);
-  const int head_k = tile.h / (p.nhead_q / p.nhead_k), first = tile.first, sinks = tile.sinks;
+  const int head_k = tile.h / (p.nhead_q / p.nhead_k), first = tile.range.first, sinks = tile.range.sinks;
   // Keys that no row sees are zeros here: what lies in a cache behind its last key means nothing.
   int low = 0, count = tile.seqlen_k;
   if (p.features & kMask) {
@@ -66,16 +66,12 @@ TILEKILN_DEVICE void key_tiles(const AmpereRow& a, Shared& s, const Keys& keys, 
       load_rows<kHdimV, kKeys, kThreads>(v_at, v + int64_t(n) * kKeys * a.v_row, a.v_row, p.hdim_v, rows_of(n));
     copy_async_commit();
   };
-  // Key tiles [unmasked, masked_until) are seen whole by every row of this warp.
-  int masked_until = tile.seqlen_k / kKeys, unmasked = first;
-  if (p.features & kMask) {
-    const int centre = tile.row + warp_row + tile.shift;
-    masked_until = min(masked_until, max(centre + p.right + 1, 0) / kKeys);
-    unmasked = max(unmasked, (max(centre + kWarpRows - 1 - p.left, 0) + kKeys - 1) / kKeys);
-  }
-  unmasked = uniform(unmasked), masked_until = uniform(masked_until);
+  KeyRange whole = {first, tile.seqlen_k / kKeys, 0};  // what every row of this warp sees whole
+  if (p.features & kMask)
+    whole = KeyRange::whole<kKeys>(mask_of(p, tile.shift), tile.row + warp_row, kWarpRows, tile.seqlen_k, first);
+  const int unmasked = uniform(whole.first), masked_until = uniform(whole.last);
   const int final = sinks ? 0 : first;
-  int n = tile.last - 1;
+  int n = tile.range.last - 1;
   if (n >= final) load_k(n);
   while (n >= final) {
     const int following = n == first && sinks ? sinks - 1 : n - 1;

@@ -100,21 +100,21 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
   int n,
       final;  // the key tile at hand and the last one; n < final: none. They go last - 1 .. first, then sinks - 1 .. 0
   const auto following = [](const Tile& tile, int n) {
-    const int sinks = field(tile.sinks);
-    return n == field(tile.first) && sinks ? sinks - 1 : n - 1;
+    const int sinks = field(tile.range.sinks);
+    return n == field(tile.range.first) && sinks ? sinks - 1 : n - 1;
   };
   const auto begin = [&] {
     wait(s.q_full[count % kQStages][w], count / kQStages & 1);
     q = uniform(shared_address(s.q[count % kQStages][w]));
     const Tile& tile = s.tile[count % kTileSlots][w];
     ++count;
-    const int first_row = field(tile.row) + 64 * w, seqlen_q = field(tile.seqlen_q), sinks = field(tile.sinks);
-    final = sinks ? 0 : field(tile.first);
-    n = field(tile.last) - 1;
+    const int first_row = field(tile.row) + 64 * w, seqlen_q = field(tile.seqlen_q), sinks = field(tile.range.sinks);
+    final = sinks ? 0 : field(tile.range.first);
+    n = field(tile.range.last) - 1;
     if (field(tile.row) < 0) n = final - 1;
     int end = first_row >= seqlen_q ? 0 : n + 1;  // key tiles [end, last) are not seen
     if (end > 0 && features_of(p) & kMask)
-      end = min(end, max(min(first_row + 63, seqlen_q - 1) + field(tile.shift) + p.right + kKeys, 0) / kKeys);
+      end = min(end, KeyRange::tiles<kKeys>(min(first_row + 64, seqlen_q) + field(tile.shift) + p.right));
     if (end > 0 && sinks) end = max(end, 1);
     while (n >= final && n >= end) {
       full(s.k_full, step), empty(s.k_empty, step);
@@ -285,14 +285,12 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     const auto key_tiles = [&](const auto& first, const auto& masked, const auto& unmasked, bool general,
                                bool rows_wait) {
       first();
-      // Key tiles [seen_whole, masked_until) are seen whole by every row of this warpgroup; seen_whole >= first >= sinks.
-      int masked_until = field(tile.seqlen_k) / kKeys, seen_whole = field(tile.first);
-      if (features_of(p) & kMask) {
-        const int centre = field(tile.row) + 64 * w + field(tile.shift);
-        masked_until = max(min(masked_until, max(centre + p.right + 1, 0) / kKeys), seen_whole);
-        seen_whole = max(seen_whole, (max(centre + 63 - p.left, 0) + kKeys - 1) / kKeys);
-      }
-      seen_whole = uniform(seen_whole), masked_until = uniform(masked_until);
+      const int seqlen_k = field(tile.seqlen_k), first_tile = field(tile.range.first);
+      KeyRange whole = {first_tile, seqlen_k / kKeys, 0};  // what every row of this warpgroup sees whole
+      if (features_of(p) & kMask)
+        whole =
+            KeyRange::whole<kKeys>(mask_of(p, field(tile.shift)), field(tile.row) + 64 * w, 64, seqlen_k, first_tile);
+      const int seen_whole = uniform(whole.first), masked_until = uniform(whole.last);
       n = following(tile, n);
       if constexpr (kStoreLate) {
         if (rows_wait && n >= max(final, seen_whole) && n < masked_until) {
@@ -308,7 +306,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
         masked(until);
         if (until == final) break;
         unmasked(seen_whole);
-        if (n == field(tile.first) - 1) n = field(tile.sinks) - 1;
+        if (n == field(tile.range.first) - 1) n = field(tile.range.sinks) - 1;
       }
     };
     if (n >= final) {

@@ -18,8 +18,8 @@ TILEKILN_DEVICE int next_position(const Row& p) { return int(atomicInc(p.next_ti
 
 // The first key of key tile i of `tile`: from its last one down, then the sink columns'.
 TILEKILN_DEVICE int place_of(const Tile& tile, int i) {
-  const int main_tiles = tile.last - tile.first;
-  return (i < main_tiles ? tile.last - 1 - i : main_tiles + tile.sinks - 1 - i) * kKeys;
+  const int main_tiles = tile.range.last - tile.range.first;
+  return (i < main_tiles ? tile.range.last - 1 - i : main_tiles + tile.range.sinks - 1 - i) * kKeys;
 }
 
 // The next tile is asked for when so many of `tiles` key tiles are loaded: earlier, and CTAs run out of work at different times (6 % of a causal
@@ -84,7 +84,7 @@ TILEKILN_DEVICE void load(const Row& p, Shared& s) {
     }
     const Origin origin = Origin::of(p, tile, tile.seqlen_k, keys.first);
     const int head_k = tile.h / (p.nhead_q / p.nhead_k);
-    const int tiles = tile.last - tile.first + tile.sinks;
+    const int tiles = tile.range.last - tile.range.first + tile.range.sinks;
     const auto load_k = [&](int i, uint32_t at) {
       const int slot = at % kStages;
       wait(s.k_empty[slot], (at / kStages & 1) ^ 1);

@@ -71,7 +71,8 @@ template <Boxes kBoxes> TILEKILN_DEVICE void load_tiles(const Row& p, Shared& s,
     const Tile& tile = dealt.tile;
     if (tile.row < 0) return;
     const Keys keys = dealt.keys;
-    const int tiles = tile.last - tile.first + tile.sinks, head = tile.h / (p.nhead_q / p.nhead_k), low = dealt.low;
+    const int tiles = tile.range.last - tile.range.first + tile.range.sinks, low = dealt.low;
+    const int head = tile.h / (p.nhead_q / p.nhead_k);
     const Origin origin = Origin::of(p, tile, tile.seqlen_k, keys.first);
     const auto find_box = [&](int key) {
       const bool hidden = key + p.box <= low && key >= p.sink_keys;

@@ -3,12 +3,16 @@
 
 #include "kernels/attention/cuda/places.h"
 #include "kernels/attention/fmha_fwd/cuda/row.h"
+#include "kernels/attention/key_range.h"
 #include "kernels/backends/cuda/ptx.h"
 #ifdef TILEKILN_CODES
 #include "kernels/attention/fmha_fwd/features.h"
 #endif
 
 namespace tilekiln::cuda::fmha_fwd {
+
+using fmha::KeyMask;
+using fmha::KeyRange;
 
 // The features that a launch asks for. A kernel of fixed features (TILEKILN_CODES: its signature, packed) knows what a signature says.
 #ifdef TILEKILN_CODES
@@ -27,14 +31,16 @@ TILEKILN_DEVICE float* lse_of(const Row& p) { return p.lse; }
 TILEKILN_DEVICE const float* sink_of(const Row& p) { return p.sink; }
 #endif
 
+TILEKILN_DEVICE KeyMask mask_of(const Row& p, int shift) { return {shift, p.left, p.right, p.sink_keys}; }
+
 // One query block of one head, worked out by the loader and handed to the warpgroups in shared memory.
 struct alignas(16) Tile {
   int row;  // its first query row; -1: no more tiles
   int seqlen_q, seqlen_k;
   int shift;  // the key under row 0 of the diagonal
   int b, h;
-  int start_q;             // the sequence's first row in packed tensors, 0 in batch mode
-  int first, last, sinks;  // key tiles [first, last), then [0, sinks)
+  int start_q;     // the sequence's first row in packed tensors, 0 in batch mode
+  KeyRange range;  // of key tiles
 };
 
 template <int kQueryRows, int kKeys> struct Tiles {
@@ -76,17 +82,10 @@ template <int kQueryRows, int kKeys> struct Tiles {
     }
     if (tile.row >= tile.seqlen_q) return false;
     tile.shift = features_of(p) & kBottomRight ? tile.seqlen_k - tile.seqlen_q : 0;
-    tile.first = tile.sinks = 0;
-    tile.last = (tile.seqlen_k + kKeys - 1) / kKeys;
-    if (features_of(p) & kMask) {
-      const int last_row = min(tile.row + kQueryRows, tile.seqlen_q) - 1;
-      const int64_t end = int64_t(last_row) + tile.shift + p.right + 1, begin = int64_t(tile.row) + tile.shift - p.left;
-      if (end < tile.seqlen_k) tile.last = end <= 0 ? 0 : (int(end) + kKeys - 1) / kKeys;
-      if (begin > 0) tile.first = min(int(begin / kKeys), tile.last);
-      tile.sinks = min((p.sink_keys + kKeys - 1) / kKeys, tile.first);
-      // Rows that see sink columns alone: those are all there is. Else a warpgroup, which begins at last - 1, would do them twice.
-      if (tile.first == tile.last) tile.first = 0, tile.last = tile.sinks, tile.sinks = 0;
-    }
+    tile.range = {0, KeyRange::tiles<kKeys>(tile.seqlen_k), 0};
+    if (features_of(p) & kMask)
+      tile.range = KeyRange::of<kKeys>(mask_of(p, tile.shift), tile.row, min(kQueryRows, tile.seqlen_q - tile.row),
+                                       tile.seqlen_k);
     return true;
   }
 };

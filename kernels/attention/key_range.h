@@ -1,0 +1,37 @@
+// Tiles of keys that a block of query rows sees under a mask: arithmetic on ints, of devices and hosts.
+//
+// The includer defines TILEKILN_DEVICE, the words that a function begins with, and has min and max of ints.
+// tests/cuda/key_range.cpp holds every number against a count of keys.
+#pragma once
+
+namespace tilekiln::fmha {
+
+// Row i sees the keys [i + shift - left, i + shift + right] and, up to i + shift + right, those below sinks.
+struct KeyMask { int shift, left, right, sinks; };
+
+// Key tiles [first, last), then [0, sinks): the order of kernels, which go down from each end.
+struct KeyRange {
+  int first, last, sinks;
+
+  // Tiles of kKeys keys of which rows [row, row + rows) see a key; there are `keys` keys. Where they see none but those
+  // below sinks, the tiles of these are [first, last).
+  template <int kKeys> TILEKILN_DEVICE KeyRange of(const KeyMask& mask, int row, int rows, int keys) {
+    KeyRange r;
+    const int top = row + mask.shift, begin = max(top - mask.left, 0), end = min(keys, top + rows + mask.right);
+    r.last = tiles<kKeys>(end);
+    r.first = begin < end ? begin / kKeys : r.last;
+    r.sinks = min(tiles<kKeys>(mask.sinks), r.first);
+    if (r.first == r.last) r.first = 0, r.last = r.sinks, r.sinks = 0;
+    return r;
+  }
+  // Tiles from `from` on that all of these rows see whole, so that no mask is needed: none where first >= last.
+  template <int kKeys> TILEKILN_DEVICE KeyRange whole(const KeyMask& mask, int row, int rows, int keys, int from) {
+    const int top = row + mask.shift;
+    return {max(from, tiles<kKeys>(top + rows - 1 - mask.left)),
+            max(from, max(min(keys, top + mask.right + 1), 0) / kKeys), 0};
+  }
+  // How many tiles hold the keys below `end`.
+  template <int kKeys> TILEKILN_DEVICE int tiles(int end) { return max(end + kKeys - 1, 0) / kKeys; }
+};
+
+}  // namespace tilekiln::fmha
