@@ -32,6 +32,7 @@ DTYPES: Mapping[str, Sequence[str]] = {
     "fp32": ("-DTILEKILN_FP32",),
     "fp8": ("-DTILEKILN_FP8",),
     "bf8": ("-DTILEKILN_BF8",),
+    "int8": ("-DTILEKILN_INT8",),
     "fp8bf16": ("-DTILEKILN_FP8",),
     "fp8fp32": ("-DTILEKILN_FP8", "-DTILEKILN_FP32"),
     "any": (),

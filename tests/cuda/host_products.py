@@ -11,7 +11,15 @@ import tilekiln as tk
 
 from tests.cuda.host_side import Device, ints, number, numbers, refused, stub
 
-WIDE_OUT, WIDE_EXTRAS, GATHER_A, GATHER_B, ALIGNED = 2, 4, 16, 32, 64  # kernels/gemm/gemm/cuda/params.h
+OUT_FP32, WIDE_OUT, WIDE_EXTRAS, GATHER_A, GATHER_B, ALIGNED, OUT_SUMS = (
+    1,
+    2,
+    4,
+    16,
+    32,
+    64,
+    128,
+)  # kernels/gemm/gemm/cuda/params.h
 NAMES = (
     "m",
     "n",
@@ -96,8 +104,8 @@ def products(library: tk.Library) -> None:
     assert "cuda:0: a: as the stub was told" in said, said
 
 
-def column_major(k: int, n: int) -> Device:
-    made = Device(n, k, dtype="fp8")
+def column_major(k: int, n: int, dtype: str = "fp8") -> Device:
+    made = Device(n, k, dtype=dtype)
     made.exported.managed.tensor.shape[0], made.exported.managed.tensor.shape[1] = k, n
     made.exported.managed.tensor.strides[0], made.exported.managed.tensor.strides[1] = 1, k
     return made
@@ -129,6 +137,24 @@ def of_bytes(library: tk.Library) -> None:
         library.gemm(Device(rows, steps, dtype="fp8"), column_major(steps, columns), out=matrix(rows, columns))
         assert [last().removeprefix("gemm_hopper"), number("grid").value] == expected
     said = refused(lambda: library.gemm(x, turned, out=out), tk.NoKernelError)
+    assert "its tensor cores turn no bytes" in said, said
+
+
+def sums(library: tk.Library) -> None:
+    """int8: stages of 128 along k, int32 as it is; also of a batch, and of a column, which is of both layouts."""
+    x, w = Device(4096, 4112, dtype="int8"), column_major(4112, 4096, "int8")
+    library.gemm(x, w, out=Device(4096, 4096, dtype="int32"))
+    expected = ("gemm_hopper", 33, OUT_FP32 | WIDE_OUT | WIDE_EXTRAS | ALIGNED | OUT_SUMS)
+    assert (last(), row()["steps"], row()["features"]) == expected
+    assert numbers("boxes", ctypes.c_uint32, 2, 5)[:, :2].tolist() == [[128, 128], [128, 128]]
+    batch, one = Device(3, 300, 256, dtype="int8"), Device(3, 256, 1, dtype="int8")
+    library.batched_gemm(batch, one, out=Device(3, 300, 1, dtype="int32"))
+    assert row()["features"] & (OUT_SUMS | GATHER_A | GATHER_B) == OUT_SUMS
+    turned = Device(4112, 4096, dtype="int8")
+    said = refused(lambda: library.gemm(x, turned, out=Device(4096, 4096, dtype="int32")), tk.NoKernelError)
+    assert "its tensor cores turn no bytes" in said, said
+    three = [Device(3, 16, 16, dtype="int8") for _ in range(2)]
+    said = refused(lambda: library.batched_gemm(*three, out=Device(3, 16, 16, dtype="int32")), tk.NoKernelError)
     assert "its tensor cores turn no bytes" in said, said
 
 
@@ -195,7 +221,7 @@ def rows(library: tk.Library) -> None:
     assert last() == "rows_joined"
 
 
-CASES = {case.__name__: case for case in (products, of_bytes, groups, ampere, rows)}
+CASES = {case.__name__: case for case in (products, of_bytes, sums, groups, ampere, rows)}
 
 if __name__ == "__main__":
     CASES[sys.argv[2]](tk.load(sys.argv[1]))

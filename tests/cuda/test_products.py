@@ -18,6 +18,7 @@ from tests.programs import need
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCTS = "family=gemm dtype=bf16 out_dtype=bf16 bias=no activation=none scaled=no"
 BYTES = "dtype=fp8 out_dtype=bf16,fp32"
+INT8, SUMS = "family=gemm dtype=int8 out_dtype=bf16,fp32", "family=gemm,batched_gemm dtype=int8"
 GROUPS = "family=grouped_gemm dtype=bf16"
 
 pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding")]
@@ -36,11 +37,12 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("gemm_linear", "cuda-sm90a", PRODUCTS, "products"),
         ("gemm_fp8", "cuda-sm90a", BYTES, "of_bytes"),
+        ("gemm_default", "cuda-sm90a", SUMS, "sums"),
         ("gemm_default", "cuda-sm90a", GROUPS, "groups"),
         ("gemm_linear", "cuda-sm80", PRODUCTS, "ampere"),
         ("norm_default", "cuda-sm90a", "family=softmax,layernorm2d_bwd dtype=bf16", "rows"),
     ],
-    ids=["products", "of_bytes", "groups", "ampere", "rows"],
+    ids=["products", "of_bytes", "sums", "groups", "ampere", "rows"],
 )
 def test_host_side(
     build_library: Callable[..., Path], stub: Path, receipt: str, target: str, where: str, case: str
@@ -68,9 +70,10 @@ def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
                 if signature["layout_out"] == "column":
                     layouts = (other[str(layouts[1])], other[str(layouts[0])])
                 build = f"{gemm}_{layouts[0]}_{layouts[1]}"
-                if signature["dtype"] in ("fp8", "bf8"):
+                if signature["dtype"] in ("int8", "fp8", "bf8"):
                     assert layouts == ("row", "column")
-                    build = "gemm_bytes_to_fp16" if signature["out_dtype"] == "fp16" else "gemm_bytes"
+                    build = "gemm_int8" if signature["dtype"] == "int8" else "gemm_bytes"
+                    build += "_to_fp16" if signature.get("out_dtype") == "fp16" else ""
                 assert f"{build}-{signature['dtype']}" in held
             elif instance.family == "grouped_gemm":
                 assert f"grouped_gemm_{signature['layout_b']}-{signature['dtype']}" in held
@@ -82,7 +85,8 @@ def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
 
 def test_a_linear_layer_takes_one_kernel_a_dtype() -> None:
     held = {kernel.name for kernel in kernels.of_plan(resolve("gemm_linear", ["cuda-sm90a"])).values()}
-    assert held == {"gemm_row_column-bf16", "gemm_row_column-fp16", "gemm_bytes-fp8", "gemm_bytes_to_fp16-fp8"}
+    of_bytes = {"gemm_bytes-fp8", "gemm_bytes_to_fp16-fp8", "gemm_int8-int8", "gemm_int8_to_fp16-int8"}
+    assert held == {"gemm_row_column-bf16", "gemm_row_column-fp16", *of_bytes}
 
 
 def test_what_the_target_refuses() -> None:
@@ -90,9 +94,9 @@ def test_what_the_target_refuses() -> None:
     for target in ("cuda-sm90a", "cuda-sm80"):
         for name in ("gemm", "batched_gemm", "gemm_multi_d"):
             said = [rule.says for rule in root.refusals(root.target(target), root.family(name))]
-            bytes_too = (target, name) == ("cuda-sm90a", "gemm")
-            none = "int8" if bytes_too else "8 bits"
-            assert f"its tensor cores multiply no fp32, and no kernel of {none} exists yet" in said[0]
-            assert len(said) == 1 + bytes_too
+            hopper = target == "cuda-sm90a"
+            assert ("no kernel of 8 bits exists yet" in said[0]) is not hopper
+            assert "its tensor cores multiply no fp32" in said[0]
+            assert len(said) == 1 + (hopper and name != "gemm_multi_d")
     dtypes = {one.signature["dtype"] for one in resolve("gemm_default", ["cuda-sm90a"]).instances}
-    assert dtypes == {"fp16", "bf16"}
+    assert dtypes == {"fp16", "bf16", "int8"}

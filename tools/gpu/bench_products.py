@@ -85,6 +85,11 @@ def run(library: tk.Library, rounds: int) -> None:
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, cuBLAS, Tilekiln, share", flush=True)
     if ("gemm", "fp8") in held:
         bench_rotated.of_bytes(library, rounds)
+    if any(
+        one.family == "gemm" and one.signature["dtype"] == "int8" and one.signature["out_dtype"] == "int32"
+        for one in library.instances()
+    ):
+        bench_rotated.of_int8(library, rounds)
     if ("grouped_gemm", "bf16") in held:
         bench_rotated.groups(library, rounds)
     if ("gemm", "bf16") not in held:

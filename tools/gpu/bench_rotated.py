@@ -88,6 +88,28 @@ def of_bytes(library: tk.Library, rounds: int) -> None:
             compare(f"{m} x {n} x {k} {name}", m * n * k, sets, {"torch": peer, "Tilekiln": own}, rounds)
 
 
+def of_int8(library: tk.Library, rounds: int) -> None:
+    print("int8, sums: _int_mm, Tilekiln, share")
+    for m, n, k in SIZES + [one for one in FEW if one[0] > 16]:  # which _int_mm takes
+        sets = [
+            (
+                torch.randint(-128, 128, (m, k), device="cuda", dtype=torch.int8),
+                torch.randint(-128, 128, (n, k), device="cuda", dtype=torch.int8),
+                torch.empty(m, n, device="cuda", dtype=torch.int32),
+            )
+            for _ in range(max(2, -(-BEYOND_L2 // (m * k + n * k))))
+        ]
+
+        def peer(a: Any, b: Any, _: Any) -> torch.Tensor:
+            made: torch.Tensor = torch._int_mm(a, b.T)
+            return made
+
+        def own(a: Any, b: Any, out: Any) -> None:
+            library.gemm(a, b.T, out=out)
+
+        compare(f"{m} x {n} x {k}", m * n * k, sets, {"torch": peer, "Tilekiln": own}, rounds)
+
+
 def groups(library: tk.Library, rounds: int) -> None:
     print("bf16, rows in groups: _grouped_mm, Tilekiln, share")
     torch.manual_seed(3)

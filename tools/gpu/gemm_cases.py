@@ -17,7 +17,7 @@ from tools.gpu.cases import on_device, on_host
 from tools.gpu.tally import Tally
 
 DTYPES: dict[str, Any] = {"fp16": np.float16, "bf16": NUMPY["bf16"]}
-BYTES: dict[str, Any] = {word: NUMPY[word] for word in ("fp8", "bf8")}
+BYTES: dict[str, Any] = {word: NUMPY[word] for word in ("fp8", "bf8", "int8")}
 """Of gemm alone, in one layout: a row-major, b column-major."""
 TORCH = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 TORCH_OF = {
@@ -26,6 +26,8 @@ TORCH_OF = {
     "float32": torch.float32,
     "float8_e4m3fn": torch.float8_e4m3fn,
     "float8_e5m2": torch.float8_e5m2,
+    "int8": torch.int8,
+    "int32": torch.int32,
 }
 LINES = (0, 1, 2, 7, 8, 31, 63, 64, 65, 100, 128, 129, 200, 255, 256, 257, 300, 520)
 STEPS = (0, 1, 8, 15, 16, 17, 63, 64, 65, 128, 200, 256, 257, 600)
@@ -66,7 +68,9 @@ def matrix(
     turned, how = draw.random() < 0.5 if column_major is None else column_major, draw.choice(PLACES)
     length = rows if turned else columns
     room, start = {"packed": (0, 0), "padded": (-length % 16 + 16, 0), "odd": (3, 1)}[how]
-    return Placed(numbers.standard_normal((rows, columns), np.float32).astype(dtype), turned, room, start)
+    whole = np.issubdtype(dtype, np.integer)
+    numbers_ = numbers.integers(-128, 128, (rows, columns)) if whole else numbers.standard_normal((rows, columns))
+    return Placed(numbers_.astype(np.float32).astype(dtype), turned, room, start)
 
 
 def drawn(draw: random.Random, numbers: np.random.Generator, dtype: str) -> dict[str, Any]:
@@ -74,8 +78,11 @@ def drawn(draw: random.Random, numbers: np.random.Generator, dtype: str) -> dict
     if draw.random() < 0.4:  # whose steps several blocks share
         m, k = draw.choice((1, 2, 16, 63, 64, 65, 128, 130)), draw.choice((1024, 2000, 4104))
     of_bytes = dtype in BYTES
-    to = draw.choice(("fp16", "bf16", "fp32") if of_bytes else (dtype, dtype, "fp32"))
-    kind: Any = np.float32 if to == "fp32" else DTYPES[to]
+    integers = dtype == "int8"
+    to = draw.choice(
+        ("int32", "bf16", "fp16", "fp32") if integers else ("fp16", "bf16", "fp32") if of_bytes else (dtype, "fp32")
+    )
+    kind: Any = NUMPY[to]
     operand = (DTYPES | BYTES)[dtype]
     of: dict[str, Any] = {
         "a": matrix(draw, numbers, m, k, operand, False if of_bytes else None),
@@ -85,11 +92,13 @@ def drawn(draw: random.Random, numbers: np.random.Generator, dtype: str) -> dict
         "activation": draw.choice(("none", "none", *reference.ACTIVATIONS)),
         "out": matrix(draw, numbers, m, n, kind),
     }
+    if to == "int32":
+        return of | {"alpha": 1.0, "activation": "none"}
     if not of_bytes and draw.random() < 0.4:
         of |= {"c": matrix(draw, numbers, m, n, kind), "beta": draw.choice((1.0, 0.25, -2.0))}
     if draw.random() < 0.4:
         of["bias"] = numbers.standard_normal(n, np.float32)
-    if draw.random() < 0.2:
+    if integers or draw.random() < 0.2:
         of["row_scale"] = numbers.standard_normal(m, np.float32)
     if draw.random() < 0.2:
         of["column_scale"] = numbers.standard_normal(n, np.float32)
@@ -111,10 +120,10 @@ def one_product(library: tk.Library, of: dict[str, Any]) -> str:
     a, b = of["a"].on_device(), of["b"].on_device()
     made = []
     for _ in range(2):
-        out = of["out"].on_device().fill_(float("nan"))
+        out = of["out"].on_device().fill_(77 if of["to"] == "int32" else float("nan"))
         library.gemm(a, b, out=out, **given, **numbers)
         made.append(on_host(out, of["out"].array))
-    lost = reference.LOST_OF_BYTES if of["a"].array.itemsize == 1 else 0.0
+    lost = reference.LOST_OF_BYTES if of["a"].array.dtype in (NUMPY["fp8"], NUMPY["bf8"]) else 0.0
     right = reference.gemm(of["a"].array, of["b"].array, **rows, **numbers, dtype=of["to"], lost=lost)
     fault = reference.faults(made[0], right)
     return fault or ("" if made[0].tobytes() == made[1].tobytes() else "two runs differ")
@@ -191,6 +200,15 @@ def groups(library: tk.Library, draw: random.Random, numbers: np.random.Generato
     return "" if np.isnan(made[: starts[0]]).all() and np.isnan(made[starts[-1] :]).all() else "rows of no group"
 
 
+def batches_of_bytes(library: tk.Library, draw: random.Random, numbers: np.random.Generator) -> str:
+    """Sums of int8."""
+    count, m, n, k = draw.randint(1, 5), draw.choice(LINES[1:]), draw.choice(LINES[1:]), draw.choice(STEPS[1:])
+    a, b = (numbers.integers(-128, 128, (count, lines, k)).astype(np.int8) for lines in (m, n))
+    out = library.batched_gemm(on_device(a), on_device(b).transpose(1, 2))
+    right = np.matmul(a.astype(np.int32), b.astype(np.int32).transpose(0, 2, 1))
+    return "" if np.array_equal(out.cpu().numpy(), right) else f"{count} of {m} x {n} x {k} differ"
+
+
 def run(library: tk.Library, cases: int, seed: int) -> int:
     """Prints each failure; how many there were."""
     draw, numbers = random.Random(seed), np.random.default_rng(seed)
@@ -205,6 +223,8 @@ def run(library: tk.Library, cases: int, seed: int) -> int:
             for family, check in (("batched_gemm", batches), ("gemm_multi_d", several), ("grouped_gemm", groups)):
                 if family in families and dtype in DTYPES:
                     tally.fault(f"{family} {dtype}", partial(check, library, draw, numbers, dtype))
+            if "batched_gemm" in families and dtype == "int8":
+                tally.fault("batched_gemm int8", partial(batches_of_bytes, library, draw, numbers))
         if dtype in of_gemm and dtype in DTYPES:
             tally.fault(f"gemm {dtype}, large", partial(large, library, dtype))
     return tally.told()

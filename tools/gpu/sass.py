@@ -18,7 +18,7 @@ MOST_R2UR = 36
 LEAST_COVERED = 50
 """Instructions of a softmax that must run under the product issued last. A wait that moved up left 12 to 33 of them;
 the soft cap's loop of head dim 64 has 62, and is slower with more."""
-PRODUCTS = re.compile(r"(^|\s)(HGMMA|QGMMA)\b")
+PRODUCTS = re.compile(r"(^|\s)(HGMMA|QGMMA|IGMMA)\b")
 PRODUCTS_OF_WARPS = re.compile(r"(^|\s)HMMA\b")
 """Of mma.sync, whose loops are held to their accesses to local memory alone."""
 

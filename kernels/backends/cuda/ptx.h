@@ -200,6 +200,15 @@ template <int N> TILEKILN_DEVICE void pin(float (&a)[N]) {
                    "+f"(a[i + 6]), "+f"(a[i + 7]));
 }
 
+template <int N> TILEKILN_DEVICE void pin(int (&a)[N]) {
+  static_assert(N % 8 == 0);
+#pragma unroll
+  for (int i = 0; i < N; i += 8)
+    asm volatile(""
+                 : "+r"(a[i]), "+r"(a[i + 1]), "+r"(a[i + 2]), "+r"(a[i + 3]), "+r"(a[i + 4]), "+r"(a[i + 5]),
+                   "+r"(a[i + 6]), "+r"(a[i + 7]));
+}
+
 // Operands in registers are there before the fence: NVVM would work them out behind it.
 TILEKILN_DEVICE void pin(uint32_t (&word)[4]) {
   asm volatile("" : "+r"(word[0]), "+r"(word[1]), "+r"(word[2]), "+r"(word[3]));
@@ -268,6 +277,14 @@ TILEKILN_DEVICE float multiply_add_saturated(float a, float b, float c) {
 TILEKILN_DEVICE float log2_approx(float x) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// An integer rounded to fp32; where `as_bits`, its bits. By a predicate, so that it may stay in its register.
+TILEKILN_DEVICE float number_unless(bool as_bits, int x) {
+  float y;
+  asm("{.reg .pred p; setp.eq.b32 p, %2, 0; mov.b32 %0, %1; @p cvt.rn.f32.s32 %0, %1;}"
+      : "=f"(y)
+      : "r"(x), "r"(int(as_bits)));
   return y;
 }
 // NaN where either is.

@@ -19,7 +19,7 @@ tilekiln_status features(const Args& args, Call& call) {
   signature.layout_a =
       Matrix(in.a).may_be_row() ? tilekiln::batched_gemm::LayoutA::row : tilekiln::batched_gemm::LayoutA::column;
   signature.layout_b =
-      Matrix(in.b).may_be_row() ? tilekiln::batched_gemm::LayoutB::row : tilekiln::batched_gemm::LayoutB::column;
+      Matrix(in.b).is_row_b() ? tilekiln::batched_gemm::LayoutB::row : tilekiln::batched_gemm::LayoutB::column;
   signature.layout_out =
       Matrix(in.out).is_row_out() ? tilekiln::batched_gemm::LayoutOut::row : tilekiln::batched_gemm::LayoutOut::column;
   return TILEKILN_OK;

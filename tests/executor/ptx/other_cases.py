@@ -16,7 +16,7 @@ from tests import cases
 from tests.executor.ptx.device import TARGET, DeviceArray
 
 DTYPES = FLOATS
-BYTES: dict[str, Any] = {word: NUMPY[word] for word in ("fp8", "bf8")}
+BYTES: dict[str, Any] = {word: NUMPY[word] for word in ("fp8", "bf8", "int8")}
 LINES, STEPS = (1, 2, 7, 8, 63, 64, 65, 128, 129, 257), (0, 1, 8, 15, 16, 63, 64, 65, 200)
 OUTS = [(m, n) for m in (100, 128) for n in (576, 700, 768)] + [(m, 256) for m in (200, 256)]
 WIDE = [(m, n, k) for m, n in OUTS for k in (16, 65, 300)]
@@ -69,34 +69,40 @@ def product_of(
     turned: bool = True,
 ) -> str:
     m, n, k = sizes
-    plain, of_bytes = (
-        draw.random() < 0.3,
-        dtype in BYTES,
-    )  # many libraries have no more than plain ones; bytes lie along k
-    tos = ("bf16", "fp16", "fp32") if of_bytes else (dtype, dtype, "fp32")
+    plain, of_bytes, integers = draw.random() < 0.3, dtype in BYTES, dtype == "int8"
+    # Many libraries have no more than plain ones; bytes lie along k.
+    tos = ("int32", "bf16", "fp16", "fp32") if integers else ("bf16", "fp16", "fp32") if of_bytes else (dtype, "fp32")
     kind, to = (DTYPES | BYTES)[dtype], tos[0] if plain else draw.choice(tos)
-    made = DTYPES[to]
-    a = placed(draw, numbers.standard_normal((m, k), np.float32).astype(kind), not of_bytes)
-    b = numbers.standard_normal((n, k) if of_bytes else (k, n), np.float32).astype(kind)
-    b = placed(draw, b, False).T if of_bytes else placed(draw, b)
+    made, sums = DTYPES.get(to, np.int32), to == "int32"
+
+    def drawn(*shape: int) -> np.ndarray:
+        if integers:
+            return numbers.integers(-128, 128, shape).astype(kind)
+        return numbers.standard_normal(shape, np.float32).astype(kind)
+
+    a = placed(draw, drawn(m, k), not of_bytes)
+    b = placed(draw, drawn(n, k), False).T if of_bytes else placed(draw, drawn(k, n))
     given: dict[str, Any] = {
-        "alpha": draw.choice((1.0, -0.5)),
-        "activation": "none" if plain else draw.choice(tuple(gemm.ACTIVATIONS)),
+        "alpha": 1.0 if sums else draw.choice((1.0, -0.5)),
+        "activation": "none" if plain or sums else draw.choice(tuple(gemm.ACTIVATIONS)),
     }
     arrays: dict[str, np.ndarray] = {}
-    if of_bytes:
+    if of_bytes and not sums:
         scales = {"row_scale": m, "column_scale": n}
         arrays = {name: numbers.standard_normal(length, np.float32) for name, length in scales.items()}
-        arrays = {name: array for name, array in arrays.items() if draw.random() < 0.6}
+        must = draw.choice(tuple(scales)) if integers else ""
+        arrays = {name: array for name, array in arrays.items() if name == must or draw.random() < 0.6}
+    elif sums:
+        plain = True
     elif draw.random() < 0.4:
         arrays["c"] = placed(draw, numbers.standard_normal((m, n), np.float32).astype(made))
         given["beta"] = draw.choice((1.0, -2.0))
     if not plain and draw.random() < 0.4:
         arrays["bias"] = numbers.standard_normal(n, np.float32)
-    out = DeviceArray(placed(draw, np.full((m, n), np.nan, made), turned))
+    out = DeviceArray(placed(draw, np.full((m, n), 77 if sums else np.nan, made), turned))
     on_device = {name: DeviceArray(array) for name, array in arrays.items()}
     try:
-        if of_bytes and draw.random() < 0.5:
+        if of_bytes and not integers and draw.random() < 0.5:
             given["instance"] = fast_instance(library, DeviceArray(a), DeviceArray(b), out=out, **on_device, **given)
         library.gemm(DeviceArray(a), DeviceArray(b), out=out, **on_device, **given)
     except tk.NoKernelError:
@@ -116,8 +122,10 @@ def fast_instance(library: tk.Library, *arrays: Any, **given: Any) -> int:
 
 def batches(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
     """Several products in one launch; b may be one for all."""
-    count, kind = draw.randint(1, 4), DTYPES[dtype]
+    count, kind = draw.randint(1, 4), (DTYPES | BYTES)[dtype]
     m, n, k = draw.choice(LINES[1:]), draw.choice(LINES[1:]), draw.choice(STEPS[1:])
+    if dtype == "int8":
+        return batches_of_bytes(library, numbers, (count, m, n, k))
     a = numbers.standard_normal((count, m, k), np.float32).astype(kind)
     b = numbers.standard_normal((count, k, n), np.float32).astype(kind)
     if draw.random() < 0.5:
@@ -135,6 +143,16 @@ def batches(library: tk.Library, draw: random.Random, numbers: np.random.Generat
         if fault:
             return f"batch {i} of {count}, {(m, n, k)} {given}: {fault}"
     return ""
+
+
+def batches_of_bytes(library: tk.Library, numbers: np.random.Generator, sizes: tuple[int, ...]) -> str:
+    """The same of int8: sums alone."""
+    count, m, n, k = sizes
+    a, b = (numbers.integers(-128, 128, (count, lines, k)).astype(np.int8) for lines in (m, n))
+    out = DeviceArray(np.full((count, m, n), 77, np.int32))
+    library.batched_gemm(DeviceArray(a), DeviceArray(b.transpose(0, 2, 1)), out=out)
+    right = np.matmul(a.astype(np.int32), b.astype(np.int32).transpose(0, 2, 1))
+    return "" if np.array_equal(out.host(), right) else f"{sizes}: {np.argwhere(out.host() != right)[0]} differs"
 
 
 def several(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:

@@ -26,6 +26,8 @@ CASES = {
     "ampere_products": 12,
     "products": 60,
     "products_of_bytes": 40,
+    "products_of_int8": 24,
+    "sums_of_int8": 24,
     "groups": 40,
 }
 FULL = [*WHOLE, *(f"ampere_{receipt}" for receipt in WHOLE), "fp8_whole", "gemm_fp8"]

@@ -18,12 +18,15 @@ TYPES: dict[str, Any] = {
     "e4m3": NUMPY["fp8"],
     "e5m2": NUMPY["bf8"],
 }
+OF_WGMMA: dict[str, Any] = TYPES | {"s8": np.int8}
 SPANS = {0: 16, 128: 128, 64: 64, 32: 32}
 MODES = {0: 0, 128: 1, 64: 2, 32: 3}
 LANE = np.arange(128) % 32
 
 
 def drawn(shape: tuple[int, int], kind: str) -> np.ndarray:
+    if kind == "s8":
+        return NUMBERS.integers(-128, 128, shape).astype(np.int8)
     return NUMBERS.standard_normal(shape).astype(TYPES[kind])
 
 
@@ -83,9 +86,11 @@ def multiplied(
             )
     body += "fence.proxy.async.shared::cta; bar.sync 0; setp.ne.u32 p0, r0, r0; mov.b64 d13, "
     body += f"{descriptor(base + skip_b, b[1], b[2], swizzle_b)};\n"
-    sums = ", ".join(f"f{k}" for k in range(columns // 2))
-    depth = 32 // np.dtype(TYPES[kind]).itemsize
-    shape = f"m64n{columns}k{depth}.f32.{kind}.{kind}"
+    register, sum_type, signs = ("r", "s32", "") if kind == "s8" else ("f", "f32", ", 1, 1")
+    named = [f"{register}{40 + k}" for k in range(columns // 2)]
+    sums = ", ".join(named)
+    depth = 32 // np.dtype(OF_WGMMA[kind]).itemsize
+    shape = f"m64n{columns}k{depth}.{sum_type}.{kind}.{kind}"
     if isinstance(a, np.ndarray):
         body += "add.s64 d11, d2, d10; ld.global.v4.u32 {r8, r9, r10, r11}, [d11];\n"
         first, turns = "{r8, r9, r10, r11}", f", {turn_b}"
@@ -94,12 +99,12 @@ def multiplied(
         first, turns = "d12", f", {turn_a}, {turn_b}"
     turns = turns if depth == 16 else ""
     body += (
-        f"wgmma.fence.sync.aligned;\nwgmma.mma_async.sync.aligned.{shape} {{{sums}}}, {first}, d13, p0, 1, 1{turns};\n"
+        f"wgmma.fence.sync.aligned;\nwgmma.mma_async.sync.aligned.{shape} {{{sums}}}, {first}, d13, p0{signs}{turns};\n"
         f"wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n"
         f"mul.wide.u32 d14, r0, {2 * columns}; add.s64 d14, d14, d0;\n"
     )
-    body += "".join(f"st.global.f32 [d14+{4 * k}], f{k};\n" for k in range(columns // 2))
-    made = np.zeros((128, columns // 2), np.float32)
+    body += "".join(f"st.global.{sum_type} [d14+{4 * k}], {one};\n" for k, one in enumerate(named))
+    made = np.zeros((128, columns // 2), np.int32 if kind == "s8" else np.float32)
 
     def padded(image: np.ndarray) -> np.ndarray:
         return np.concatenate([image, np.zeros(-image.size % 2048, np.uint8)])
@@ -107,7 +112,7 @@ def multiplied(
     second = a if isinstance(a, np.ndarray) else padded(a[0])
     arguments = [writes(made), reads(padded(b[0])), reads(second)]
     Module(kernel(body, 3, shared=tile)).launch("k", (1,), (128,), arguments)
-    result = np.zeros((64, columns), np.float32)
+    result = np.zeros((64, columns), made.dtype)
     for k in range(columns // 2):
         rows = np.arange(128) // 32 * 16 + LANE // 4 + 8 * (k // 2 % 2)
         result[rows, k // 4 * 8 + 2 * (LANE % 4) + k % 2] = made[:, k]
@@ -118,11 +123,11 @@ def close(made: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
     np.testing.assert_allclose(made, a.astype(np.float64) @ b.astype(np.float64).T, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", OF_WGMMA)
 @pytest.mark.parametrize("swizzle", SPANS)
 def test_wgmma_with_k_beside_k(kind: str, swizzle: int) -> None:
     """Both operands in shared memory, the second of the slices of k that a row of the swizzle holds."""
-    size = np.dtype(TYPES[kind]).itemsize
+    size = np.dtype(OF_WGMMA[kind]).itemsize
     depth, length = 32 // size, max(32, swizzle) // size
     columns = {0: 8, 32: 16, 64: 24, 128: 32}[swizzle]
     a, b = drawn((64, length), kind), drawn((columns, length), kind)
@@ -156,9 +161,9 @@ def fragments(matrix: np.ndarray, per: int) -> np.ndarray:
     return np.stack(words, 1)
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", OF_WGMMA)
 def test_wgmma_with_a_in_registers(kind: str) -> None:
-    per = 4 // np.dtype(TYPES[kind]).itemsize
+    per = 4 // np.dtype(OF_WGMMA[kind]).itemsize
     a, b = drawn((64, 8 * per), kind), drawn((16, 8 * per), kind)
     held = np.concatenate([fragments(a[16 * warp : 16 * warp + 16], per) for warp in range(4)])
     close(multiplied(kind, 16, held, k_major(b, 32), (0, 32, 0, 0, 0, 0)), a, b)

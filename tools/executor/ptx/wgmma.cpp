@@ -2,9 +2,10 @@
 // (canonical layouts by major-ness and swizzle), register fragments, wgmma.fence, commit_group and wait_group.
 //
 // Each warp of a warpgroup does its 16 rows. A product runs at some moment until its group is waited for. Sums are fp32 in the
-// order of k; hardware keeps more bits and truncates, so results agree to rounding and not to the bit.
+// order of k; hardware keeps more bits and truncates, so results agree to rounding and not to the bit. Those of s8 are exact, modulo 2^32.
 #include <cstdio>
 #include <cstring>
+#include <type_traits>
 
 #include "lanes.h"
 
@@ -12,7 +13,7 @@ namespace ptx {
 
 namespace {
 
-enum Element : int { FP16, BF16, E4M3, E5M2 };
+enum Element : int { FP16, BF16, E4M3, E5M2, S8 };
 struct Descriptor {
   u32 start, leading, stride;
   int swizzle;  // 0: none, 1: 128 bytes, 2: 64, 3: 32
@@ -45,6 +46,7 @@ float element(u32 bits, int type) {
     case FP16: return from_half(bits);
     case BF16: return from_bfloat(bits);
     case E4M3: return from_fp8(u8(bits), Fp8::e4m3_ocp);
+    case S8: return float(i8(bits));
     default: return from_fp8(u8(bits), Fp8::e5m2_ocp);
   }
 }
@@ -86,6 +88,42 @@ void load_operand(Warp& warp, const Instruction& in, u64 bits, bool transposed, 
   });
 }
 
+/// Adds up the products of a warp's rows: of what they are summed in, fp32 or integers modulo 2^32.
+template <class Sum> void add_up(Warp& warp, const Product& product, const Loaded& a, const Loaded& b) {
+  const Instruction& in = *product.in;
+  const int columns = in.a, depth = in.c <= BF16 ? 16 : 32;
+  const auto factor = [](float x) {
+    if constexpr (std::is_same_v<Sum, float>)
+      return x;
+    else
+      return Sum(int(x));
+  };
+  Sum right[32][256];
+  for (int k = 0; k < depth; k++)
+    for (int n = 0; n < columns; n++) right[k][n] = factor(b.value[n][k]);
+  const Operand& list = in.operand[0];
+  for (int row = 0; row < 16; row++) {
+    Sum sum[256];
+    const int lane0 = row % 8 * 4, half = row / 8;
+    for (int n = 0; n < columns; n++) {
+      const Operand& to = in.items[size_t(list.first + n / 8 * 4 + half * 2 + n % 2)];
+      sum[n] = product.add ? source<Sum>(warp, to)[lane0 + n % 8 / 2] : Sum(0);
+    }
+    for (int k = 0; k < depth; k++) {
+      const Sum left = factor(a.value[row][k]);
+      for (int n = 0; n < columns; n++) sum[n] += left * right[k][n];
+    }
+    for (int n = 0; n < columns; n++) {
+      const Operand& to = in.items[size_t(list.first + n / 8 * 4 + half * 2 + n % 2)];
+      const int lane = lane0 + n % 8 / 2;
+      target<Sum>(warp, to)[lane] = sum[n];
+      u32& defined = warp.defined[to.number];
+      const bool is = !product.tainted && a.known[row] && b.known[n] && (!product.add || (defined >> lane & 1));
+      defined = (defined & ~(1u << lane)) | u32(is) << lane;
+    }
+  }
+}
+
 void multiply(Warp& warp, const Product& product) {
   const Instruction& in = *product.in;
   const int columns = in.a, depth = in.c <= BF16 ? 16 : 32, quarter = warp.number % 4;
@@ -109,30 +147,10 @@ void multiply(Warp& warp, const Product& product) {
     }
   }
   load_operand(warp, in, product.b, transposed_b, 0, columns, b);
-  float right[32][256];
-  for (int k = 0; k < depth; k++)
-    for (int n = 0; n < columns; n++) right[k][n] = b.value[n][k];
-  const Operand& list = in.operand[0];
-  for (int row = 0; row < 16; row++) {
-    float sum[256];
-    const int lane0 = row % 8 * 4, half = row / 8;
-    for (int n = 0; n < columns; n++) {
-      const Operand& to = in.items[size_t(list.first + n / 8 * 4 + half * 2 + n % 2)];
-      sum[n] = product.add ? source<float>(warp, to)[lane0 + n % 8 / 2] : 0.f;
-    }
-    for (int k = 0; k < depth; k++) {
-      const float left = a.value[row][k];
-      for (int n = 0; n < columns; n++) sum[n] += left * right[k][n];
-    }
-    for (int n = 0; n < columns; n++) {
-      const Operand& to = in.items[size_t(list.first + n / 8 * 4 + half * 2 + n % 2)];
-      const int lane = lane0 + n % 8 / 2;
-      target<float>(warp, to)[lane] = sum[n];
-      u32& defined = warp.defined[to.number];
-      const bool is = !product.tainted && a.known[row] && b.known[n] && (!product.add || (defined >> lane & 1));
-      defined = (defined & ~(1u << lane)) | u32(is) << lane;
-    }
-  }
+  if (in.c == S8)
+    add_up<u32>(warp, product, a, b);
+  else
+    add_up<float>(warp, product, a, b);
 }
 
 template <class Body> void each_read(const Warp& warp, const Product& product, Body note) {
@@ -284,15 +302,17 @@ OPCODE("wgmma", {
   int columns = 0, depth = 0;
   if (std::sscanf(shape.c_str(), "m64n%dk%d", &columns, &depth) != 2 || columns < 8 || columns > 256 || columns % 8)
     d.refuse("the shape ." + shape + " is unknown");
-  if (d.next() != "f32") d.refuse("sums must be .f32");
-  d.in.c = d.one_of({"f16", "bf16", "e4m3", "e5m2"});
-  const int other = d.one_of({"f16", "bf16", "e4m3", "e5m2"});
+  const bool integers = d.one_of({"f32", "s32"}) == 1;
+  d.in.c = d.one_of({"f16", "bf16", "e4m3", "e5m2", "s8"});
+  const int other = d.one_of({"f16", "bf16", "e4m3", "e5m2", "s8"});
+  if (integers != (d.in.c == S8)) d.refuse("sums must be .f32, those of .s8 .s32");
+  if (integers && (columns > 32 && columns % 16 != 0)) d.refuse("the shape ." + shape + " is unknown of .s8");
   if (other != d.in.c) d.refuse("a and b must have one type here");
   const bool bytes = d.in.c >= E4M3;
   if (depth != (bytes ? 32 : 16)) d.refuse("the shape ." + shape + " is unknown");
   const bool registers = d.in.operands > 1 && d.in.operand[1].kind == Kind::list;
-  // d, a, b, scale-d, imm-scale-a, imm-scale-b[, imm-trans-a][, imm-trans-b]
-  const int operands = 6 + (bytes ? 0 : registers ? 1 : 2);
+  // d, a, b, scale-d[, imm-scale-a, imm-scale-b][, imm-trans-a][, imm-trans-b]
+  const int operands = integers ? 4 : 6 + (bytes ? 0 : registers ? 1 : 2);
   d.end(operands, issue);
   d.in.a = columns;
   d.list(0, columns / 2, 4, true);
@@ -303,7 +323,8 @@ OPCODE("wgmma", {
   d.value(2, 8), d.predicate(3);
   for (int k = 4; k < operands; k++)
     if (d.in.operand[k].kind != Kind::constant) d.refuse("scales and transposes must be constants");
-  if (d.in.operand[4].immediate != 1 || d.in.operand[5].immediate != 1) d.refuse("a scale but 1 is unknown here");
+  if (!integers && (d.in.operand[4].immediate != 1 || d.in.operand[5].immediate != 1))
+    d.refuse("a scale but 1 is unknown here");
   d.in.b = registers;
   if (!bytes)
     d.in.b |= (registers ? 0 : int(d.in.operand[6].immediate) << 1) | int(d.in.operand[operands - 1].immediate) << 2;

@@ -11,6 +11,7 @@ struct bf16 { static constexpr int kBytes = 2, kAtom = 16; };
 struct fp16 { static constexpr int kBytes = 2, kAtom = 16; };
 struct e4m3 { static constexpr int kBytes = 1, kAtom = 32; };
 struct e5m2 { static constexpr int kBytes = 1, kAtom = 32; };
+struct s8 { static constexpr int kBytes = 1, kAtom = 32; };
 
 // The 16-bit type of the build: its element, or what is made of elements of 8 bits.
 #ifdef TILEKILN_FP16
@@ -18,7 +19,9 @@ using BuildHalf = fp16;
 #else
 using BuildHalf = bf16;
 #endif
-#if defined(TILEKILN_FP8)
+#if defined(TILEKILN_INT8)
+using BuildElement = s8;
+#elif defined(TILEKILN_FP8)
 using BuildElement = e4m3;
 #elif defined(TILEKILN_BF8)
 using BuildElement = e5m2;

@@ -1,4 +1,4 @@
-// A warpgroup's 64 x kColumns fp32 accumulators, and the wgmmas that add to them.
+// A warpgroup's 64 x kColumns accumulators, fp32 or of int8 int32, and the wgmmas that add to them.
 //
 // Invariants: warp w has rows 16 w to 16 w + 15. Element v[i] of a lane is of row lane / 4 + 8 (i / 2 % 2) of them and
 // of column 2 (lane % 4) + 8 (i / 4) + i % 2. Between mma and the wait<0> that follows its commit the elements are
@@ -16,12 +16,12 @@ namespace tilekiln::cuda {
 template <int kColumns_> struct Fragment {
   static constexpr int kColumns = kColumns_, kCount = kColumns / 2;
   static_assert(kColumns % 8 == 0, "wgmma has fragments of multiples of 8 columns");
-  float v[kCount];
+  ProductSum v[kCount];
 
   // Zeros by moves that ptxas cannot merge with other values: selects would cost every tile an instruction an element.
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) asm volatile("mov.b32 %0, 0;" : "=f"(v[i]));
+    for (int i = 0; i < kCount; ++i) asm volatile("mov.b32 %0, 0;" : "=" TILEKILN_SUM(v[i]));
   }
 };
 

@@ -8,6 +8,8 @@
 // + w is that of consumer warpgroup w.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/backends/cuda/ptx.h"
 #include "kernels/backends/cuda/tile/tile_grid.h"
 
@@ -57,9 +59,10 @@ template <bool kPairs> struct TileScheduler {
 // Stream-K fix-up of a shared tile. True in its last worker, where c becomes the sum of all partials; else c is left
 // for that one. Of `warpgroups` warpgroups that share the tile this is `warpgroup`; `mine`: the warp's rows are of the
 // product; `arrived`: a word of shared memory of the warpgroup's own.
-template <bool kPairs, int N>
-TILEKILN_DEVICE bool fix_up(const TileScheduler<kPairs>& scheduler, const WorkTile& work, float (&c)[N], int warpgroup,
+template <bool kPairs, class Sum, int N>
+TILEKILN_DEVICE bool fix_up(const TileScheduler<kPairs>& scheduler, const WorkTile& work, Sum (&c)[N], int warpgroup,
                             int warpgroups, int thread, bool mine, unsigned& arrived) {
+  using Four = std::conditional_t<std::is_same_v<Sum, float>, float4, int4>;
   const TileGrid& grid = scheduler.grid;
   const int base = scheduler.rank() * scheduler.workers();  // the CTAs of a rank follow each other
   const int tile = work.tile - grid.whole, begin = tile * grid.steps;
@@ -67,14 +70,14 @@ TILEKILN_DEVICE bool fix_up(const TileScheduler<kPairs>& scheduler, const WorkTi
     return int((uint32_t(step + 1) * uint32_t(scheduler.workers()) - 1) / uint32_t(grid.shared));
   };
   const auto partial_of = [&](int worker, bool inside) {
-    return grid.partials + int64_t(((base + worker) * 2 + (inside ? 0 : 1)) * warpgroups + warpgroup) * (N / 4 * 128) +
-           thread;
+    return reinterpret_cast<Four*>(grid.partials) +
+           int64_t(((base + worker) * 2 + (inside ? 0 : 1)) * warpgroups + warpgroup) * (N / 4 * 128) + thread;
   };
   const int first = owner(begin), last = owner(begin + grid.steps - 1);
-  float4* const to = partial_of(scheduler.worker(), work.first > 0);
+  Four* const to = partial_of(scheduler.worker(), work.first > 0);
   if (mine) {
 #pragma unroll
-    for (int i = 0; i < N / 4; ++i) to[i * 128] = make_float4(c[4 * i], c[4 * i + 1], c[4 * i + 2], c[4 * i + 3]);
+    for (int i = 0; i < N / 4; ++i) to[i * 128] = Four{c[4 * i], c[4 * i + 1], c[4 * i + 2], c[4 * i + 3]};
   }
   named_sync(1 + warpgroup, 128);
   if (thread == 0) {
@@ -96,7 +99,7 @@ TILEKILN_DEVICE bool fix_up(const TileScheduler<kPairs>& scheduler, const WorkTi
   constexpr int kAtOnce = kRoom / kPieces < 4 ? kRoom / kPieces : 4;
   static_assert(kAtOnce > 0 && N / 4 % kPieces == 0, "registers must hold a piece of a partial beside the sums");
   for (int group = first; group <= last; group += kAtOnce) {
-    const float4* from[kAtOnce];
+    const Four* from[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int other = min(group + i, last);
@@ -104,7 +107,7 @@ TILEKILN_DEVICE bool fix_up(const TileScheduler<kPairs>& scheduler, const WorkTi
     }
 #pragma unroll
     for (int piece = 0; piece < N / 4; piece += kPieces) {
-      float4 part[kAtOnce][kPieces];
+      Four part[kAtOnce][kPieces];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
@@ -113,10 +116,15 @@ TILEKILN_DEVICE bool fix_up(const TileScheduler<kPairs>& scheduler, const WorkTi
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const bool is_first = group + i == first, counts = group + i <= last;
-        const auto add = [&](float& sum, float more) { sum = is_first ? more : counts ? sum + more : sum; };
+        const auto add = [&](Sum& sum, Sum more) {
+          if constexpr (std::is_same_v<Sum, int>)
+            sum = (is_first ? 0 : sum) + (counts ? more : 0);  // two selects spill in the main loop
+          else
+            sum = is_first ? more : counts ? sum + more : sum;
+        };
 #pragma unroll
         for (int j = 0; j < kPieces; ++j) {
-          float* const sum = c + (piece + j) * 4;
+          Sum* const sum = c + (piece + j) * 4;
           add(sum[0], part[i][j].x), add(sum[1], part[i][j].y), add(sum[2], part[i][j].z), add(sum[3], part[i][j].w);
         }
       }

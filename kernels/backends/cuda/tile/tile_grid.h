@@ -12,7 +12,7 @@ struct TileGrid {
   int group;                    // rows of tiles that are walked together, so that their operands stay in L2
   int steps;                    // stages along k of a tile
   int whole, shared;            // tiles that one worker computes alone, the first ones; steps of the others together
-  float4* partials;             // accumulators of tiles that workers share
+  float4* partials;             // accumulators of tiles that workers share, int32 where sums are
   unsigned* arrivals;           // zeros, one for each warpgroup of each shared tile
 };
 

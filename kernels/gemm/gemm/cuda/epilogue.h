@@ -26,6 +26,26 @@ TILEKILN_DEVICE float gelu_tanh(float x) {
   return gated(x, 1.5957691216057308f * fmaf(0.044715f * x * x, x, x));
 }
 
+// f(sums) as the epilogue takes them: those of int8 become fp32, or stay the bits that out takes (kOutSums).
+template <class P, int N, class Function> TILEKILN_DEVICE void with_numbers(const P&, float (&sum)[N], Function&& f) {
+  f(sum);
+}
+template <class P, int N, class Function>
+TILEKILN_DEVICE void with_numbers(const P& p, const int (&sum)[N], Function&& f) {
+  float to[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = number_unless(p.features & kOutSums, sum[i]);
+  f(to);
+}
+// Whether sums go out as they are: a factor of 1 would change the bits of those that are NaN as fp32.
+template <class P> TILEKILN_DEVICE bool as_they_are(const P& p) {
+#ifdef TILEKILN_INT8
+  return p.features & kOutSums;
+#else
+  return false;
+#endif
+}
+
 // The sums of 32 columns that a lane has: [dd][h][j] is of row h and column 8 dd + j.
 using Sums = float[16];
 
@@ -188,8 +208,10 @@ template <int kCount, int N, class Function> TILEKILN_DEVICE void in_turns(float
 template <class P, int N>
 TILEKILN_DEVICE void finish(const P& p, float (&sum)[N], int batch, int row, int column, int lane) {
   in_turns<16>(sum, [&](Sums& v, int at) {
-    combine(p, v, batch, row, column + 32 * at, lane);
-    activate(p, v);
+    if (!as_they_are(p)) {
+      combine(p, v, batch, row, column + 32 * at, lane);
+      activate(p, v);
+    }
     store(p, v, batch, row, column + 32 * at, lane);
   });
 }

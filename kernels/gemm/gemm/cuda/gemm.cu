@@ -1,4 +1,4 @@
-// GEMM on Hopper: out = epilogue(a b) for a and b of 16 or 8 bits, summed in fp32.
+// GEMM on Hopper: out = epilogue(a b) for a and b of 16 or 8 bits, summed in fp32, those of int8 in int32.
 //
 // Persistent and warp-specialised: a producer warpgroup (TMA) runs ahead through a pipeline of stages, also into the
 // next tile while the two consumers (wgmma), each with half of a tile's rows, are in their epilogue. Tiles are walked
@@ -10,7 +10,7 @@
 // tensor cores keep 14 bits of a sum, which is a per cent of it after some thousands of k. gemm_hopper_fast does not.
 //
 // -D: LINES_A, LINES_B (1: contiguous along its lines), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16;
-// TILEKILN_FP8 for e4m3, TILEKILN_BF8 for e5m2, of whose products TILEKILN_FP16 makes fp16, else bf16.
+// TILEKILN_FP8 for e4m3, TILEKILN_BF8 for e5m2, TILEKILN_INT8, of whose products TILEKILN_FP16 makes fp16, else bf16.
 #include "kernels/backends/cuda/tile/mainloop.h"
 #include "kernels/backends/cuda/tile/roles.h"
 #include "kernels/backends/cuda/tile/scheduler.h"
@@ -21,14 +21,17 @@ namespace tilekiln::cuda::gemm {
 
 constexpr matrix::Dtype kBytes = std::is_same_v<BuildElement, e4m3>   ? matrix::Dtype::fp8
                                  : std::is_same_v<BuildElement, e5m2> ? matrix::Dtype::bf8
+                                 : std::is_same_v<BuildElement, s8>   ? matrix::Dtype::int8
                                                                       : matrix::Dtype();
 constexpr int kDepth = 128 / BuildElement::kBytes;  // along k of a stage
 constexpr bool kEarly = BuildElement::kBytes == 1;  // may begin under the launch before it: 1 to 8 % of small products
+// Sums of fp8 and bf8 are rounded by the tensor cores, those of int8 are exact.
+constexpr bool kRounds = BuildElement::kBytes == 1 && std::is_same_v<ProductSum, float>;
 constexpr Major kMajorA = LINES_A ? Major::MN : Major::K, kMajorB = LINES_B ? Major::MN : Major::K;
 using Warps = Roles<2, LOADER_REGISTERS, REGISTERS>;
 enum NamedBarrier { kOfWarpgroup = 1, kRowsCleared = kOfWarpgroup + Warps::kConsumers };  // the first: fix_up's
 
-template <int kForm, bool kApart = BuildElement::kBytes == 1> struct Kernel {
+template <int kForm, bool kApart = kRounds> struct Kernel {
   static constexpr int kColumns = kForms[kForm].columns, kBoxes = kForms[kForm].boxes;
   static constexpr bool kPairs = kForms[kForm].ctas == 2;
   struct Stage {
@@ -99,15 +102,17 @@ template <int kForm, bool kApart = BuildElement::kBytes == 1> struct Kernel {
       if (last - first < p.grid.steps &&
           !fix_up(scheduler, work, c.v, w.index, Warps::kConsumers, w.thread, mine, s.arrived[w.index]))
         continue;
-      // A narrow tile is well served by the epilogue of any place: a second one would be 60 kB of code.
-      if constexpr (kColumns > 64) {
-        if (p.features & kAligned && tile.m + kTileRows <= p.m && tile.n + kColumns <= p.n) {
-          const Boxes boxes = {shared_address(s.boxes[w.index * 4 + warp]), lane};
-          finish_aligned(p, boxes, c.v, tile.batch, row, tile.n);
-          continue;
+      with_numbers(p, c.v, [&](auto& sum) {
+        // A narrow tile is well served by the epilogue of any place: a second one would be 60 kB of code.
+        if constexpr (kColumns > 64) {
+          if (p.features & kAligned && tile.m + kTileRows <= p.m && tile.n + kColumns <= p.n) {
+            const Boxes boxes = {shared_address(s.boxes[w.index * 4 + warp]), lane};
+            finish_aligned(p, boxes, sum, tile.batch, row, tile.n);
+            return;
+          }
         }
-      }
-      if (mine) finish(p, c.v, tile.batch, row + lane / 4, tile.n, lane);
+        if (mine) finish(p, sum, tile.batch, row + lane / 4, tile.n, lane);
+      });
     }
   }
 

@@ -21,7 +21,9 @@ using matrix::Problem;
 
 const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(kernel.build); }
 
-constexpr i64 bytes_of(Dtype dtype) { return dtype == Dtype::fp8 || dtype == Dtype::bf8 ? 1 : 2; }
+constexpr i64 bytes_of(Dtype dtype) {
+  return dtype == Dtype::fp8 || dtype == Dtype::bf8 || dtype == Dtype::int8 ? 1 : 2;
+}
 
 // The kernel of the operands' layouts; without one, as of a matrix of one row, which is of both layouts, any: its loader gathers.
 const Kernel* find_kernel(const Problem& p, bool groups = false) {
@@ -74,9 +76,9 @@ void fill_extra(const matrix::Extra& from, i64 batch_bytes, i64 size, float fact
 
 void fill_epilogue(const Batch& of, Params* params) {
   const Problem& p = of.first;
-  const bool fp32 = p.out_dtype == OutDtype::fp32;
+  const bool sums = p.out_dtype == OutDtype::int32, fp32 = sums || p.out_dtype == OutDtype::fp32;
   const i64 size = fp32 ? 4 : 2, wide = 16 / size;  // elements of 16 bytes
-  params->features |= kWideExtras | (fp32 ? kOutFp32 : 0) | (p.bias_of_rows ? kBiasOfRows : 0);
+  params->features |= kWideExtras | (fp32 ? kOutFp32 : 0) | (sums ? kOutSums : 0) | (p.bias_of_rows ? kBiasOfRows : 0);
   params->out = p.out;
   params->out_row = p.out_row;
   params->out_batch = of.out_step / size;

@@ -10,13 +10,14 @@ namespace tilekiln::cuda::gemm {
 
 // Bits of Params::features, uniform over a launch.
 enum Feature : int {
-  kOutFp32 = 1,     // out, c, d0 and d1 are fp32; else of the build's 16 bits
+  kOutFp32 = 1,     // out, c, d0 and d1 are fp32, or out is kOutSums; else of the build's 16 bits
   kWideOut = 2,     // rows of out begin at 16 bytes
   kWideExtras = 4,  // pairs of columns of every extra matrix lie at one address of their size
   kBiasOfRows = 8,
   kGatherA = 16,  // a or b lies where TMA cannot follow, or otherwise than the build has it: element by element
   kGatherB = 32,
-  kAligned = 64,  // kWideOut, kWideExtras, and numbers of columns from an address of two on
+  kAligned = 64,   // kWideOut, kWideExtras, and numbers of columns from an address of two on
+  kOutSums = 128,  // out is the int32 sums of int8, as they are
 };
 
 // A matrix that the epilogue reads, null: none. Then sum = sum x, where `multiply`, else sum + factor x.
