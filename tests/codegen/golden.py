@@ -8,13 +8,12 @@ from __future__ import annotations
 import pathlib
 import re
 import sys
-import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # for the command line above
 
 from codegen.emit.manifest import source_hash, source_hashes  # noqa: E402
-from codegen.emit.render import generate  # noqa: E402
+from codegen.emit.render import render  # noqa: E402
 from codegen.plan import held  # noqa: E402
 from codegen.plan.plan import resolve  # noqa: E402
 from codegen.schema.places import Places  # noqa: E402
@@ -24,12 +23,12 @@ from codegen.tell import listing  # noqa: E402
 FOLDER = ROOT / "tests" / "codegen" / "golden"
 INFO = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.0", "flags": ["-O2"]}
 TARGETS = ["cpu-generic", "cpu-avx512bf16"]
-SAMPLES = {
-    "fp8": "dtype=fp8bf16 hdim_q=192 mode=batch sink=no softcap=no",
-    "aiter_group": "family=fmha_fwd_splitkv dtype=bf16 hdim_q=96 bias=none sink=no softcap=no or "
-    "family=fmha_batch_prefill kv_dtype=fp8 hdim_q=128 page_size=16 lookup=vllm mask=window bias=none sink=no lse=no",
-    "aiter": "family=fmha_bwd_dq_dk_dv dtype=bf16 hdim_q=192 hdim_v=128 mode=batch mask=window sink=no softcap=no",
-}
+RECEIPT, WHERE = "fp8", "dtype=fp8bf16 hdim_q=192 mode=batch sink=no softcap=no"
+"""Its library's table, rows and manifest are shown."""
+OPERATORS = ("fmha_fwd", "reduce", "softmax")
+"""Their headers are shown: a call with a type and stages of its own, one whose host code says the shape of its result,
+and the plainest. Those of all others are compiled and run by tests/python;
+test_golden.py tests every family's packing and table."""
 
 
 def plans() -> dict[str, str]:
@@ -39,23 +38,25 @@ def plans() -> dict[str, str]:
 
 
 def sources() -> dict[str, str]:
-    """sources/*.txt: everything generated for SAMPLES. The tree's hashes, which any edit changes, are zeroed."""
+    """sources/*.txt: what is generated for RECEIPT and OPERATORS. Hashes, which any edit changes, are zeroed."""
     hashes = source_hashes(Places(str(ROOT)))
-    plans = [resolve(name, TARGETS, where) for name, where in SAMPLES.items()]
-    real = re.compile("|".join([*(source_hash(held.sources(p, hashes)) for p in plans), *hashes.values()]).encode())
-    with tempfile.TemporaryDirectory() as folder:
-        generated = generate(plans, folder, INFO)
-        manifests = [f"{name}/manifest.json" for name in SAMPLES]
-        paths = [
-            *(source.path for source in generated.sources if source.kind != "manifest"),
-            *generated.headers,
-            *manifests,
-        ]
-        read = {path: (pathlib.Path(folder) / path).read_bytes() for path in paths}
+    plan = resolve(RECEIPT, TARGETS, WHERE)
+    real = re.compile("|".join([source_hash(held.sources(plan, hashes)), *hashes.values()]).encode())
+    made = render([plan], INFO)
+    paths = [
+        *(source.path for source in made.generated.sources if source.kind != "manifest"),
+        *(path for path in made.generated.headers if _shown(path)),
+        f"{RECEIPT}/manifest.json",
+    ]
     return {
-        f"sources/{path}.txt": real.sub(lambda found: b"0" * len(found[0]), data).decode()
-        for path, data in read.items()
+        f"sources/{path}.txt": real.sub(lambda found: b"0" * len(found[0]), made.contents[path]).decode()
+        for path in paths
     }
+
+
+def _shown(header: str) -> bool:
+    """Whether it is one of OPERATORS or of their families, which have the same names."""
+    return re.sub("_(table|entries)$", "", pathlib.PurePath(header).stem) in OPERATORS
 
 
 def current() -> dict[str, str]:
