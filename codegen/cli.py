@@ -98,10 +98,38 @@ def _check(given: Given) -> int:
 
 
 def _diff(given: Given) -> int:
-    from codegen.tell.diff import diff
+    from codegen.tell.diff import diff, is_side
 
-    text, equal = diff(tree(), given[0], given[1], _targets(given), bool(given["--names"]))
+    words = given.arguments
+    if not words[0] or not is_side(tree(), words[0]):
+        return _diff_since(given, words[0] or "HEAD", words[1:])
+    if len(words) != 2 or not words[1]:
+        raise CodegenError(
+            f"diff of receipts or manifests needs two, was {' '.join(filter(None, words))}; "
+            f"what changed in one since a revision: diff HEAD {words[0]}"
+        )
+    for option in ("--where", "--stat"):
+        if given[option]:
+            raise CodegenError(f"diff {option} is of what changed since a revision, as HEAD, which comes first")
+    targets = words_of(given["--target"] or "native")
+    text, equal = diff(tree(), words[0], words[1], targets, bool(given["--names"]))
     return _say(text, 0 if equal else 1)
+
+
+def _diff_since(given: Given, revision: str, receipts: Sequence[str]) -> int:
+    from codegen.out.changes import Asked, diff
+
+    if given["--names"]:
+        raise CodegenError("diff --names is of two receipts or manifests: diff flash pytorch --names")
+    options = []
+    for name in (_OPERATORS.name, _KERNEL_SETS.name):
+        if paths := [os.path.abspath(path) for path in words_of(given[name])]:
+            options += [name, ",".join(paths)]
+    targets = words_of(given["--target"] or "all")
+    asked = Asked(revision, [name for name in receipts if name], targets, given["--where"], options)
+    coloured = sys.stdout is not None and sys.stdout.isatty()
+    text, code = diff(tree(), asked, bool(given["--stat"]), coloured)
+    return _say(text, code) if text else code
 
 
 def _verify(given: Given) -> int:
@@ -260,11 +288,25 @@ _COMMANDS = (
     ),
     Command(
         "diff",
-        ("A", "B"),
-        "Compare two receipts, or two manifests (the .json beside a library), instance by instance.",
-        "Exit code 0 when equal, 1 when they differ.",
-        (_TARGET, Option("--names", "", "every name that only one of them has, not only counts by axis value")),
+        ("[REVISION]", "[RECEIPT ...]"),
+        "Show what changed in generated text since a revision of git, or compare two receipts or manifests.",
+        "Generated text is what receipts' libraries are made from and no tree holds: that of the revision, which its\n"
+        "own generator writes, against that of the working tree, hashes zeroed. Without a revision it is HEAD;\n"
+        "without receipts, some that list instances of every family; the word all is every receipt. Committed files\n"
+        "that are generated too, such as C headers and reference pages, are in git diff.\n\n"
+        "With two receipts, or two manifests (the .json beside a library), as A and B, these are compared, instance\n"
+        "by instance.\n\n"
+        "Exit code 0 when equal, 1 when they differ, 2 for an error.",
         (
+            Option("--target", "T", "targets, comma separated, or native or all (default native of A and B, else all)"),
+            Option("--where", "S", "since a revision: only instances that this selection allows"),
+            Option("--stat", "", "since a revision: only how many lines changed in each file"),
+            Option("--names", "", "of A and B: every name that only one has, not only counts by axis value"),
+        ),
+        (
+            ("diff", "what the change in the working tree does to generated text"),
+            ("diff main all --stat", "what a branch does to that of every receipt"),
+            ("diff HEAD~3 gemm_default --target cpu-avx2 --where 'family=gemm dtype=bf16'", "a part of one"),
             ("diff flash pytorch", "what one user has and the other has not"),
             ("diff old/libtilekiln_flash.json build/avx512-release/lib/libtilekiln_flash.json", "two builds"),
             ("diff flash build/avx512-release/lib/libtilekiln_flash.json --target cpu-avx512", "is a build current?"),

@@ -19,6 +19,8 @@ FORMAT, ABI = 1, 1
 DECLARATIONS = ("operator.yaml", "family.yaml", "arguments.yaml")  # what makes a folder a room or an area
 MARK = b"tilekiln manifest, zlib\n"  # with two lengths of 8 bytes tilekiln::manifest_mark
 assert len(MARK) == 24
+ZEROED = ("source_hash", "source_hashes", "plan_hash")
+"""Keys of hashes, which differ wherever anything does: no use to those who compare texts."""
 
 
 def deflated(text: bytes) -> bytes:

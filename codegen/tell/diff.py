@@ -22,6 +22,12 @@ class Side(NamedTuple):
     how: frozenset[str]  # the axes of algorithms
 
 
+def is_side(root: Tree, word: str) -> bool:
+    """Whether it names a manifest or a receipt."""
+    names = {text for one in root.all_receipts() for text in (one.name, one.number_text)}
+    return word.endswith((".json", ".so")) or word in names
+
+
 def _side(root: Tree, word: str, targets: Sequence[str]) -> Side:
     if word.endswith((".json", ".so")):
         return _manifest(word if word.endswith(".json") else word[:-3] + ".json")

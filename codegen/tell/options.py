@@ -23,7 +23,7 @@ class Option(NamedTuple):
 
 class Command(NamedTuple):
     name: str
-    arguments: tuple[str, ...]  # "RECEIPT"; "[FAMILY]" may be left out
+    arguments: tuple[str, ...]  # "RECEIPT"; "[FAMILY]" may be left out; "[RECEIPT ...]" may be several, as the last
     about: str  # one line
     more: str  # paragraphs below it, may be ""
     options: tuple[Option, ...]
@@ -79,7 +79,8 @@ def parse(command: Command, words: Sequence[str], program: str) -> Given | None:
     needed = [argument for argument in command.arguments if argument[0] != "["]
     if len(given.arguments) < len(needed):
         raise _usage(command, program, f"{command.name} needs {needed[len(given.arguments)]}")
-    if len(given.arguments) > len(command.arguments):
+    several = command.arguments[-1:] and command.arguments[-1].endswith("...]")
+    if len(given.arguments) > len(command.arguments) and not several:
         extra = given.arguments[len(command.arguments)]
         quote = "; a selection of several words is one argument: quote it" if "=" in extra else ""
         raise _usage(command, program, f"{command.name} does not take '{extra}'{quote}")

@@ -27,7 +27,7 @@ RECEIPT, WHERE = "fp8", "dtype=fp8bf16 hdim_q=192 mode=batch sink=no softcap=no"
 """Its library's table, rows and manifest are shown."""
 OPERATORS = ("fmha_fwd", "reduce", "softmax")
 """Their headers are shown: a call with a type and stages of its own, one whose host code says the shape of its result,
-and the plainest. Those of all others are compiled and run by tests/python;
+and the plainest. `codegen diff` shows what a change does to those of all others; tests/python compiles and runs them,
 test_golden.py tests every family's packing and table."""
 
 
