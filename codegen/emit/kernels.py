@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
+import msgspec
+
 from codegen.plan.plan import Plan
 from codegen.schema import yaml_types
 from codegen.schema.axes import Axis, Family
+from codegen.schema.errors import no_such
 from codegen.schema.select import Clause
 from codegen.schema.targets import Target
 from codegen.schema.tree import Tree
@@ -36,24 +39,73 @@ def _families(root: Tree, file: yaml_types.KernelFile) -> dict[str, Family]:
     return {name: of for name, of in held.items() if of.name in named} | named
 
 
+class _Build(NamedTuple):
+    name: str
+    file: yaml_types.KernelFile
+    families: dict[str, Family]
+    targets: list[str]
+
+
 @cache
-def _entries(root: Tree, backend: str) -> list[tuple[str, yaml_types.KernelFile, dict[str, Family]]]:
+def _builds(root: Tree, backend: str) -> list[_Build]:
     """Builds of a backend from its builds.yaml: read once, as every kernel of a build asks for them."""
     place = f"kernels/backends/{backend}/builds.yaml"
     if not os.path.isfile(os.path.join(root.root, place)):
         return []
-    entries = Document(root.places, place).load(dict[str, yaml_types.KernelFile])
-    return [(name, file, _families(root, file)) for name, file in entries.items()]
+    document = Document(root.places, place)
+    # The target of each architecture, in the order of targets.
+    known = {one.arch: one.name for one in root.every_target.values() if one.backend == backend}
+    found = []
+    for name, file in document.load(dict[str, yaml_types.KernelFile]).items():
+        families = _families(root, file)
+        if _EACH in name:
+            _check_architectures(document, name, file, known)
+            found += [
+                _Build(name.replace(_EACH, arch), _of_architecture(file, arch), families, [known[arch]])
+                for arch in file.architectures or known
+            ]
+            continue
+        for key in ("architectures", "vary", "further"):
+            if getattr(file, key):
+                raise document.error((name, key), f"'{key}' is of kernels with {_EACH} in their names, was {name}")
+        if file.target is None:
+            raise document.error((name,), f"'target' is missing here, or {_EACH} in the name")
+        found.append(_Build(name, file, families, [file.target] if isinstance(file.target, str) else file.target))
+    return found
+
+
+_EACH = "{architecture}"
+"""In the name of an entry: a kernel for each architecture, named by it."""
+
+
+def _of_architecture(file: yaml_types.KernelFile, arch: str) -> yaml_types.KernelFile:
+    define, dtypes = file.define | file.vary.get(arch, {}), (*file.dtypes, *file.further.get(arch, []))
+    return msgspec.structs.replace(file, define=define, dtypes=dtypes)
+
+
+def _check_architectures(document: Document, name: str, file: yaml_types.KernelFile, known: Mapping[str, str]) -> None:
+    if file.target is not None:
+        said = f"'target' says what {_EACH} in the name does: leave it out, or name architectures"
+        raise document.error((name, "target"), said)
+    chosen = file.architectures or list(known)
+    for keys, word, choices in [
+        *((("architectures", at), arch, list(known)) for at, arch in enumerate(file.architectures)),
+        *(((key, arch), arch, chosen) for key in ("vary", "further") for arch in getattr(file, key)),
+        *((("vary", arch, macro), macro, list(file.define)) for arch, own in file.vary.items() for macro in own),
+    ]:
+        if word not in choices:
+            what = "macro of define" if len(keys) == 3 else "architecture of its targets"
+            raise document.error((name, *keys), no_such(what, word, choices) + f"; it has {', '.join(choices)}")
 
 
 def of_target(root: Tree, target: str, family: str | None = None) -> list[Kernel]:
     """Those that libraries for a target may hold, in the order of the file; of one family alone, if it is named."""
     return [
-        Kernel(f"{name}-{dtype}", file, dtype, families, target)
-        for name, file, families in _entries(root, root.target(target).backend)
-        if target in ([file.target] if isinstance(file.target, str) else file.target)
-        for dtype in file.dtypes
-        if family is None or family in families
+        Kernel(f"{one.name}-{dtype}", one.file, dtype, one.families, target)
+        for one in _builds(root, root.target(target).backend)
+        if target in one.targets
+        for dtype in one.file.dtypes
+        if family is None or family in one.families
     ]
 
 

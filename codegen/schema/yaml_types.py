@@ -128,9 +128,12 @@ class KernelFile(Struct, frozen=True, forbid_unknown_fields=True):
     """An entry of a backend's builds.yaml: a kernel that its toolchain compiles, and the instances that launch it."""
 
     source: Text
-    target: TargetName | list[TargetName]  # whose libraries hold it
     define: dict[str, int]
     kilobytes: int  # ceilings, held by tools/gpu
+    target: TargetName | list[TargetName] | None = None  # whose libraries hold it; none: {architecture} in its name
+    architectures: list[Word] = []  # of such a name; all that the backend's targets have by default
+    vary: dict[Word, dict[str, int]] = {}  # by architecture what it defines otherwise
+    further: dict[Word, list[Word]] = {}  # by architecture its dtypes beside `dtypes`
     local: int = 0
     uncovered: int = 0
     wgmma: bool = True

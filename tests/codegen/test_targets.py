@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
 
+from codegen.emit import kernels
 from codegen.emit.render import render
 from codegen.plan.plan import resolve
 from codegen.plan.sieve import Sieve
@@ -169,6 +171,61 @@ def test_a_family_that_a_target_answers_has_a_kernel(copy: Copy) -> None:
     said = r"^kernels/backends/cuda/builds\.yaml: no kernel of family softmax is for cuda-sm(80|90a), whose file lists"
     with pytest.raises(CodegenError, match=said):
         check(copy.tree())
+
+
+def test_a_kernel_for_each_architecture(copy: Copy) -> None:
+    """What an entry says of architectures is what each has, and what it cannot mean is refused where it stands."""
+    path = copy.path / "kernels/backends/hip/builds.yaml"
+    entry = yaml.safe_load(path.read_text())["move_{architecture}"]
+
+    def kernels_of(of: str, name: str = "move_{architecture}", **changes: object) -> list[kernels.Kernel]:
+        said = {name: {key: value for key, value in {**entry, **changes}.items() if value is not None}}
+        path.write_text(yaml.safe_dump(said))
+        return kernels.of_target(copy.tree(), of)
+
+    own = {"architectures": ["gfx942", "gfx1100"], "vary": {"gfx1100": {"TK_THREADS": 128}}}
+    made = {
+        target: [(one.name, one.file.define["TK_THREADS"]) for one in kernels_of(target, **own)]
+        for target in ("hip-gfx90a", "hip-gfx942", "hip-gfx1100")
+    }
+    assert made == {
+        "hip-gfx90a": [],
+        "hip-gfx942": [("move_gfx942-any", 256)],
+        "hip-gfx1100": [("move_gfx1100-any", 128)],
+    }
+    for one in ("gfx1100", "gfx1201", "gfx90a", "gfx942", "gfx950"):
+        assert [made.name for made in kernels_of(f"hip-{one}")] == [f"move_{one}-any"]
+    more = kernels_of("hip-gfx942", dtypes=["bf16"], further={"gfx942": ["fp16"]})
+    assert [one.name for one in more] == ["move_gfx942-bf16", "move_gfx942-fp16"]
+    no_architecture = r"no architecture of its targets 'gfx94'; nearest: gfx942; it has .*gfx942.*$"
+    for name, changes, said in [
+        ("move_{architecture}", {"architectures": ["gfx94"]}, no_architecture),
+        ("move_{architecture}", {"vary": {"gfx94": {}}}, no_architecture),
+        ("move_{architecture}", {"further": {"gfx94": []}}, no_architecture),
+        (
+            "move_{architecture}",
+            {"architectures": ["gfx942"], "vary": {"gfx1100": {}}},
+            r"no architecture of its targets 'gfx1100'; it has gfx942$",
+        ),
+        (
+            "move_{architecture}",
+            {"vary": {"gfx942": {"TK_THREAD": 1}}},
+            r"no macro of define 'TK_THREAD'; nearest: TK_THREADS; it has TK_THREADS$",
+        ),
+        (
+            "move_{architecture}",
+            {"target": "hip-gfx942"},
+            r"'target' says what \{architecture\} in the name does: leave it out, or name architectures$",
+        ),
+        (
+            "move",
+            {"target": "hip-gfx942", "vary": {"gfx942": {}}},
+            r"'vary' is of kernels with \{architecture\} in their names, was move$",
+        ),
+        ("move", {}, r"'target' is missing here, or \{architecture\} in the name$"),
+    ]:
+        with pytest.raises(CodegenError, match=rf"^kernels/backends/hip/builds\.yaml:\d+:\d+: .*{said}"):
+            kernels_of("hip-gfx942", name, **changes)
 
 
 def test_a_backend_with_kernels_of_its_own(copy: Copy) -> None:
