@@ -24,6 +24,8 @@ struct Launch {
   int64_t units;           // pieces of the call; of a kernel launch (launch_kernel) 0, and so is all that follows
   double work;             // multiply-adds of all together
   uint64_t scratch_bytes;  // of each thread
+  // Neighbouring units want what a thread keeps in scratch from unit to unit: each thread begins with a stretch of its own.
+  bool stretches;
   // Units [first, last) of `context`, for engines on the host.
   void (*unit)(void* context, int64_t first, int64_t last, void* scratch);
   void* context;

@@ -20,18 +20,19 @@ template <class Call>
 }
 
 // One stage: the engine of `choice` over `problem`. An engine on the host runs unit(number, scratch) for every number in
-// [0, units), in as many threads as `work` multiply-adds are worth.
+// [0, units), in as many threads as `work` multiply-adds are worth. stretches: Launch's.
 template <class Problem, class Unit>
 [[nodiscard]] tilekiln_status launch_stage(const Run& run, const Choice& choice, const Problem& problem, int64_t units,
-                                           double work, uint64_t scratch_bytes, Unit&& unit) {
+                                           double work, uint64_t scratch_bytes, Unit&& unit, bool stretches = false) {
   static_assert(std::is_trivially_copyable_v<Problem>, "a problem is plain data: kernels take it by value");
   using Callee = std::remove_reference_t<Unit>;
   const auto range = [](void* context, int64_t first, int64_t last, void* scratch) {
     Callee& one = *static_cast<Callee*>(context);
     for (int64_t number = first; number < last; ++number) one(number, scratch);
   };
-  return run.backend->launch(run.device, run.native,
-                             {&run, &choice, &problem, sizeof(Problem), units, work, scratch_bytes, range, &unit});
+  return run.backend->launch(
+      run.device, run.native,
+      {&run, &choice, &problem, sizeof(Problem), units, work, scratch_bytes, stretches, range, &unit});
 }
 
 // One stage on a backend with kernels of its own: the engine of `choice` is of its type, and turns `problem` into what its

@@ -92,6 +92,12 @@ void loud_scores(const Visit& visit) {
   loud.scale = 10;
   loud.lse = false;  // of several hundred, where fp32 is too coarse for the tolerance
   visit(loud);
+  // Maxima that rise by more than 60 powers of 2 from keys to later keys.
+  for (const int right : {-1, 0}) {
+    loud.name = "scores that rise";
+    loud.window_left = -1, loud.window_right = right, loud.seqlen_q = 100, loud.seqlen_k = 500;
+    visit(loud);
+  }
 }
 
 void descales(const Visit& visit) {
@@ -132,30 +138,39 @@ void randoms(const Visit& visit) {
   }
 }
 
-// A NaN in one query reaches that query only; a bias of +inf gives NaN as IEEE softmax does, a row of -inf is a masked row.
-bool nan_stays_in_its_row(const fmha::FwdEngine& engine, void* scratch) {
-  constexpr int kSeqlen = 130, kHdim = 64, kNanRow = 70, kMinusRow = 5, kPlusRow = 6;
-  std::vector<float> q(kSeqlen * kHdim, .5f), k(kSeqlen * kHdim, .25f), v(kSeqlen * kHdim, 1.f), out(kSeqlen * kHdim);
-  std::vector<float> bias(kSeqlen * kSeqlen);
-  q[kNanRow * kHdim + 3] = NAN;
-  for (int j = 0; j < kSeqlen; ++j) bias[kMinusRow * kSeqlen + j] = -INFINITY;
-  bias[kPlusRow * kSeqlen + 9] = INFINITY;
+// A NaN in one query reaches that query only, one of V those that see its key; a bias of +inf gives NaN as IEEE softmax does, a row of -inf
+// is a masked row.
+bool nan_stays_in_its_row(const fmha::FwdEngine& engine, Dtype dtype, bool biased, bool causal, void* scratch) {
+  constexpr int kSeqlen = 130, kHdim = 64, kNanRow = 70, kMinusRow = 5, kPlusRow = 6, kNanKey = 100;
+  const Kind kind = dtype == Dtype::fp32 ? Kind::fp32 : dtype == Dtype::fp16 ? Kind::fp16 : Kind::bf16;
+  Guarded q(kind, kSeqlen * kHdim, Flush::end), k(kind, kSeqlen * kHdim, Flush::end);
+  Guarded v(kind, kSeqlen * kHdim, Flush::end), out(kind, kSeqlen * kHdim, Flush::end);
+  Guarded bias(kind, kSeqlen * kSeqlen, Flush::end);
+  for (size_t i = 0; i < q.size; ++i) q.set(i, .5f), k.set(i, .25f), v.set(i, 1.f);
+  for (size_t i = 0; i < bias.size; ++i) bias.set(i, 0);
+  q.set(kNanRow * kHdim + 3, NAN);
+  if (causal) v.set(kNanKey * kHdim + 9, NAN);
+  for (int j = 0; j < kSeqlen; ++j) bias.set(kMinusRow * kSeqlen + j, -INFINITY);
+  bias.set(kPlusRow * kSeqlen + 3, INFINITY);
   fmha::FwdProblem p{};
-  p.features.bias = Bias::elementwise;
+  p.features.dtype = dtype;
+  p.features.bias = biased ? Bias::elementwise : Bias::none;
+  p.features.mask = causal;
   p.nhead_q = p.nhead_k = 1, p.hdim_q = p.hdim_v = kHdim;
-  p.q = q.data(), p.k = k.data(), p.v = v.data(), p.out = out.data(), p.bias = bias.data();
+  p.q = q.data(), p.k = k.data(), p.v = v.data(), p.out = out.data(), p.bias = biased ? bias.data() : nullptr;
   p.q_row = p.k_row = p.v_row = p.out_row = kHdim, p.bias_row = kSeqlen;
-  p.softmax_scale = 1, p.window_left = p.window_right = -1;
+  p.softmax_scale = 1, p.window_left = -1, p.window_right = causal ? 0 : -1;
   std::memset(scratch, 0, sizeof(fmha::i64));  // a call begins
   for (int row = 0; row < kSeqlen; row += engine.tile_q) {
     fmha::FwdUnit u{};
     u.row = row, u.seqlen_q = u.seqlen_k = kSeqlen;
-    engine.tile[int(Dtype::fp32)](p, u, scratch);
+    engine.tile[int(dtype)](p, u, scratch);
   }
   for (int i = 0; i < kSeqlen; ++i) {
     for (int d = 0; d < kHdim; ++d) {
-      const float x = out[i * kHdim + d];
-      const bool right = i == kNanRow || i == kPlusRow ? x != x : i == kMinusRow ? x == 0 : std::abs(x - 1) < 1e-5;
+      const double x = out.get(i * kHdim + d);
+      const bool none = i == kNanRow || (biased && i == kPlusRow) || (causal && i >= kNanKey && d == 9);
+      const bool right = none ? x != x : biased && i == kMinusRow ? x == 0 : std::abs(x - 1) < 1e-5;
       if (!right) return false;
     }
   }
@@ -188,12 +203,12 @@ int test(const Target<fmha::FwdEngine>& target, Dtype dtype, Steps steps) {
   for (auto sweep : {shapes, tails<FwdCase>, windows_of_groups, borders<FwdCase>, late_vectors, scales<FwdCase>,
                      caps<FwdCase>, sinks<FwdCase>, loud_scores, descales, dropouts<FwdCase>, randoms})
     sweep(visit);
-  if (dtype == Dtype::fp32) {
+  for (int i = 0; i < 4 && dtype != Dtype::fp8bf16 && dtype != Dtype::fp8fp32; ++i) {
     ++count;
-    if (!nan_stays_in_its_row(*target.engine, scratch)) {
-      ++failures;
-      std::printf("FAIL %s: NaN and infinite inputs\n", target.name);
-    }
+    if (nan_stays_in_its_row(*target.engine, dtype, i / 2, i % 2, scratch)) continue;
+    ++failures;
+    std::printf("FAIL %s %s: NaN and infinite inputs,%s%s\n", target.name, dtype_names[size_t(dtype)],
+                i / 2 ? " bias" : "", i % 2 ? " causal" : "");
   }
   std::printf("%s %s: %d checks, %d failed; worst rms %.1e, element %.1e, lse %.1e, sum %.17g\n", target.name,
               dtype_names[size_t(dtype)], count, failures, worst.rms, worst.element, worst.lse, sum);

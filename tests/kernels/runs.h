@@ -11,7 +11,9 @@ inline bool runs(const char* target) {
   const auto is = [target](const char* name) { return std::strcmp(target, name) == 0; };
 #if defined(__x86_64__)
   const bool v4 = __builtin_cpu_supports("x86-64-v4");
-  if (is("cpu_avx512bf16") || is("cpu_amx") || is("cpu_amxemulated")) return v4 && __builtin_cpu_supports("avx512bf16");
+  const bool pairs = v4 && __builtin_cpu_supports("avx512bf16");
+  if (is("cpu_avx512bf16")) return pairs;
+  if (is("cpu_amx") || is("cpu_amxemulated")) return pairs && __builtin_cpu_supports("avx512vbmi");
   if (is("cpu_avx512")) return v4;
   if (is("cpu_avx2")) return __builtin_cpu_supports("x86-64-v3");
 #elif defined(__aarch64__)

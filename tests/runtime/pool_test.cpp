@@ -66,19 +66,19 @@ void calls_within_calls() {
   CHECK(outer.done == 20 * 30);
 }
 
-// Every unit of a call once, however many threads: with scratch in order, without it each thread begins with its own.
+// Every unit of a call once, however many threads: in order, or each thread begins with its own.
 void units_run_once() {
   for (const int threads : {1, 2, 3, 16, 40}) {
     for (const int64_t units : {0, 1, 2, 3, 5, 17, 64, 1000, 12345}) {
-      for (const uint64_t scratch : {0, 64}) {
+      for (const auto [scratch, stretches] : {std::pair<uint64_t, bool>{0, false}, {64, false}, {64, true}}) {
         Run run = {};
         run.threads = threads;
         std::vector<std::atomic<int>> ran(units);
-        const auto range = [&](int64_t first, int64_t last, void* memory) {
-          if (scratch > 0) *static_cast<int64_t*>(memory) = 1;
+        const auto range = [&, bytes = scratch](int64_t first, int64_t last, void* memory) {
+          if (bytes > 0) *static_cast<int64_t*>(memory) = 1;
           for (; first < last; ++first) ++ran[first];
         };
-        CHECK(run_ranges(run, units, 1e12, scratch, range) == TILEKILN_OK);
+        CHECK(run_ranges(run, units, 1e12, scratch, stretches, range) == TILEKILN_OK);
         bool once = true;
         for (const auto& count : ran) once = once && count == 1;
         CHECK(once);
@@ -195,7 +195,7 @@ void one_core_is_one_thread() {
       std::this_thread::sleep_for(std::chrono::microseconds(50));  // time for others to come
       if (gettid() == caller) here += static_cast<int>(last - first);
     };
-    CHECK(run_ranges(run, 16, 1e12, 0, range) == TILEKILN_OK);
+    CHECK(run_ranges(run, 16, 1e12, 0, false, range) == TILEKILN_OK);
   }
   CHECK(here == 20 * 16);
   give_cores(all);

@@ -33,8 +33,9 @@ class Run {
   }
 
   tilekiln_status run() {
-    return launch_stage(call_, call_.choice, problem_, units_, work_, engine_.scratch_bytes,
-                        [this](i64 unit, void* scratch) { run_unit(unit, scratch); });
+    return launch_stage(
+        call_, call_.choice, problem_, units_, work_, engine_.scratch_bytes,
+        [this](i64 unit, void* scratch) { run_unit(unit, scratch); }, true);
   }
 
  private:

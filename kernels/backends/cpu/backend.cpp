@@ -24,7 +24,7 @@ tilekiln_status check_now(NativeStream stream) {
 tilekiln_status run_units(const Launch& launch) {
   if (__builtin_expect(environment().log == LogLevel::stages, 0)) return run_told(launch);
   return run_ranges(
-      *launch.run, launch.units, launch.work, launch.scratch_bytes,
+      *launch.run, launch.units, launch.work, launch.scratch_bytes, launch.stretches,
       [&](int64_t first, int64_t last, void* scratch) { launch.unit(launch.context, first, last, scratch); });
 }
 

@@ -51,10 +51,10 @@ void run_in_threads(const Run& run, int workers, Work&& work) {
 // scratch; another thread without leaves its share to the rest. The first 8 bytes of scratch are 0 when a thread begins with the
 // call: engines that keep something from unit to unit know by them that nothing is of this call.
 // Units without scratch move memory: there each thread begins with a stretch of its own and helps the others after it, so that the
-// lines it fetches ahead are its own, and those of the next call lie in its caches.
+// lines it fetches ahead are its own, and those of the next call lie in its caches. With `stretches` others do so too.
 template <class Range>
 [[nodiscard]] tilekiln_status run_ranges(const Run& run, int64_t units, double work, uint64_t scratch_bytes,
-                                         Range&& range) {
+                                         bool stretches, Range&& range) {
   if (units == 0) return TILEKILN_OK;
   void* const own = thread_scratch(scratch_bytes);
   if (own == nullptr)
@@ -71,20 +71,18 @@ template <class Range>
   }
   // Many small units: claim several at once, but never so many that one claim could keep the others waiting.
   const int64_t claim = std::clamp<int64_t>(units / (workers * int64_t(64)), 1, 16);
-  const int stretches = scratch_bytes == 0 ? std::min(workers, kStretches) : 1;
-  const auto begin_of = [&](int stretch) {
-    return units / stretches * stretch + units % stretches * stretch / stretches;
-  };
+  const int count = stretches || scratch_bytes == 0 ? std::min(workers, kStretches) : 1;
+  const auto begin_of = [&](int stretch) { return units / count * stretch + units % count * stretch / count; };
   // Not std::atomic: its header costs each unit that includes this 0.16 s of compile time.
   struct alignas(64) Next { int64_t number; } next[kStretches];
-  for (int i = 0; i < stretches; ++i) next[i].number = begin_of(i);
+  for (int i = 0; i < count; ++i) next[i].number = begin_of(i);
   int helpers = 0;
   const void* const caller = this_thread();
   run_in_threads(run, workers, [&] {
     const int arrived = this_thread() == caller ? 0 : __atomic_add_fetch(&helpers, 1, __ATOMIC_RELAXED);
     void* scratch = nullptr;
-    for (int i = 0; i < stretches; ++i) {
-      const int stretch = (arrived + i) % stretches;
+    for (int i = 0; i < count; ++i) {
+      const int stretch = (arrived + i) % count;
       const int64_t end = begin_of(stretch + 1);
       int64_t& number = next[stretch].number;
       if (__atomic_load_n(&number, __ATOMIC_RELAXED) >= end) continue;

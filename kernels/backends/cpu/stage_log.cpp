@@ -52,7 +52,7 @@ class Parts {
 
 tilekiln_status run_told(const Launch& launch) {
   Parts parts;
-  TILEKILN_TRY(run_ranges(*launch.run, launch.units, launch.work, launch.scratch_bytes,
+  TILEKILN_TRY(run_ranges(*launch.run, launch.units, launch.work, launch.scratch_bytes, launch.stretches,
                           [&](int64_t first, int64_t last, void* scratch) {
                             const timespec begin = now();
                             launch.unit(launch.context, first, last, scratch);

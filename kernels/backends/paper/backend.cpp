@@ -76,7 +76,7 @@ bool has(Device device, const Target& target) { return device.id == 0 && target.
 tilekiln_status launch(Device, NativeStream, const Launch& launch) {
   const Opened memory;
   return run_ranges(
-      *launch.run, launch.units, launch.work, launch.scratch_bytes,
+      *launch.run, launch.units, launch.work, launch.scratch_bytes, launch.stretches,
       [&](int64_t first, int64_t last, void* scratch) { launch.unit(launch.context, first, last, scratch); });
 }
 

@@ -27,5 +27,20 @@ template <int kRow> TILEKILN_INLINE void settle(float*& sums) {
   sums = nullptr;
 }
 
+// Of sums that lie tile after tile.
+template <int T> TILEKILN_INLINE void leave(float* sums) {
+  if (sums) store<T>(sums + T * kTileWords, kLineBytes);
+}
+template <int T> TILEKILN_INLINE void enter(const float* sums) {
+  if (sums)
+    load<T>(sums + T * kTileWords, kLineBytes);
+  else
+    zero<T>();
+}
+TILEKILN_INLINE void settle(float*& sums) {
+  leave<0>(sums), leave<1>(sums), leave<2>(sums), leave<3>(sums);
+  sums = nullptr;
+}
+
 }  // namespace tiles
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -1,0 +1,163 @@
+// Units without a score stage and without dropout, whatever their mask, scales, sink and head dims: two passes over the keys. Their
+// keys are packed once for the units of a head that follow each other.
+#pragma once
+
+#include "kernels/attention/cpu/qlanes/forward.h"
+#include "kernels/attention/cpu/qtiles/pass.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+struct TileScratch : Scratch {
+  uint16_t k_top[kMostPacked], v_top[kMostPacked];  // of packed blocks
+  alignas(64) PassScratch pass;
+};
+
+// The rows of a block of DenseKeys.
+struct DenseRows {
+  const char *k, *v;
+  i64 k_stride, v_stride;  // bytes
+
+  DenseRows(const FwdProblem& a, const FwdUnit& u, int head_k, i64 bytes)
+      : k((const char*)a.k + bytes * (u.k_offset + head_k * a.k_head)),
+        v((const char*)a.v + bytes * (u.v_offset + head_k * a.v_head)),
+        k_stride(bytes * a.k_row),
+        v_stride(bytes * a.v_row) {}
+
+  void block_k(BlockRows& rows, i64 key, int count) const {
+    for (int i = 0; i < count; ++i) rows.row[i] = k + (key + i) * k_stride;
+  }
+  void block_v(BlockRows& rows, i64 key, int count) const {
+    for (int i = 0; i < count; ++i) rows.row[i] = v + (key + i) * v_stride;
+  }
+};
+
+// Blocks of keys as groups in scratch, and the largest magnitudes among those of a unit.
+template <class T> class GroupKeys {
+ public:
+  // `first_key` below 0: never what other engines' blocks of the head have.
+  GroupKeys(TileScratch& w, const char* k, const char* v, int hdim_q, int hdim_v)
+      : w_(w), hdim_q_(hdim_q), hdim_v_(hdim_v), packed_(w, k, v, nullptr, -1, k_words(), v_words()) {}
+
+  bool has_place(i64 key) const { return packed_.k(key) != nullptr; }
+  i64 k_words() const { return 2 * group_words(hdim_q_); }
+  i64 v_words() const { return 2 * group_words(hdim_v_); }
+  const float* room() const { return packed_.k(0); }
+
+  template <class Rows> void add(const Rows& rows, i64 key, int keys) {
+    const i64 block = key / kTileK;
+    BlockRows there;
+    if (!packed_.has_k(key, keys)) {
+      rows.block_k(there, key, keys);
+      w_.k_top[block] = load_key_groups<T>(packed_.k(key), there, keys, hdim_q_);
+      packed_.keep_k(key, keys);
+      rows.block_v(there, key, keys);
+      w_.v_top[block] = load_value_groups<T>(packed_.v(key), there, keys, hdim_v_);
+      packed_.keep_v(key, keys);
+    }
+    if (w_.k_top[block] > k_top_) k_top_ = w_.k_top[block];
+    if (w_.v_top[block] > v_top_) v_top_ = w_.v_top[block];
+  }
+  float k_top() const { return number(k_top_); }
+  float v_top() const { return number(v_top_); }
+
+ private:
+  TileScratch& w_;
+  const int hdim_q_, hdim_v_;
+  Packed packed_;
+  uint16_t k_top_ = 0, v_top_ = 0;
+};
+
+// O / l and the log-sum-exp of the rows of a pass.
+template <class Problem, class Unit> void finish_pass(const Problem& a, const Unit& u, const PassScratch& w, int row,
+                                                      int rows, float gain) {
+  bf16* const out = (bf16*)a.out + u.out_offset + u.head * a.out_head + i64(row) * a.out_row;
+  for (int i = 0; i < rows; ++i) {
+    const float l = total(w.l[i]);
+    const vf factor = broadcast(l == 0 ? 0.f : gain / l);
+    const float* const o = w.o + i / 16 * kTwoTiles + i % 16 * 16;
+    for (int d = 0; d < a.hdim_v; d += 32) {
+      const vf low = mul(load(o + d / 32 * 2 * kTwoTiles), factor),
+               high = mul(load(o + d / 32 * 2 * kTwoTiles + tiles::kTileWords), factor);
+      store_halves(out + i * a.out_row + d, both(low, high), a.hdim_v - d);
+    }
+    if (a.features.lse)
+      a.lse[u.lse_offset + u.head * a.lse_head + row + i] = l == 0 ? -kInfinity : w.shift[i] * kLn2 + __builtin_logf(l);
+  }
+}
+
+template <class Powers> TILEKILN_INLINE void run_pass(PassScratch& w, const Groups& groups, const Sight& sight, float c,
+                                                      int k_steps, int o_pairs, float shift, float sum) {
+  Pass<Powers> pass(w, groups, sight, c, k_steps, o_pairs);
+  if (k_steps == 4 && o_pairs == 4)
+    pass.template run<4, 4>(shift, sum);
+  else if (k_steps == 2 && o_pairs == 2)
+    pass.template run<2, 2>(shift, sum);
+  else
+    pass.template run<0, 0>(shift, sum);
+}
+
+// False: nothing is written, the unit is for qlanes' blocks. So are scores that may not be numbers or lie far from 0, and a V of which
+// some is no number, which a P of 0 must not meet.
+template <class T, class Rows, class Problem, class Unit>
+bool plain_forward(const Problem& a, const Unit& u, const Descales& descales, const Rows& keys_at, i64 begin_key,
+                   i64 end_key, bool sinks, TileScratch& w) {
+  if (a.features.bias != Bias::none || a.features.softcap || a.features.dropout || descales.blocked()) return false;
+  const float scale = a.softmax_scale * descales.q, c = __builtin_fabsf(scale) * kLog2e;
+  if (!(__builtin_fabsf(scale) >= 1e-30f)) return false;
+  float shift = kNoShift, sum = 0;
+  if (sinks && a.features.sink && a.sink && a.sink[u.head] != -kInfinity) {
+    shift = a.sink[u.head] * kLog2e, sum = 1;
+    if (!(__builtin_fabsf(shift) < kFar)) return false;
+  }
+  const int rows = u.seqlen_q - u.row < kTileQ ? u.seqlen_q - u.row : kTileQ;
+
+  // Keys that some row sees, in whole blocks: those below the sink, and [begin, end).
+  const fmha::Window window = fmha::window_of(a, u);
+  const i64 shifted = u.row + window.shift;
+  const i64 end = end_key < shifted + rows + window.right ? end_key : shifted + rows + window.right;
+  const i64 aligned = shifted - window.left < 0 ? 0 : (shifted - window.left) / kTileK * kTileK;
+  i64 begin = aligned < begin_key ? begin_key : aligned, near_end = begin_key;
+  while (near_end < window.sink && near_end < begin) near_end += kTileK;
+  if (near_end >= begin) begin = near_end = begin_key;
+
+  GroupKeys<T> keys(w, keys_at.k, keys_at.v, a.hdim_q, a.hdim_v);
+  if (end > begin && !keys.has_place(end - 1)) return false;
+  const auto add = [&](i64 from, i64 to) {
+    for (i64 key = from; key < to; key += kTileK)
+      keys.add(keys_at, key, end_key - key < kTileK ? int(end_key - key) : kTileK);
+  };
+  add(begin_key, near_end < end ? near_end : end);
+  add(begin, end);
+  if (!(keys.v_top() < kInfinity)) return false;
+
+  const T* const q = (const T*)a.q + u.q_offset + u.head * a.q_head + i64(u.row) * a.q_row;
+  const int k_words = int(keys.k_words()), v_words = int(keys.v_words());
+  for (int first = 0; first < rows; first += kPassRows) {
+    const int left = rows - first < kPassRows ? rows - first : kPassRows;
+    const float q_top =
+        number(load_query_groups<T>(w.pass.q, q + first * a.q_row, a.q_row, left, a.hdim_q, scale < 0 ? 0x8000 : 0));
+    if (!(q_top * keys.k_top() * a.hdim_q * c < kFar)) return false;
+
+    const i64 row = shifted + first;
+    const Sight sight{row - window.left, row + window.right, window.sink, end_key};
+    const i64 seen_end = sight.last + left < end_key ? sight.last + left : end_key;
+    i64 seen_begin = begin;
+    if (sight.first > begin && (window.sink <= begin_key || near_end > begin_key))
+      seen_begin += (sight.first - begin) / kTileK * kTileK;
+    Groups groups{keys.room(), k_words + v_words, k_words, k_words / 2, v_words / 2, begin_key, seen_begin, 0, 0};
+    if (near_end > begin_key && seen_end > near_end) groups.near = int((near_end - begin_key) / kGroupKeys);
+    if (near_end > begin_key && groups.near == 0) groups.begin = begin_key;
+    if (seen_end > groups.begin) groups.count = int((seen_end - groups.begin + kGroupKeys - 1) / kGroupKeys);
+    groups.count += groups.near;
+
+    const int k_steps = (a.hdim_q + 31) / 32, o_pairs = (a.hdim_v + 31) / 32;
+    if (a.features.lse)
+      run_pass<RoundedPowers>(w.pass, groups, sight, c, k_steps, o_pairs, shift, sum);
+    else
+      run_pass<FixedPowers>(w.pass, groups, sight, c, k_steps, o_pairs, shift, sum);
+    finish_pass(a, u, w.pass, u.row + first, left, descales.v);
+  }
+  return true;
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET
