@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -168,14 +169,13 @@ class TargetTable:
         self.index, self.order, self.engines, self.backend = target.index, target.order, engines, target.backend
         self.asked_by_backend = target.backend_.machine is not machines.MACHINES["cpuid"]
         self.refusal = "amx::refusal" if _has_tiles(target.cpuid) else ""
-        self.levels = any(feature in cpu.LEVELS for feature in target.cpuid)
         self.cpuid = _supports(target.arch, target.cpuid)
-        self.features = _supports(target.arch, cpu.features(target.cpuid))
 
 
 def _supports(arch: str, features: Sequence[str]) -> str:
-    asked = "aarch64::has_{}()" if arch == "aarch64" else '__builtin_cpu_supports("{}")'
-    questions = [asked.format(feature) for feature in features if feature not in cpu.TILES]
+    """Questions of kernels/backends/cpu/<arch>.h."""
+    words = [re.sub(r"\W", "_", feature) for feature in features if feature not in cpu.TILES]
+    questions = [f"{arch}::has_{word}()" for word in words]
     if not _has_tiles(features):
         return " && ".join(questions) or "true"
     return " && ".join([*questions, "amx::present()"])

@@ -1,4 +1,7 @@
-"""Features of this machine's CPU: of x86-64 in the words of __builtin_cpu_supports, of AArch64 in those of Linux."""
+"""Features of this machine's CPU: of x86-64 in the words of __builtin_cpu_supports, of AArch64 in those of Linux.
+
+A library asks for each by kernels/backends/cpu/x86_64.h and aarch64.h.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import platform
 from collections.abc import Iterable
 from functools import cache
 
-# The levels of the x86-64 psABI as features that every compiler accepts: some know no levels.
+# The levels of the x86-64 psABI and their features.
 LEVELS: dict[str, tuple[str, ...]] = {
     "x86-64-v2": ("popcnt", "sse4.2", "ssse3"),
     "x86-64-v3": ("popcnt", "sse4.2", "ssse3", "avx", "avx2", "bmi", "bmi2", "fma"),
@@ -29,7 +32,7 @@ _ALONE = ("avx512vbmi",)
 # Tiles, of which kernels/backends/cpu/tile_permission.h asks the processor and the system together.
 TILES = ("amx_tile", "amx_bf16", "amx_int8")
 KNOWN = {*LEVELS, *LEVELS["x86-64-v4"], *_CPUINFO, *_ALONE, *TILES}
-# Those of AArch64, in the words of /proc/cpuinfo; kernels/backends/cpu/aarch64.h asks for each.
+# Those of AArch64, in the words of /proc/cpuinfo.
 KNOWN_OF_AARCH64 = {"asimddp", "asimdhp", "bf16", "i8mm"}
 
 

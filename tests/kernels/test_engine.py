@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,11 @@ def sweep(request: pytest.FixtureRequest) -> list[str]:
 @pytest.mark.parametrize("mode", ["release", "sanitize"])
 def test_core(build_program: Callable[..., Path], mode: str) -> None:
     run(build_program("core_test", mode=mode))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="compilers of other machines have no such question")
+def test_features_of_the_processor_are_those_that_the_compiler_finds(build_program: Callable[..., Path]) -> None:
+    run(build_program("features_test"))
 
 
 @pytest.mark.parametrize("target", TARGETS)

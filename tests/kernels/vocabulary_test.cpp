@@ -13,6 +13,7 @@
 #include "kernels/backends/cpu/aarch64.h"
 #include "kernels/backends/cpu/exp2.h"
 #include "kernels/backends/cpu/load.h"
+#include "kernels/backends/cpu/x86_64.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
@@ -331,11 +332,11 @@ void vocabulary() {
 // Exit code 77: this machine cannot run the target.
 bool supported() {
 #if defined(__AVX512BF16__)
-  return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16");
+  return x86_64::has_x86_64_v4() && x86_64::has_avx512bf16();
 #elif defined(__AVX512F__)
-  return __builtin_cpu_supports("x86-64-v4");
+  return x86_64::has_x86_64_v4();
 #elif defined(__AVX2__)
-  return __builtin_cpu_supports("x86-64-v3");
+  return x86_64::has_x86_64_v3();
 #elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
   return aarch64::has_asimddp() && aarch64::has_asimdhp() && aarch64::has_bf16() && aarch64::has_i8mm();
 #elif defined(__ARM_FEATURE_DOTPROD)
