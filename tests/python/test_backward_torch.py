@@ -146,6 +146,7 @@ def test_deterministic_follows_torch_and_the_argument(monkeypatch):
         return real(operator, arrays, arguments)
 
     monkeypatch.setattr(operators, "_call", watched)
+    monkeypatch.setattr("tilekiln.torch.native.library", None)  # test_torch_native_gradients.py has the other way
     q, k, v = tensors("fp32", *[(1, 8, 2, 16)] * 3)
     tk.attention(q, k, v).sum().backward()
     tk.attention(q, k, v, deterministic=True).sum().backward()
@@ -189,7 +190,8 @@ def test_no_second_derivative():
     for loss in (tk.attention(q, k, v).sum(), tk.attention(q, k, v).square().sum()):
         [dq] = torch.autograd.grad(loss, q, create_graph=True)
         assert torch.isfinite(dq).all()
-        with pytest.raises(NotImplementedError, match="no second derivative"):
+        # PyTorch's words where its own operator was recorded (tilekiln.torch.recorded).
+        with pytest.raises(RuntimeError, match=r"no second derivative|derivative for .* is not implemented"):
             dq.sum().backward()
 
 

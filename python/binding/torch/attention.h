@@ -1,5 +1,4 @@
-/* scaled_dot_product_attention without a mask: forward, and what PyTorch's own autograd records and calls backward. Arrays are
- * (batch, heads, seqlen, hdim). */
+/* Attention of arrays of four dimensions: forward, and what PyTorch's own autograd records and calls backward. */
 #ifndef TILEKILN_TORCH_ATTENTION_H
 #define TILEKILN_TORCH_ATTENTION_H
 
@@ -11,7 +10,7 @@ namespace tilekiln::torch {
 
 enum { kForward = -2, kTraining = -4, kBackward = -5 }; /* operators of a Look */
 
-/* Heads inside tokens, as projections make them? Results are laid likewise. */
+/* Heads inside tokens, as projections make them, of arrays (batch, heads, seqlen, hdim)? */
 inline bool tokens_outside(const tilekiln_tensor& like) { return like.stride[1] < like.stride[2]; }
 
 /* A result of these lengths, its heads inside tokens or not; returns its bytes. */
@@ -26,22 +25,34 @@ inline int64_t lay(tilekiln_tensor& result, const tilekiln_tensor& like, int64_t
   return bytes;
 }
 
+inline bool are_beside(const tilekiln_tensor& one, const tilekiln_tensor& other) {
+  return one.device_type == other.device_type && one.device_id == other.device_id;
+}
+
 struct Attention {
-  tilekiln_tensor q, k, v;
-  bool read(AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, bool grouped) {
+  tilekiln_tensor q, k, v, bias;
+  bool is_biased = false;
+  bool read(AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, AtenTensorHandle added) {
     if (!view(query, q) || !view(key, k) || !view(value, v)) return false;
-    return q.ndim == 4 && k.ndim == 4 && v.ndim == 4 && k.dtype == q.dtype && v.dtype == q.dtype && k.shape[1] > 0 &&
-           (q.shape[1] == k.shape[1] || grouped) && k.shape[1] == v.shape[1] && q.shape[0] == k.shape[0];
+    if ((is_biased = added != nullptr) && !(view(added, bias) && bias.ndim == 4 && are_beside(bias, q))) return false;
+    return q.ndim == 4 && k.ndim == 4 && v.ndim == 4 && k.dtype == q.dtype && v.dtype == q.dtype && are_beside(k, q) &&
+           are_beside(v, q);
   }
-  Look look(int64_t operator_, bool causal) const { return {operator_, causal, q.dtype, 4, q.shape[3], v.shape[3]}; }
+  /* As PyTorch's operator has it, of arrays by heads. The library's checks are of arrays of either layout. */
+  bool has_heads(bool grouped) const {
+    return k.shape[1] > 0 && (q.shape[1] == k.shape[1] || grouped) && k.shape[1] == v.shape[1] &&
+           q.shape[0] == k.shape[0];
+  }
+  Look look(int64_t operator_, int settings) const {
+    return {operator_, settings << 1 | is_biased, q.dtype, 4, q.shape[3], v.shape[3], q.device_type};
+  }
 };
 
 /* The arguments that all of them have. */
-inline bool settle(Call& call, const Entry& entry, bool causal, const double* scale) {
-  const int* const at = entry.places;
-  return call.take_word(at[kLayout], "bhsd") &&
-         (!causal || (call.take_flag(at[kCausal], true) && call.take_word(at[kMaskOrigin], "top_left"))) &&
-         (!scale || call.take_float(at[kScale], *scale));
+inline bool settle(Call& call, const Entry& entry, const double* scale) {
+  for (const auto& [said, at] : entry.settings)
+    if (!call.take_setting(at, *said)) return false;
+  return !scale || call.take_float(entry.places[kScale], *scale);
 }
 
 inline bool place(Call& call, int i, const tilekiln_tensor& tensor) {
@@ -61,67 +72,56 @@ inline bool place_result(Call& call, int r, const tilekiln_tensor& result) {
 }
 
 /* (out, lse or null), or out null: Python does it. */
-inline void attend(const Attention& given, int64_t operator_, bool causal, const double* scale, AtenTensorHandle* out,
+inline void attend(const Attention& given, int64_t operator_, int settings, const double* scale, AtenTensorHandle* out,
                    AtenTensorHandle* lse) {
   *out = nullptr;
-  const Look look = given.look(operator_, causal);
+  const Look look = given.look(operator_, settings);
   const Entry* const entry = served.find(look);
   if (!entry) {
     missed = look;
     return;
   }
-  Call call(entry->bound.table);
+  Call call(entry->bound);
   tilekiln_tensor result;
-  const int64_t bytes =
-      lay(result, given.q, given.v.shape[3], tokens_outside(given.q) && given.q.shape[3] == given.v.shape[3]);
+  const int64_t bytes = lay(result, given.q, given.v.shape[3],
+                            keeps_order(settings) && tokens_outside(given.q) && given.q.shape[3] == given.v.shape[3]);
   if (bytes < 0 || bytes > int64_t(1) << 28) return;
   const int* const at = entry->places;
   if (!place(call, at[kQ], given.q) || !place(call, at[kK], given.k) || !place(call, at[kV], given.v) ||
-      !settle(call, *entry, causal, scale) || !call.take_flag(at[kReturnLse], lse != nullptr) ||
-      !place_result(call, 0, result) || !call.run())
+      (given.is_biased && !place(call, at[kBias], given.bias)) || !settle(call, *entry, scale) ||
+      !call.take_flag(at[kReturnLse], lse != nullptr) || !place_result(call, 0, result) || !call.run())
     return;
   *out = call.release(0);
   if (lse) *lse = call.release(1);
 }
 
-/* Any array as a dense one: gradients come as anything, broadcast ones too. */
-inline AtenTensorHandle dense_copy(const tilekiln_tensor& from, tilekiln_tensor& to) {
-  to = from;
+/* A dense copy, in place of what is no array of the kernels: gradients come as anything, broadcast ones too. Null: there is no memory. */
+inline AtenTensorHandle dense_copy(AtenTensorHandle from, tilekiln_tensor& to) {
   if (lay_densely(to) < 0) return nullptr;
-  AtenTensorHandle made = make(to);
-  if (!made) return nullptr;
-  const size_t item = size_t(from.dtype & 0xff) / 8;
-  char* at = static_cast<char*>(to.data);
-  for (int64_t b = 0; b < from.shape[0]; ++b)
-    for (int64_t h = 0; h < from.shape[1]; ++h)
-      for (int64_t s = 0; s < from.shape[2]; ++s)
-        for (int64_t d = 0; d < from.shape[3]; ++d, at += item)
-          std::memcpy(at,
-                      static_cast<const char*>(from.data) + int64_t(item) * (b * from.stride[0] + h * from.stride[1] +
-                                                                             s * from.stride[2] + d * from.stride[3]),
-                      item);
+  const AtenTensorHandle made = make(to);
+  if (made && shim.aoti_torch_copy_(made, from, 0)) {
+    shim.aoti_torch_delete_tensor_object(made);
+    return nullptr;
+  }
   return made;
 }
 
 /* The gradients of q, k and v. Throws with the library's words. */
 inline void differentiate(const Attention& given, AtenTensorHandle dout, AtenTensorHandle out, AtenTensorHandle lse,
-                          bool causal, const double* scale, AtenTensorHandle* gradients) {
-  const Entry* const entry = served_backward.find(given.look(kBackward, causal));
+                          int settings, const double* scale, AtenTensorHandle* gradients) {
+  const Entry* const entry = served_backward.find(given.look(kBackward, settings));
   if (!entry) throw std::runtime_error("tilekiln: attention's backward was called without its forward");
-  Call call(entry->bound.table);
+  Call call(entry->bound);
   tilekiln_tensor d, o, l;
   AtenTensorHandle copy = nullptr;
   bool good = view(dout, d) && d.ndim == 4 && view(out, o) && view(lse, l);
-  if (good && d.stride[3] != 1 && d.shape[3] > 1) {
-    const tilekiln_tensor broadcast = d;
-    good = (copy = dense_copy(broadcast, d)) != nullptr;
-  }
+  if (good && d.stride[3] != 1 && d.shape[3] > 1) good = (copy = dense_copy(dout, d)) != nullptr;
   const int* const at = entry->places;
   good = good && place(call, at[kDout], d) && place(call, at[kQ], given.q) && place(call, at[kK], given.k) &&
          place(call, at[kV], given.v) && place(call, at[kOut], o) && place(call, at[kLse], l) &&
-         settle(call, *entry, causal, scale);
+         (!given.is_biased || place(call, at[kBias], given.bias)) && settle(call, *entry, scale);
   const tilekiln_tensor* const inputs[] = {&given.q, &given.k, &given.v};
-  const bool inside = tokens_outside(given.q) && given.q.shape[3] == given.v.shape[3];
+  const bool inside = keeps_order(settings) && tokens_outside(given.q) && given.q.shape[3] == given.v.shape[3];
   for (int i = 0; good && i < 3; ++i) {
     tilekiln_tensor result;
     lay(result, *inputs[i], inputs[i]->shape[3], inside && tokens_outside(*inputs[i]));

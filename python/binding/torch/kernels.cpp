@@ -1,8 +1,8 @@
 /* Kernels of PyTorch's dispatcher over libraries of Tilekiln, without Python: operators `tilekiln_native::*`, and for attention that
  * autograd records the pair of operators that PyTorch has for backends to override.
  *
- * They do what is plain: tensors of the CPU that nothing wraps and, but for attention, autograd does not watch; a call of a look that
- * Python has served before. To anything else they answer undefined tensors, and what calls them then takes the way through Python, which
+ * They do what is plain: tensors of the CPU, attention's of CUDA devices too, that nothing wraps and, but for attention, autograd does
+ * not watch; a call of a look that Python has served before. To anything else they answer undefined tensors, and what calls them then takes the way through Python, which
  * has every error's words. Whole operators, those of compiled code, ask Python themselves: it answers, or says why not. Boxed functions
  * of the stable ABI own what lies on the stack. */
 #include <algorithm>
@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "attention.h"
+#include "recorded.h"
 
 namespace tilekiln::torch {
 namespace {
@@ -22,27 +22,11 @@ int twin_count, whole_count;
 
 /* ---- what lies on the stack -------------------------------------------------------------------------------------------- */
 
-/* Optional values are on the heap. */
-void drop_optional(StableIValue value) {
-  StableIValue* const holder = reinterpret_cast<StableIValue*>(value);
-  if (shim.torch_delete_stable_ivalue)
-    shim.torch_delete_stable_ivalue(holder);
-  else
-    delete holder;
-}
-
 StableIValue inside(const Argument& argument, StableIValue value) {
   return argument.optional ? *reinterpret_cast<StableIValue*>(value) : value;
 }
 
 bool is_there(const Argument& argument, StableIValue value) { return !argument.optional || value; }
-
-template <class T>
-T read(StableIValue value) {
-  T result;
-  std::memcpy(&result, &value, sizeof(result));
-  return result;
-}
 
 __attribute__((noinline)) void drop(const Operator& operator_, StableIValue* stack) {
   for (size_t i = 0; i < operator_.arguments.size(); ++i) {
@@ -56,10 +40,6 @@ __attribute__((noinline)) void drop(const Operator& operator_, StableIValue* sta
 }
 
 /* ---- does autograd watch? --------------------------------------------------------------------------------------------------- */
-
-bool is_watched(AtenTensorHandle tensor) {
-  return !shim.requires_grad || shim.requires_grad(*reinterpret_cast<void* const*>(tensor));
-}
 
 /* Would autograd record the call? */
 bool is_recorded(const Operator& operator_, const StableIValue* stack) {
@@ -138,7 +118,7 @@ bool answer(const Operator& operator_, int number, const StableIValue* stack, St
     return false;
   }
   const Bound& bound = entry->bound;
-  Call call(bound.table);
+  Call call(bound);
   for (size_t i = 0; i < operator_.arguments.size(); ++i) {
     const Argument& argument = operator_.arguments[i];
     if (!is_there(argument, stack[i])) continue;
@@ -153,10 +133,11 @@ bool answer(const Operator& operator_, int number, const StableIValue* stack, St
   for (size_t r = 0; r < operator_.results.size(); ++r) {
     AtenTensorHandle made = bound.results[r] < 0 ? nullptr : call.release(bound.results[r]);
     if (!made) {
-      tilekiln_tensor none{};
+      tilekiln_tensor none = call.tensor[call.table->first];
       none.ndim = 1;
+      none.shape[0] = 0;
       none.stride[0] = 1;
-      none.dtype = operator_.results[r].absent ? operator_.results[r].absent : call.tensor[call.table->first].dtype;
+      if (operator_.results[r].absent) none.dtype = operator_.results[r].absent;
       made = make(none);
     }
     results[r] = reinterpret_cast<StableIValue>(made);
@@ -251,7 +232,6 @@ void whole(StableIValue* stack, uint64_t, uint64_t results) {
   call_wholly(number, stack, results);
 }
 
-using Boxed = void (*)(StableIValue*, uint64_t, uint64_t);
 struct Kernels { Boxed kernel, elsewhere; };
 
 template <int... number>
@@ -265,93 +245,6 @@ constexpr std::array<Boxed, sizeof...(number)> all_whole(std::integer_sequence<i
   return {whole<kTwins + number>...};
 }
 constexpr auto whole_kernels = all_whole(std::make_integer_sequence<int, kOperators - kTwins>{});
-
-/* ---- attention ------------------------------------------------------------------------------------------------------------ */
-
-/* sdpa(Tensor q, Tensor k, Tensor v, bool causal, float? scale, bool grouped) -> Tensor */
-void sdpa(StableIValue* stack, uint64_t, uint64_t) {
-  const AtenTensorHandle tensors[] = {tensor_of(stack[0]), tensor_of(stack[1]), tensor_of(stack[2])};
-  double scale = 0;
-  if (stack[4]) scale = read<double>(*reinterpret_cast<StableIValue*>(stack[4]));
-  missed = Look{};
-  Attention given;
-  AtenTensorHandle out = nullptr;
-  bool watched = false;
-  if (shim.aoti_torch_grad_mode_is_enabled())
-    for (AtenTensorHandle one : tensors) watched = watched || is_watched(one);
-  if (!watched && given.read(tensors[0], tensors[1], tensors[2], read<bool>(stack[5])))
-    attend(given, kForward, read<bool>(stack[3]), stack[4] ? &scale : nullptr, &out, nullptr);
-  for (AtenTensorHandle one : tensors) shim.aoti_torch_delete_tensor_object(one);
-  if (stack[4]) drop_optional(stack[4]);
-  stack[0] = out ? reinterpret_cast<StableIValue>(out) : undefined();
-}
-
-void sdpa_elsewhere(StableIValue* stack, uint64_t, uint64_t) {
-  for (int i = 0; i < 3; ++i) shim.aoti_torch_delete_tensor_object(tensor_of(stack[i]));
-  if (stack[4]) drop_optional(stack[4]);
-  missed = Look{};
-  stack[0] = undefined();
-}
-
-/* Whether this thread's calls of what follows compute nothing and only say, by `missed`, whether a library is known for them. */
-thread_local bool asks = false;
-
-/* aten::_scaled_dot_product_fused_attention_overrideable(query, key, value, attn_bias?, dropout_p, is_causal, return_debug_mask, scale?)
- * -> (output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, philox_seed, philox_offset, debug_attn_mask) */
-template <bool cast>
-void recorded_forward(StableIValue* stack, uint64_t, uint64_t) {
-  const AtenTensorHandle tensors[] = {tensor_of(stack[0]), tensor_of(stack[1]), tensor_of(stack[2])};
-  double scale = 0;
-  if (stack[7]) scale = read<double>(*reinterpret_cast<StableIValue*>(stack[7]));
-  const bool ours = !cast && !stack[3] && read<double>(stack[4]) == 0;
-  Attention given;
-  AtenTensorHandle out = nullptr, lse = nullptr;
-  missed = Look{};
-  /* There is no mask to return: what asks for one says that heads may be grouped. */
-  if (ours && given.read(tensors[0], tensors[1], tensors[2], read<bool>(stack[6]))) {
-    const Look look = given.look(kTraining, read<bool>(stack[5]));
-    if (asks) {
-      if (!served.find(look) || !served_backward.find(given.look(kBackward, read<bool>(stack[5])))) missed = look;
-    } else if (served_backward.find(given.look(kBackward, read<bool>(stack[5]))))
-      attend(given, kTraining, read<bool>(stack[5]), stack[7] ? &scale : nullptr, &out, &lse);
-    else
-      missed = look;
-  }
-  for (AtenTensorHandle one : tensors) shim.aoti_torch_delete_tensor_object(one);
-  if (stack[3]) {
-    shim.aoti_torch_delete_tensor_object(tensor_of(*reinterpret_cast<StableIValue*>(stack[3])));
-    drop_optional(stack[3]);
-  }
-  if (stack[7]) drop_optional(stack[7]);
-  stack[0] = out ? reinterpret_cast<StableIValue>(out) : undefined();
-  stack[1] = lse ? reinterpret_cast<StableIValue>(lse) : undefined();
-  for (int i : {2, 3, 6, 7, 8}) stack[i] = undefined();
-  stack[4] = stack[5] = 0;
-}
-
-/* ..._backward(grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p,
- * is_causal, philox_seed, philox_offset, scale?) -> the gradients of query, key, value, attn_bias */
-void recorded_backward(StableIValue* stack, uint64_t, uint64_t) {
-  double scale = 0;
-  if (stack[16]) scale = read<double>(*reinterpret_cast<StableIValue*>(stack[16]));
-  Attention given;
-  AtenTensorHandle gradients[3] = {};
-  std::string wrong;
-  try {
-    if (!given.read(tensor_of(stack[1]), tensor_of(stack[2]), tensor_of(stack[3]), true))
-      throw std::runtime_error("tilekiln: attention's backward got other arrays than its forward");
-    differentiate(given, tensor_of(stack[0]), tensor_of(stack[6]), tensor_of(stack[7]), read<bool>(stack[13]),
-                  stack[16] ? &scale : nullptr, gradients);
-  } catch (const std::exception& error) {
-    wrong = error.what();
-  }
-  for (int i : {0, 1, 2, 3, 4, 6, 7, 8, 9, 14, 15}) shim.aoti_torch_delete_tensor_object(tensor_of(stack[i]));
-  shim.torch_delete_list(reinterpret_cast<StableListHandle>(stack[5]));
-  if (stack[16]) drop_optional(stack[16]);
-  if (!wrong.empty()) throw std::runtime_error(wrong);
-  for (int i = 0; i < 3; ++i) stack[i] = reinterpret_cast<StableIValue>(gradients[i]);
-  stack[3] = undefined();
-}
 
 /* ---- what Python tells ------------------------------------------------------------------------------------------------------ */
 
@@ -381,14 +274,12 @@ bool implement_all(const char* name, const Kernels& kernels) {
   return good;
 }
 
-std::vector<std::string> split(const std::string& text, char at) {
-  std::vector<std::string> parts;
-  for (size_t from = 0; from <= text.size();) {
-    const size_t to = std::min(text.find(at, from), text.size());
-    parts.push_back(text.substr(from, to - from));
-    from = to + 1;
-  }
-  return parts;
+bool implement_attention(const char* key, const char* autocast) {
+  constexpr const char* const recorded = "_scaled_dot_product_fused_attention_overrideable";
+  return implement("tilekiln_native", autocast, "sdpa", sdpa_elsewhere) &&
+         implement("aten", key, recorded, recorded_forward<false>) &&
+         implement("aten", autocast, recorded, recorded_forward<true>) &&
+         implement("aten", key, "_scaled_dot_product_fused_attention_overrideable_backward", recorded_backward);
 }
 
 int32_t dtype_named(const std::string& name) {
@@ -413,7 +304,8 @@ const tilekiln_operator* table_of(void* library, const std::string& name) {
   return nullptr;
 }
 
-bool put(Served& where, const Operator& operator_, const Look& look, const char* path) {
+/* said: of attention, its settings. */
+bool put(Served& where, const Operator& operator_, const Look& look, const char* path, const Settings* said = nullptr) {
   void* const library = library_at(path);
   const tilekiln_operator* const table = library ? table_of(library, operator_.name) : nullptr;
   auto entry = std::make_unique<Entry>();
@@ -421,7 +313,12 @@ bool put(Served& where, const Operator& operator_, const Look& look, const char*
   entry->last_error =
       library ? reinterpret_cast<decltype(&tilekiln_last_error)>(dlsym(library, "tilekiln_last_error")) : nullptr;
   if (!table || !entry->last_error || !bind(operator_, table, entry->bound)) return false;
+  entry->bound.wrap = reinterpret_cast<decltype(&tilekiln_stream_wrap)>(dlsym(library, "tilekiln_stream_wrap"));
+  entry->bound.destroy =
+      reinterpret_cast<decltype(&tilekiln_stream_destroy)>(dlsym(library, "tilekiln_stream_destroy"));
   for (int one = 0; one < kPlaces; ++one) entry->places[one] = index_of(*table, kPlaceNames[one]);
+  if (said)
+    for (const Argument& one : *said) entry->settings.emplace_back(&one, index_of(*table, one.name));
   where.put(entry.release());
   return true;
 }
@@ -437,17 +334,16 @@ extern "C" {
 __attribute__((visibility("default"))) const char* tilekiln_torch_start() {
   if (const char* missing = resolve()) return missing;
   number_dtypes();
-  const bool good =
-      implement_all("sdpa", {sdpa, sdpa_elsewhere}) &&
-      implement("tilekiln_native", "AutocastCPU", "sdpa", sdpa_elsewhere) &&
-      implement("aten", "CPU", "_scaled_dot_product_fused_attention_overrideable", recorded_forward<false>) &&
-      implement("aten", "AutocastCPU", "_scaled_dot_product_fused_attention_overrideable", recorded_forward<true>) &&
-      implement("aten", "CPU", "_scaled_dot_product_fused_attention_overrideable_backward", recorded_backward);
+  number_settings("slayout.0=bhsd");
+  number_settings("slayout.0=bhsd,bcausal.0=1,smask_origin.0=top_left");
+  bool good = implement_all("sdpa", {sdpa, sdpa_elsewhere}) && implement_attention("CPU", "AutocastCPU");
+  if (good && shim.current_stream)
+    good = implement("tilekiln_native", "CUDA", "sdpa", sdpa) && implement_attention("CUDA", "AutocastCUDA");
   return good ? nullptr : "a place for the kernels";
 }
 
-/* Registers tilekiln_native::<spelled>, whose schema is there, as a form of operator `name`. arguments: "kind[?][!]name[.part][=default]", as in "T?bias" (! : contiguous in its
- * last dimension; a default is a word or the bits of a number), in the order of the schema, with a comma between them; results: "name:dtype when absent:asked by". looks: the
+/* Registers tilekiln_native::<spelled>, whose schema is there, as a form of operator `name`. arguments: argument_of's, in the
+ * order of the schema, with a comma between them; results: "name:dtype when absent:asked by". looks: the
  * arrays that steer the choice of a library. whole: compiled code calls it. Returns its number, or -1. */
 __attribute__((visibility("default"))) int tilekiln_torch_define(const char* name, const char* spelled,
                                                                  const char* arguments, const char* results, int look,
@@ -457,20 +353,7 @@ __attribute__((visibility("default"))) int tilekiln_torch_define(const char* nam
   made->name = name;
   made->looks[0] = look;
   made->looks[1] = other_look;
-  for (const std::string& text : split(arguments, ',')) {
-    Argument one;
-    size_t at = 1;
-    one.kind = text[0];
-    for (; text[at] == '?' || text[at] == '!'; ++at) (text[at] == '?' ? one.optional : one.contiguous) = true;
-    const size_t dot = text.find('.', at), is = text.find('=', at);
-    one.name = text.substr(at, dot - at);
-    one.part = std::stoi(text.substr(dot + 1));
-    if ((one.has_default = is != std::string::npos)) {
-      one.default_word = text.substr(is + 1);
-      if (one.kind != 's') one.default_bits = std::stoull(one.default_word);
-    }
-    made->arguments.push_back(std::move(one));
-  }
+  for (const std::string& text : split(arguments, ',')) made->arguments.push_back(argument_of(text));
   for (const std::string& text : split(results, ',')) {
     const std::vector<std::string> parts = split(text, ':');
     made->results.push_back({parts[0], dtype_named(parts[1]), parts[2]});
@@ -494,6 +377,9 @@ __attribute__((visibility("default"))) void tilekiln_torch_refuse(int kind, cons
 /* From now on this thread's attention computes nothing and only says, by tilekiln_torch_missed, whether a library is known; 0: no longer. */
 __attribute__((visibility("default"))) void tilekiln_torch_asks(int yes) { asks = yes; }
 
+/* The number by which attention takes settings (number_settings), or -1. */
+__attribute__((visibility("default"))) int tilekiln_torch_settings(const char* words) { return number_settings(words); }
+
 /* The operator of the call of this thread that was last left to Python for want of a library: its number, kForward ... kTraining, or -1. */
 __attribute__((visibility("default"))) int tilekiln_torch_missed() { return int(missed.operator_); }
 
@@ -507,14 +393,15 @@ __attribute__((visibility("default"))) int tilekiln_torch_teach(const char* name
   Operator attention;
   attention.name = name;
   if (look.operator_ >= 0) return put(served, *operators[size_t(look.operator_)], look, path);
+  const Settings* const said = settings[size_t(look.given >> 1)].get();
   if (look.operator_ == kTraining) {
     Look back = look;
     back.operator_ = kBackward;
     Operator gradient;
     gradient.name = "fmha_bwd";
-    if (!put(served_backward, gradient, back, backward)) return 0;
+    if (!put(served_backward, gradient, back, backward, said)) return 0;
   }
-  return put(served, attention, look, path);
+  return put(served, attention, look, path, said);
 }
 
 /* Forgets which libraries serve which looks: Python is asked anew. */

@@ -3,6 +3,7 @@
 #ifndef TILEKILN_TORCH_OPERATORS_H
 #define TILEKILN_TORCH_OPERATORS_H
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -15,6 +16,7 @@
 
 namespace tilekiln::torch {
 
+enum { kCuda = 2 }; /* of DLPack */
 enum { kMaxArguments = 64, kMaxArrays = 32, kMaxResults = 8, kMaxStruct = 640, kMaxPointers = 4 };
 
 /* ---- dtypes and tensors ----------------------------------------------------------------------------------------------- */
@@ -48,19 +50,25 @@ inline int32_t theirs_of(int32_t dtype) {
   return -1;
 }
 
-/* A view of a tensor of the host; false for any other. */
+/* A view of a tensor of the host or of a CUDA device; false for any other. */
 inline bool view(AtenTensorHandle tensor, tilekiln_tensor& view) {
   int32_t dtype = 0, device = 0;
   int64_t ndim = 0, *sizes = nullptr, *strides = nullptr;
-  if (shim.aoti_torch_get_device_type(tensor, &device) || device != shim.aoti_torch_device_type_cpu() ||
-      shim.aoti_torch_get_dtype(tensor, &dtype) || dtype < 0 || dtype >= 64 || !ours[dtype] ||
+  view.device_type = TILEKILN_CPU;
+  view.device_id = 0;
+  if (shim.aoti_torch_get_device_type(tensor, &device)) return false;
+  if (device != shim.aoti_torch_device_type_cpu()) {
+    if (device != shim.aoti_torch_device_type_cuda() || !shim.current_stream ||
+        shim.aoti_torch_get_device_index(tensor, &view.device_id))
+      return false;
+    view.device_type = kCuda;
+  }
+  if (shim.aoti_torch_get_dtype(tensor, &dtype) || dtype < 0 || dtype >= 64 || !ours[dtype] ||
       shim.aoti_torch_get_dim(tensor, &ndim) || ndim > TILEKILN_MAX_NDIM || shim.aoti_torch_get_sizes(tensor, &sizes) ||
       shim.aoti_torch_get_strides(tensor, &strides) || shim.aoti_torch_get_data_ptr(tensor, &view.data))
     return false;
   view.dtype = ours[dtype];
   view.ndim = int32_t(ndim);
-  view.device_type = TILEKILN_CPU;
-  view.device_id = 0;
   for (int64_t i = 0; i < ndim; ++i) {
     view.shape[i] = sizes[i];
     view.stride[i] = strides[i];
@@ -68,11 +76,14 @@ inline bool view(AtenTensorHandle tensor, tilekiln_tensor& view) {
   return true;
 }
 
-/* A tensor of the view's dtype, shape and strides, whose memory becomes the view's. Null: there is no memory. */
+inline bool is_of_host(const tilekiln_tensor& view) { return view.device_type == TILEKILN_CPU; }
+
+/* A tensor of the view's device, dtype, shape and strides, whose memory becomes the view's. Null: there is no memory. */
 inline AtenTensorHandle make(tilekiln_tensor& view) {
   AtenTensorHandle made = nullptr;
-  if (shim.aoti_torch_empty_strided(view.ndim, view.shape, view.stride, theirs_of(view.dtype),
-                                    shim.aoti_torch_device_type_cpu(), 0, &made))
+  const int32_t device = is_of_host(view) ? shim.aoti_torch_device_type_cpu() : shim.aoti_torch_device_type_cuda();
+  if (shim.aoti_torch_empty_strided(view.ndim, view.shape, view.stride, theirs_of(view.dtype), device, view.device_id,
+                                    &made))
     return nullptr;
   shim.aoti_torch_get_data_ptr(made, &view.data);
   return made;
@@ -123,7 +134,36 @@ struct Bound {
   const tilekiln_operator* table = nullptr;
   std::vector<int> arguments; /* of each argument, that of the table; -1: it sets nothing */
   std::vector<int> results;   /* of each result, that of the table; -1: Python makes it */
+  int stream = -1;            /* the argument of the table; -1: there is none */
+  decltype(&tilekiln_stream_wrap) wrap = nullptr;
+  decltype(&tilekiln_stream_destroy) destroy = nullptr;
 };
+
+/* "kind[?][!]name.part[=default]", as in "T?bias.0": !, contiguous in its last dimension; a default is a word or the bits of a number. */
+inline Argument argument_of(const std::string& text) {
+  Argument one;
+  size_t at = 1;
+  one.kind = text[0];
+  for (; text[at] == '?' || text[at] == '!'; ++at) (text[at] == '?' ? one.optional : one.contiguous) = true;
+  const size_t dot = text.find('.', at), is = text.find('=', at);
+  one.name = text.substr(at, dot - at);
+  one.part = std::stoi(text.substr(dot + 1));
+  if ((one.has_default = is != std::string::npos)) {
+    one.default_word = text.substr(is + 1);
+    if (one.kind != 's') one.default_bits = std::stoull(one.default_word);
+  }
+  return one;
+}
+
+inline std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  for (size_t from = 0; from <= text.size();) {
+    const size_t to = std::min(text.find(at, from), text.size());
+    parts.push_back(text.substr(from, to - from));
+    from = to + 1;
+  }
+  return parts;
+}
 
 inline int index_of(const tilekiln_operator& table, const std::string& name) {
   for (int i = 0; i < table.argument_count; ++i)
@@ -143,12 +183,15 @@ inline bool bind(const Operator& operator_, const tilekiln_operator* table, Boun
       if (one.name == table->arguments[table->results[r].argument].name) found = r;
     bound.results.push_back(found);
   }
+  for (int i = 0; i < table->argument_count; ++i)
+    if (table->arguments[i].kind == TILEKILN_STREAM) bound.stream = i;
   return true;
 }
 
 /* ---- a call ------------------------------------------------------------------------------------------------------------ */
 
 struct Call {
+  const Bound& bound;
   const tilekiln_operator* table;
   uint64_t present = 0;       /* bit i: array i is given */
   uint64_t said = 0, yes = 0; /* bit i: flag i is given, and is true */
@@ -159,8 +202,8 @@ struct Call {
   tilekiln_tensor tensor[kMaxArrays];
   alignas(16) char args[kMaxStruct];
 
-  explicit Call(const tilekiln_operator* operator_) : table(operator_) {
-    std::memcpy(args, operator_->defaults, operator_->args_size);
+  explicit Call(const Bound& bound_) : bound(bound_), table(bound_.table) {
+    std::memcpy(args, table->defaults, table->args_size);
   }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -180,7 +223,7 @@ struct Call {
   bool take(int i, AtenTensorHandle given, bool contiguous) {
     if (i < 0 || i >= table->array_count || table->arguments[i].kind != TILEKILN_ARRAY) return false;
     tilekiln_tensor& one = tensor[i];
-    if (!view(given, one)) return false;
+    if (!view(given, one) || !is_of_host(one)) return false;
     if (contiguous && one.ndim && one.stride[one.ndim - 1] != 1 && one.shape[one.ndim - 1] > 1) return false;
     set(i);
     return true;
@@ -223,10 +266,24 @@ struct Call {
     return false;
   }
 
+  /* An argument that has its value with it. */
+  bool take_setting(int i, const Argument& one) {
+    switch (one.kind) {
+      case 'f': {
+        double value;
+        std::memcpy(&value, &one.default_bits, sizeof(value));
+        return take_float(i, value);
+      }
+      case 'b': return take_flag(i, one.default_bits != 0);
+      case 'i': return take_integer(i, one.part, int64_t(one.default_bits));
+      default: return take_word(i, one.default_word.c_str());
+    }
+  }
+
   bool take_random(int i, AtenTensorHandle given) {
     tilekiln_tensor state;
     if (i < 0 || table->arguments[i].kind != TILEKILN_PAIR_ULONG || !view(given, state)) return false;
-    if (state.dtype != TILEKILN_INT64 || state.ndim != 1 || state.shape[0] != 2) return false;
+    if (!is_of_host(state) || state.dtype != TILEKILN_INT64 || state.ndim != 1 || state.shape[0] != 2) return false;
     const int64_t* const numbers = static_cast<const int64_t*>(state.data);
     uint64_t* const pair = static_cast<uint64_t*>(field(i));
     pair[0] = uint64_t(numbers[0]);
@@ -279,8 +336,8 @@ struct Call {
           result.dtype = choice->dtypes[0];
           break;
         }
-    result.device_type = TILEKILN_CPU;
-    result.device_id = 0;
+    result.device_type = tensor[table->first].device_type;
+    result.device_id = tensor[table->first].device_id;
     if (one.shape_of) {
       tilekiln_shape shape;
       if (one.shape_of(args, &shape) != TILEKILN_OK) return false;
@@ -302,6 +359,7 @@ struct Call {
   bool run() {
     if (!find_form() || !find_asked()) return false;
     const bool zero = (table->zero_forms >> form & 1) || (present & table->zero_given);
+    if (zero && !is_of_host(tensor[table->first])) return false;
     int64_t all = 0;
     uint32_t left = 0;
     for (int r = 0; r < table->result_count; ++r) {
@@ -324,7 +382,21 @@ struct Call {
         std::memset(one.data, 0, size_t(bytes));
       }
     }
-    return table->run(args) == TILEKILN_OK;
+    return is_of_host(tensor[table->first]) ? table->run(args) == TILEKILN_OK : run_in_stream();
+  }
+
+  /* In the stream that PyTorch works in now, which gives the memory of results, too. */
+  bool run_in_stream() {
+    const tilekiln_tensor& like = tensor[table->first];
+    void* native = nullptr;
+    tilekiln_stream* stream = nullptr;
+    if (bound.stream < 0 || !bound.wrap || !bound.destroy || shim.current_stream(like.device_id, &native) ||
+        bound.wrap(like.device_type, like.device_id, native, &stream) != TILEKILN_OK)
+      return false;
+    *static_cast<tilekiln_stream**>(field(bound.stream)) = stream;
+    const bool good = table->run(args) == TILEKILN_OK;
+    bound.destroy(stream);
+    return good;
   }
 
   AtenTensorHandle release(int r) {

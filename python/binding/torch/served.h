@@ -2,34 +2,35 @@
 #ifndef TILEKILN_TORCH_SERVED_H
 #define TILEKILN_TORCH_SERVED_H
 
-#include "operators.h"
+#include "settings.h"
 
 namespace tilekiln::torch {
 
 /* The look of a call: the properties by which its library is chosen. */
 struct Look {
-  int64_t operator_ = -1, given = 0, dtype = 0, ndim = 0, last = 0, other_last = 0;
+  int64_t operator_ = -1, given = 0, dtype = 0, ndim = 0, last = 0, other_last = 0, device_type = TILEKILN_CPU;
   bool operator==(const Look& o) const {
     return operator_ == o.operator_ && given == o.given && dtype == o.dtype && ndim == o.ndim && last == o.last &&
-           other_last == o.other_last;
+           other_last == o.other_last && device_type == o.device_type;
   }
   size_t hash() const {
     uint64_t sum = 0;
-    for (const int64_t one : {operator_, given, dtype, ndim, last, other_last})
+    for (const int64_t one : {operator_, given, dtype, ndim, last, other_last, device_type})
       sum = (sum ^ uint64_t(one)) * 0x9e3779b97f4a7c15u;
     return size_t(sum >> 56);
   }
 };
 
 /* The arguments that attention of four dimensions gives, by name. */
-enum Place { kQ, kK, kV, kDout, kOut, kLse, kLayout, kCausal, kMaskOrigin, kScale, kReturnLse, kPlaces };
+enum Place { kQ, kK, kV, kBias, kDout, kOut, kLse, kScale, kReturnLse, kPlaces };
 constexpr const char* const kPlaceNames[kPlaces] = {
-    "q", "k", "v", "dout", "out", "lse", "layout", "causal", "mask_origin", "softmax_scale", "return_lse"};
+    "q", "k", "v", "bias", "dout", "out", "lse", "softmax_scale", "return_lse"};
 
 struct Entry {
   Look look;
   Bound bound;
   int places[kPlaces];
+  std::vector<std::pair<const Argument*, int>> settings; /* of attention, each with its argument of the table */
   decltype(&tilekiln_last_error) last_error = nullptr;
 };
 

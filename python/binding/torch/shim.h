@@ -11,9 +11,10 @@
 namespace tilekiln::torch {
 
 #define TILEKILN_TORCH_FUNCTIONS(X)                                                                              \
-  X(aoti_torch_delete_tensor_object) X(aoti_torch_device_type_cpu) X(aoti_torch_empty_strided)                   \
-  X(aoti_torch_get_data_ptr) X(aoti_torch_get_device_type) X(aoti_torch_get_dim) X(aoti_torch_get_dtype)         \
-  X(aoti_torch_get_sizes) X(aoti_torch_get_strides) X(aoti_torch_grad_mode_is_enabled)                           \
+  X(aoti_torch_copy_) X(aoti_torch_delete_tensor_object) X(aoti_torch_device_type_cpu)                           \
+  X(aoti_torch_device_type_cuda) X(aoti_torch_empty_strided) X(aoti_torch_get_data_ptr)                          \
+  X(aoti_torch_get_device_index) X(aoti_torch_get_device_type) X(aoti_torch_get_dim) X(aoti_torch_get_dtype)     \
+  X(aoti_torch_get_sizes) X(aoti_torch_get_strides) X(aoti_torch_grad_mode_is_enabled) X(aoti_torch_is_defined)  \
   X(aoti_torch_library_init_impl) X(aoti_torch_new_tensor_handle) X(aoti_torch_new_uninitialized_tensor)         \
   X(torch_call_dispatcher) X(torch_delete_list) X(torch_delete_string)                  \
   X(torch_library_impl) X(torch_string_c_str)                                                                      \
@@ -30,6 +31,8 @@ struct Shim {
   AOTITorchError (*torch_delete_stable_ivalue)(StableIValue*) = nullptr;
   /* Not of the stable ABI: whether autograd watches a tensor, by the pointer that a tensor is. Null: nobody knows. */
   bool (*requires_grad)(const void* implementation) = nullptr;
+  /* The stream that PyTorch works in now; null: this PyTorch has no CUDA. */
+  AOTITorchError (*current_stream)(int32_t device, void** stream) = nullptr;
 };
 
 inline Shim shim;
@@ -49,6 +52,9 @@ inline const char* resolve() {
       reinterpret_cast<decltype(shim.torch_delete_stable_ivalue)>(dlsym(library, "torch_delete_stable_ivalue"));
   if (void* const core = dlopen("libc10.so", RTLD_NOW | RTLD_NOLOAD))
     shim.requires_grad = reinterpret_cast<bool (*)(const void*)>(dlsym(core, "_ZNK3c1010TensorImpl13requires_gradEv"));
+  if (void* const cuda = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD))
+    shim.current_stream =
+        reinterpret_cast<decltype(shim.current_stream)>(dlsym(cuda, "aoti_torch_get_current_cuda_stream"));
   return nullptr;
 }
 

@@ -183,11 +183,18 @@ def watched(
     q: Tensor, k: Tensor, v: Tensor, others: dict[str, Any], deterministic: bool | None, return_lse: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """(out, lse or None, randval or None) of a call that autograd records, functorch transforms or torch traces."""
-    from . import derivatives
+    from . import derivatives, recorded
 
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
+    bias, sink = others.get("bias"), others.get("sink")
+    direct = untouched(q, k, v, bias, sink)
     records = torch.is_grad_enabled() and _requires_grad(q, k, v, others)
+    if records and direct and sink is None and (bias is None or not bias.requires_grad):
+        rest = {name: value for name, value in others.items() if name != "bias"} if "bias" in others else others
+        made = recorded.attention(q, k, v, bias, deterministic, rest)
+        if made is not None:
+            return made[0], made[1] if return_lse else None, None
     if records:
         derivatives.check_differentiable(others)
         # torch.compile does not trace this, which asks the disk: there it is asked where the derivative is set up.
@@ -196,8 +203,6 @@ def watched(
             derivatives.check_backward(
                 q, v, {**others, "deterministic": deterministic}, bias is not None and bias.requires_grad
             )
-    bias, sink = others.get("bias"), others.get("sink")
-    direct = untouched(q, k, v, bias, sink)
     if direct or _transformed():
         attention = derivatives.Attention if direct else derivatives.TransformedAttention
         rest = {name: value for name, value in others.items() if name not in ("bias", "sink")}

@@ -14,7 +14,7 @@ from tilekiln._core.dropout import unbiased
 from tilekiln._core.native import ArgumentError, NoKernelError
 from tilekiln.api.operators import _call
 
-from . import calls, derivatives, native, operators
+from . import calls, derivatives, native, operators, recorded
 from .calls import TYPES
 
 _records: Callable[[], bool] = torch.is_grad_enabled
@@ -52,17 +52,17 @@ def sdpa(
             type(query) is type(key) is type(value) is Tensor
             or (type(query) in TYPES and type(key) in TYPES and type(value) in TYPES)
         )
-        and query.is_cpu
+        and (query.is_cpu or query.is_cuda)
         and not isinstance(scale, Tensor)
         and forward_ad._current_level < 0
         and not _profiling()
     ):
-        recorded = _records() and (query.requires_grad or key.requires_grad or value.requires_grad)
-        kernel = native.recorded_attention if recorded else native.attention
+        learns = _records() and (query.requires_grad or key.requires_grad or value.requires_grad)
+        kernel = recorded.sdpa if learns else native.attention
         try:
             made: Tensor | None = kernel(query, key, value, is_causal, scale, enable_gqa)
             if made is None:
-                made = native.attention_once_taught(kernel, query, key, value, is_causal, scale, enable_gqa)
+                made = recorded.sdpa_once_taught(kernel, query, key, value, is_causal, scale, enable_gqa)
             if made is not None:
                 return made
         except (RuntimeError, TypeError, IndexError, AttributeError):

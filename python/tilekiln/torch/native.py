@@ -4,8 +4,7 @@ Each operator has twins in C++ (python/binding/torch), `torch.ops.tilekiln_nativ
 of arguments that is called, which take those by position: PyTorch takes 2 us longer to fill in thirty defaults by name.
 They do what is plain (tensors of the CPU that nothing wraps or watches, a look that Python has served once) and answer
 everything else with None. A call tries that and goes on to the operator itself, which traces, records, maps and has the
-words of every error. Attention that autograd records is PyTorch's `_scaled_dot_product_fused_attention_overrideable`,
-which is there for backends to override: its derivative is C++ too. Without the library everything goes through Python.
+words of every error. Attention that autograd records is in `recorded`. Without the library all goes through Python.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from . import operators
 
 Call = Callable[..., Any]
 NAME = "libtilekiln_torch.so"
-NEVER, TRAINING = -1, -4
-"""Values of `missed` beside the numbers of operators (python/binding/torch/attention.h)."""
+NEVER = -1
+"""The value of `missed` where no library was looked for (python/binding/torch/served.h)."""
 library: ctypes.CDLL | None = None
 """The kernels' library; None where it is not built, not wanted (TILEKILN_TORCH_NATIVE=no), or not for this PyTorch."""
 why_not = ""
@@ -55,15 +54,10 @@ starters: list[Callable[[], None]] = []
 _LETTERS = {"Tensor": "T", "float": "f", "bool": "b", "int": "i", "str": "s"}
 _profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
-_deterministic: Callable[[], bool] = torch._C._get_deterministic_algorithms
-_functorch: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
-_tracing: Callable[[], Any] = torch._C._get_tracing_state
-_hooked: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
-_recorded: Callable[..., Any] = None  # type: ignore[assignment]
 
 
 def attention(*_: Any) -> Tensor | None:
-    """sdpa without mask and dropout of tensors of the CPU, none of a subclass; None where Python does it."""
+    """sdpa without mask and dropout of the CPU or a CUDA device, no tensor of a subclass; None where Python does it."""
     return None
 
 
@@ -75,7 +69,7 @@ def _find() -> pathlib.Path | None:
 
 def _start() -> str:
     """Loads the library; says why not, or nothing."""
-    global library, attention, _recorded
+    global library, attention
     if os.environ.get("TILEKILN_TORCH_NATIVE", "yes").lower() in ("no", "0", "off", "false"):
         return "TILEKILN_TORCH_NATIVE says no"
     path = _find()
@@ -88,10 +82,10 @@ def _start() -> str:
     missing = loaded.tilekiln_torch_start()
     if missing is not None:
         return f"PyTorch {torch.__version__} lacks {missing.decode()}"
-    _scope.impl("sdpa", torch.library.fallthrough_kernel, "AutogradCPU")
+    for key in ("AutogradCPU", "AutogradCUDA"):
+        _scope.impl("sdpa", torch.library.fallthrough_kernel, key)
     library = loaded
     attention = torch.ops.tilekiln_native.sdpa.default._op
-    _recorded = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default._op
     facade.forgetters.append(forget)
     for name in OPERATORS:
         define(name)
@@ -170,7 +164,7 @@ def _is_on(argument: Any) -> bool:
     return argument.default_value is True
 
 
-def _bits(kind: str, value: Any) -> str:
+def bits(kind: str, value: Any) -> str:
     """A default as kernels.cpp compares it with what is given."""
     return value if kind == "s" else str(struct.unpack("Q", struct.pack("d" if kind == "f" else "q", value))[0])
 
@@ -187,7 +181,7 @@ def give_kernel(name: str, spelled: str, taken: Sequence[Any], whole: bool) -> i
     looks = [arrays.index(table.arrays[look]) for look in table.looks]
     for i, one in enumerate(taken):
         if one.default_value is not None and not _is_on(one):
-            words[i] += "=" + _bits(words[i][0], one.default_value)
+            words[i] += "=" + bits(words[i][0], one.default_value)
     results = [f"{'' if one.torch_alone else one.name}:{one.dtype}:{one.asked_by}" for one in table.results]
     number: int = library.tilekiln_torch_define(
         name.encode(), spelled.encode(), ",".join(words).encode(), ",".join(results).encode(), *looks, whole
@@ -265,68 +259,6 @@ def teach(name: str, given: Mapping[str, Any]) -> None:
     with suppress(ArgumentError, NoKernelError):
         chosen = facade._choose(name, arrays, arguments)
         library.tilekiln_torch_teach(name.encode(), chosen.path.encode(), b"")
-
-
-def recorded_attention(
-    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, grouped: bool
-) -> Any:
-    """Such a call that autograd records."""
-    # From here, as torch_call_dispatcher of 2.13 takes results of several types in the wrong order.
-    if library is None or _modes() or _functorch() is not None or _tracing() is not None or _deterministic():
-        return None
-    if _hooked(True) is not None and not _known(query, key, value, is_causal, scale, grouped):
-        return None
-    # Settings that are as PyTorch has them anyway are left out: .7 of 5.1 us.
-    if scale is not None:
-        return _recorded(query, key, value, None, 0.0, is_causal, grouped, scale=scale)[0]
-    if is_causal or grouped:
-        return _recorded(query, key, value, None, 0.0, is_causal, grouped)[0]
-    return _recorded(query, key, value)[0]
-
-
-def _known(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, grouped: bool) -> bool:
-    """Is the library of such a call known, or found now? Asked where hooks see what autograd saves (checkpointing,
-    save_on_cpu), for a call that was recorded in vain had saved its tensors."""
-    assert library is not None
-    library.tilekiln_torch_asks(1)
-    try:
-        with torch.no_grad():
-            _recorded(query, key, value, None, 0.0, is_causal, grouped, scale=scale)
-    finally:
-        library.tilekiln_torch_asks(0)
-    missed = library.tilekiln_torch_missed()
-    return missed == NEVER or _taught(missed, query, key, value, is_causal)
-
-
-def attention_once_taught(
-    call: Call, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, grouped: bool
-) -> Tensor | None:
-    """Such a call that `attention` or `recorded_attention` did not do, once Python has said which library serves it."""
-    missed = NEVER if library is None else library.tilekiln_torch_missed()
-    if missed == NEVER or not _taught(missed, query, key, value, is_causal):
-        return None
-    made: Tensor | None = call(query, key, value, is_causal, scale, grouped)
-    return made
-
-
-def _taught(missed: int, query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> bool:
-    """Teaches native attention the library that serves such a call; False where none does."""
-    assert library is not None
-    q, k, v = query.detach(), key.detach(), value.detach()
-    arguments: dict[str, Any] = {"layout": "bhsd"}
-    if is_causal:
-        arguments |= {"causal": True, "mask_origin": "top_left"}
-    back = b""
-    try:
-        if missed == TRAINING:
-            lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-            out = q.new_empty(*q.shape[:3], v.shape[3])
-            back = facade._choose("fmha_bwd", (out, q, k, v, out, lse), arguments).path.encode()
-            arguments["return_lse"] = True
-        chosen = facade._choose("fmha_fwd", (q, k, v), arguments)
-    except (ArgumentError, NoKernelError, KeyError):
-        return False
-    return bool(library.tilekiln_torch_teach(b"fmha_fwd", chosen.path.encode(), back))
 
 
 def forget() -> None:
