@@ -122,6 +122,11 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
     for name in chosen:
         one = tree().every_target[name]
         arch = one.arch
+        if tools.mach_o and not one.backend_.host:
+            raise options.UsageError(
+                f"target={name} is of {one.backend} devices, and {tools.cxx} compiles for macOS, which has none. "
+                f"The targets are {', '.join(of_compiler)}."
+            )
         if one.backend_.host and arch not in ("any", tools.machine):
             raise options.UsageError(
                 f"target={name} is of {arch} machines, and {tools.cxx} compiles for {tools.machine}. "

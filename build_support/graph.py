@@ -13,7 +13,6 @@ from typing import Any
 
 from SCons.Script import Action, Builder, Environment, SourceFileScanner
 
-from codegen.emit.flags import JOIN
 from codegen.schema.tree import tree
 
 from . import console, jobs, journal, measured, memory, outputs, outside, shared
@@ -137,8 +136,10 @@ class Graph:
         label: str = "",
         instances: Sequence[str] = (),
         unsigned: Sequence[str] = (),
+        after: Sequence[Sequence[str]] = (),
     ) -> Any:
-        """The object of one source. With `content` (what it and its headers hold) SCons does not read it."""
+        """The object of one source, which the commands `after` may alter. With `content` (what it and its headers hold)
+        SCons does not read it."""
         tools = self.request.toolchain
         paths = [self.at(path) for path in include]
         # Two objects of one source, as one engine for two targets, differ in the seed as well.
@@ -147,7 +148,7 @@ class Graph:
         job = Job(
             "compile",
             label or source,
-            [[*command, "-o", jobs.OUT]],
+            [[*command, "-o", jobs.OUT], *after],
             identity=tools.identity,
             content=content,
             instances=instances,
@@ -158,13 +159,10 @@ class Graph:
         return self.step(target, job, () if content else (source,), scan=not content)
 
     def join(self, target: str, objects: Sequence[Any], keep: Sequence[str], label: str) -> Any:
-        """One object of many in which only the symbols of `keep` are visible."""
-        partial, prefix = f"{jobs.OUT}{jobs.SCRATCH}", self.request.toolchain.prefix
-        commands = [
-            [f"{prefix}ld", *JOIN, "-o", partial, jobs.INPUTS],
-            [f"{prefix}objcopy", *(f"--keep-global-symbol={name}" for name in keep), partial, jobs.OUT],
-        ]
-        return self.step(target, Job("join", label, commands, self.request.toolchain.identity), objects)
+        """One file of many objects; of what others could have too only the symbols of `keep` are visible."""
+        tools = self.request.toolchain
+        commands = tools.join(jobs.INPUTS, jobs.OUT, keep, f"{jobs.OUT}{jobs.SCRATCH}")
+        return self.step(target, Job("join", label, commands, tools.identity), objects)
 
     def link(
         self,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from codegen.emit import files
-from codegen.emit.flags import library_name, manifest_name
+from codegen.emit.flags import manifest_name
 from codegen.emit.operators import header
 from codegen.out import placed
 from codegen.out.sources import public_headers
@@ -86,15 +86,16 @@ def check(where: Place, receipts: Collection[str], version: str) -> None:
             )
 
 
-def made(tree: Tree, receipt: str, folder: str) -> dict[str, bytes]:
-    """Files installed of a receipt, by path below the prefix. `folder` holds the built library and its manifest."""
-    found = {f"{LIB}/{name}": _read(folder, name) for name in (library_name(receipt), manifest_name(receipt))}
+def made(tree: Tree, receipt: str, library: str) -> dict[str, bytes]:
+    """Files installed of a receipt, by path below the prefix, of its built library, beside which its manifest lies."""
+    folder, name = os.path.split(library)
+    found = {f"{LIB}/{file}": _read(folder, file) for file in (name, manifest_name(receipt))}
     found |= {f"{INCLUDE}/{header}": _read(tree.root, f"include/{header}") for header in public_headers(tree.root)}
     if tree.places.outside:
         held = json.loads(found[f"{LIB}/{manifest_name(receipt)}"]).get("operators", {})
         operators = [tree.operators[name] for name in held]
         found |= {f"{INCLUDE}/{header.path(one)}": header.text(one).encode() for one in operators}
-    found |= packages(receipt, tree.receipt(receipt).about, tree.version)
+    found |= packages(receipt, tree.receipt(receipt).about, tree.version, name)
     found[f"{SHARE}/LICENSE"] = _read(tree.root, "LICENSE")
     return found
 
@@ -104,9 +105,9 @@ def _read(folder: str, path: str) -> bytes:
         return file.read()
 
 
-def install(tree: Tree, receipt: str, folder: str, where: Place) -> str:
+def install(tree: Tree, receipt: str, library: str, where: Place) -> str:
     """Installs; what was done, for people. CodegenError when a stranger's file is in the way or writing fails."""
-    found = made(tree, receipt, folder)
+    found = made(tree, receipt, library)
     entry = Entry(receipt, tree.version, {path: files.digest(data) for path, data in sorted(found.items())})
     record = msgspec.json.format(msgspec.json.encode(entry), indent=1) + b"\n"
     try:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from codegen.emit import includes
-from codegen.emit.flags import EXPORTS, LIBRARY_LINK, define
+from codegen.emit.flags import EXPORTS, define
 from codegen.schema.tree import tree
 
 from . import budget, console, jobs, toolchains, unanswered
@@ -167,14 +167,10 @@ def library(graph: Graph, receipt: str, made: Generated, objects: Sequence[Any])
     target = graph.request.variant.library(receipt)
     instances = sum(len(source.instances) for source in made.sources if receipt in source.receipts)
     count = f"{instances:,} instance{'s' if instances != 1 else ''}"
-    flags = [f"-Wl,--version-script={graph.at(EXPORTS)}", f"-Wl,-soname,{os.path.basename(target)}"]
-    flags += LIBRARY_LINK
-    if not (graph.request.toolchain.kind == "clang++" and graph.request.variant.mode in ("sanitize", "thread")):
-        flags.append("-Wl,-z,defs")  # clang leaves a sanitizer's functions to the program
     return graph.link(
         target,
         objects,
-        flags=flags,
+        flags=graph.request.toolchain.link_library(os.path.basename(target), graph.at(EXPORTS)),
         shared=True,
         needs=[EXPORTS],
         budget=budget.of(made.size_budgets.get(receipt), receipt, graph.request.variant.mode),
@@ -228,7 +224,9 @@ def binding(graph: Graph) -> Any:
     places = [f"-I{sysconfig.get_paths()['include']}", f"-I{numpy_include}"]
     identity = f"{tools.identity}\n{sys.version}\n{numpy_identity}"
     graph.compiled.append({"file": graph.at(written[0]), "output": graph.at(target), "arguments": [*command, *places]})
-    tail = ["-shared", *tools.ldflags, "-Wl,--build-id=none", "-Wl,--as-needed", "-ldl"]
+    # Python's functions are its program's, which macOS's linkers are to be told.
+    own = ["-Wl,-undefined,dynamic_lookup"] if tools.mach_o else ["-Wl,--build-id=none", "-Wl,--as-needed", "-ldl"]
+    tail = ["-bundle" if tools.mach_o else "-shared", *tools.ldflags, *own]
     job = jobs.Job(
         "compile",
         "python/binding for Python " + sys.version.split()[0],

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+from . import mach_o
 
 SYSTEM_LIBRARIES = ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "libdl.so.2", "libpthread.so.0")
 # The least versions beside glibc 2.N in distributions, by manylinux (PEP 600): N, GLIBCXX_3.4.x, CXXABI_1.3.x, GCC_x.
@@ -48,9 +50,13 @@ def machine_of(path: str) -> str:
 def platform_tag(paths: Iterable[str]) -> str:
     """manylinux_2_N_<machine> with the least N that has all that these binaries need; linux_<machine> when none has.
 
-    musllinux_1_2_<machine> of what needs musl and nothing else.
+    musllinux_1_2_<machine> of what needs musl and nothing else, macosx_<oldest>_<machine> of Mach-O. ValueError where
+    that needs a library that macOS does not bring.
     """
     least = COMPANIONS[0][0]
+    paths = list(paths)
+    if images := {path: image for path in paths if (image := mach_o.read(path))}:
+        return _macosx(images)
     for path in paths:
         machine = machine_of(path)
         libraries, versions = needed(path)
@@ -65,6 +71,16 @@ def platform_tag(paths: Iterable[str]) -> str:
                 return f"linux_{machine}"
             least = max(least, glibc)
     return f"manylinux_2_{least}_{machine}"
+
+
+def _macosx(images: Mapping[str, mach_o.Image]) -> str:
+    for path, image in images.items():
+        for library in image.libraries:
+            if not library.startswith(("/usr/lib/", "/System/Library/")):
+                raise ValueError(f"{path} needs {library}, which macOS does not bring: link it statically")
+    # From macOS 11 on installers know whole years' versions alone.
+    major, minor = max(image.oldest for image in images.values())
+    return f"macosx_{major}_{0 if major > 10 else minor}_{next(iter(images.values())).machine}"
 
 
 def _glibc(version: str) -> int | None:

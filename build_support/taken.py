@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from codegen.emit import flags
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import tree
 
@@ -101,15 +100,15 @@ def installation(request: Request, where: Place) -> tuple[Callable[..., int], Ca
 
     def run(target: Any, source: Any, env: Any) -> int:
         for receipt in request.receipts:
-            folder = os.path.dirname(request.variant.library(receipt))
             try:
-                print(install.install(tree(), receipt, folder, where), flush=True)
+                print(install.install(tree(), receipt, request.variant.library(receipt), where), flush=True)
             except CodegenError as error:
                 print(f"tilekiln: {error}", file=sys.stderr)
                 return 2
         return 0
 
     def say(target: Any, source: Any, env: Any) -> str:
-        return f"install {', '.join(map(flags.library_name, request.receipts))} below {where.root}"
+        names = [os.path.basename(request.variant.library(receipt)) for receipt in request.receipts]
+        return f"install {', '.join(names)} below {where.root}"
 
     return run, say

@@ -25,9 +25,18 @@ SANITIZERS = {
 
 # They assemble, join and link what the compiler makes.
 BINUTILS = ("as", "ld", "objcopy")
+# Those of objects of macOS, from LLVM 20 on, with the version behind their names or without.
+LLVM_BINUTILS = ("llvm-objcopy", "llvm-ar")
+LLVM_SUFFIXES = ("-22", "-21", "-20", "")
 MACHINES_OF_TRIPLES = {"arm64": "aarch64", "amd64": "x86_64"}
-MUSL = "musl" in str(sysconfig.get_config_var("HOST_GNU_TYPE"))
-"""Of this machine's C library."""
+
+
+def system_of(triple: str) -> str:
+    """gnu, musl or macos: the C library that a triple of a compiler or of Python names."""
+    return "musl" if "musl" in triple else "macos" if re.search("macos|darwin", triple) else "gnu"
+
+
+HERE = system_of(str(sysconfig.get_config_var("HOST_GNU_TYPE")))
 
 
 class ToolchainError(Exception):
@@ -46,17 +55,23 @@ class Toolchain:
     ldflags: tuple[str, ...] = ()
     machine: str = field(default_factory=platform.machine)  # what it compiles for, as uname -m says it there
     prefix: str = ""  # of the names of its assembler and linker: a cross compiler's have one
-    musl: bool = MUSL  # whether it compiles for Linux with musl, instead of glibc
+    suffix: str = ""  # of the names of LLVM's
+    system: str = HERE  # gnu and musl are Linux with that C library
 
     @property
     def cross(self) -> bool:
         """Whether what it makes does not run here."""
-        return (self.machine, self.musl) != (platform.machine(), MUSL)
+        return (self.machine, self.system) != (platform.machine(), HERE)
 
     @property
     def elsewhere(self) -> str:
         """The word for the systems that run what a cross compiler makes; "" of another compiler."""
-        return "" if not self.cross else f"{self.machine}-musl" if self.musl else self.machine
+        return "" if not self.cross else self.machine if self.system == "gnu" else f"{self.machine}-{self.system}"
+
+    @property
+    def mach_o(self) -> bool:
+        """Whether its objects are Mach-O and not ELF."""
+        return self.system == "macos"
 
     @property
     def major(self) -> int:
@@ -110,10 +125,38 @@ class Toolchain:
 
     def link(self, shared: bool) -> list[str]:
         """The link command up to `-o`."""
-        command = [self.cxx, *self.ldflags, *SANITIZERS.get(self.mode, []), *flags.LINK]
-        if self.mode != "release":
-            command.append(flags.NO_BUILD_ID)
+        command = [self.cxx, *self.ldflags, *SANITIZERS.get(self.mode, [])]
+        if not self.mach_o:
+            command += [*flags.LINK, *([flags.NO_BUILD_ID] if self.mode != "release" else [])]
         return [*command, "-shared"] if shared else command
+
+    def link_library(self, name: str, exports: str) -> list[str]:
+        """Flags of a library's link. `exports` is the file that says which symbols it shows."""
+        if self.mach_o:  # sources say which symbols it shows, and what is linked into it shows none
+            return [f"-Wl,-install_name,@rpath/{name}"]
+        found = [f"-Wl,--version-script={exports}", f"-Wl,-soname,{name}", *flags.LIBRARY_LINK]
+        if not (self.kind == "clang++" and self.mode in ("sanitize", "thread")):
+            found.append("-Wl,-z,defs")  # clang leaves a sanitizer's functions to the program
+        return found
+
+    def hide(self, word: str, out: str) -> list[list[str]]:
+        """Commands that make local what an engine's object shows and does not name its target, whose word is `word`.
+
+        Of ELF none: there all objects of a target are joined. No linker joins those of macOS and keeps both the
+        templates and inline functions of one target apart from those of another and the engines visible.
+        """
+        tool = f"llvm-objcopy{self.suffix}"
+        return [[tool, "--wildcard", f"--keep-global-symbol=*{word}*", out]] if self.mach_o else []
+
+    def join(self, inputs: str, out: str, keep: Sequence[str], scratch: str) -> list[list[str]]:
+        """Commands that make one file of a target's engines, which shows the symbols `keep` at least and no others
+        that another target could have."""
+        if self.mach_o:
+            return [[f"llvm-ar{self.suffix}", "rcsD", out, inputs]]
+        return [
+            [f"{self.prefix}ld", *flags.JOIN, "-o", scratch, inputs],
+            [f"{self.prefix}objcopy", *(f"--keep-global-symbol={name}" for name in keep), scratch, out],
+        ]
 
     @property
     def prefix_map(self) -> list[str]:
@@ -151,12 +194,15 @@ def find(cxx: str, mode: str, cxxflags: tuple[str, ...] = (), ldflags: tuple[str
             f"{path} is {kind} {whole}, and {flags.LEAST[kind]} or newer is needed. Name another in cxx=."
         )
     hidden = [f"{name}={os.environ[name]}" for name in HIDDEN_INPUTS if name in os.environ]
-    machine, prefix, musl = made_for(path)
-    identity = "\n".join([said, *binutils(prefix), *hidden])
+    machine, prefix, system = made_for(path)
+    suffix = llvm_suffix() if system == "macos" else ""
+    tools = [f"{one}{suffix}" for one in LLVM_BINUTILS] if system == "macos" else [f"{prefix}{one}" for one in BINUTILS]
+    package = f"binutils-{prefix.removesuffix('-').replace('_', '-')}" if prefix else "binutils"
+    identity = "\n".join([said, *versions(tools, package), *hidden])
     name = asked or os.path.basename(path)
     return Toolchain(
         name, kind, whole, identity, mode,
-        cxxflags=cxxflags, ldflags=ldflags, machine=machine, prefix=prefix, musl=musl,
+        cxxflags=cxxflags, ldflags=ldflags, machine=machine, prefix=prefix, suffix=suffix, system=system,
     )  # fmt: skip
 
 
@@ -173,29 +219,39 @@ def kind_and_version(said: str) -> tuple[str, str]:
     return ("g++", gnu[1]) if gnu else ("", "")
 
 
-def made_for(path: str) -> tuple[str, str, bool]:
-    """(machine, prefix of its binutils, is it musl) of a compiler; without a prefix where that is this machine.
+def made_for(path: str) -> tuple[str, str, str]:
+    """(machine, prefix of its binutils, system) of a compiler; without a prefix where that is this machine.
 
     The prefix is the compiler's own triple, or where nothing is called that, as of zig, GNU's for that machine.
     """
     triple = subprocess.run([path, "-dumpmachine"], capture_output=True, text=True, check=False).stdout.strip()
     machine = MACHINES_OF_TRIPLES.get(triple.partition("-")[0], triple.partition("-")[0]) or platform.machine()
-    musl = "musl" in triple if triple else MUSL
-    if machine == platform.machine():
-        return machine, "", musl
+    system = system_of(triple) if triple else HERE
+    if machine == platform.machine() or system == "macos":
+        return machine, "", system
     own = all(shutil.which(f"{triple}-{tool}") for tool in BINUTILS)
-    return machine, f"{triple}-" if own else f"{machine}-linux-gnu-", musl
+    return machine, f"{triple}-" if own else f"{machine}-linux-gnu-", system
 
 
-def binutils(prefix: str = "") -> list[str]:
+def llvm_suffix() -> str:
+    """That of LLVM's tools for macOS. Raises ToolchainError where there are none."""
+    for suffix in LLVM_SUFFIXES:
+        if all(shutil.which(f"{tool}{suffix}") for tool in LLVM_BINUTILS):
+            return suffix
+    raise ToolchainError(
+        f"{' and '.join(LLVM_BINUTILS)} are not on PATH, and a build for macOS needs them. Install LLVM >= 20, whose "
+        "tools may have its version behind their names (Debian: apt install llvm-22)."
+    )
+
+
+def versions(tools: Sequence[str], package: str) -> list[str]:
     """Version lines of the tools behind the compiler. Raises ToolchainError for one that is missing."""
     running = []
-    package = f"binutils-{prefix.removesuffix('-').replace('_', '-')}" if prefix else "binutils"
-    for tool in (f"{prefix}{one}" for one in BINUTILS):
+    for tool in tools:
         try:
             running.append(subprocess.Popen([tool, "--version"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
         except OSError:
             raise ToolchainError(
                 f"{tool} is not on PATH. Install GNU binutils (Debian: apt install {package})."
             ) from None
-    return [process.communicate()[0].decode(errors="replace").partition("\n")[0] for process in running]
+    return [process.communicate()[0].decode(errors="replace").strip().partition("\n")[0] for process in running]

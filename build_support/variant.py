@@ -20,7 +20,7 @@ class Variant:
     where: str = ""
     every: bool = False
     named: str = ""  # the folder, whatever is built there: objects that many plans share are made once
-    machine: str = ""  # another kind of machine, for which a cross compiler makes code
+    machine: str = ""  # another kind of machine and system, for which a cross compiler makes code
 
     @property
     def name(self) -> str:
@@ -43,7 +43,8 @@ class Variant:
         return sorted(f"build/{name}" for name in names if same_mode.fullmatch(name) and name != self.name)
 
     def library(self, receipt: str) -> str:
-        return f"{self.directory}/lib/{library_name(receipt)}"
+        system = "macos" if self.machine.endswith("-macos") else ""
+        return f"{self.directory}/lib/{library_name(receipt, system)}"
 
     def manifest(self, receipt: str) -> str:
         return f"{self.directory}/lib/{manifest_name(receipt)}"

@@ -103,9 +103,9 @@ TABLE = {
     **{f"{name}-{LLVM}": Tool(_program, f"apt install clang-{LLVM}") for name in ("clang", "clang++")},
     **{
         f"llvm-{name}-{LLVM}": Tool(_program, f"apt install llvm-{LLVM}")
-        for name in ("mc", "mca", "objcopy", "objdump", "readelf")
+        for name in ("ar", "mc", "mca", "nm", "objcopy", "objdump", "readelf")
     },
-    f"ld.lld-{LLVM}": Tool(_program, f"apt install lld-{LLVM}"),
+    **{f"{name}-{LLVM}": Tool(_program, f"apt install lld-{LLVM}") for name in ("ld.lld", "ld64.lld")},
     **{name: Tool(_program, "apt install distcc") for name in ("distcc", "distccd")},
     "redis-server": Tool(_program, "apt install redis-server"),
     **{name: Tool(_program, f"apt install {name}") for name in ("ccache", "make", "pkg-config")},
@@ -114,7 +114,6 @@ TABLE = {
     "qemu-aarch64-static": Tool(_program, "apt install qemu-user-static"),
     "zig": Tool(_zig, EXTRA.format("zig")),
     "ld-musl-config": Tool(_program, "apt install musl"),
-    "llvm-nm-22": Tool(_program, "apt install llvm-22"),
     "python of aarch64": Tool(_emulated_python, "tools/dev python tools/aarch64_python.py"),
 }
 OF_LLVM = [name for name in TABLE if name.endswith(f"-{LLVM}") and "++" not in name]

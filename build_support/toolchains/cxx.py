@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from codegen.emit.flags import HEADERS, define
 
+from .. import jobs
+
 if TYPE_CHECKING:
     from codegen.schema.targets import Target
 
@@ -24,6 +26,7 @@ def compile_engine(graph: Graph, source: str, name: str, target: Target, place: 
         defines=[define(target.name)],
         label=f"{source.removeprefix(made)} for {target.name}",
         instances=instances,
+        after=graph.request.toolchain.hide(target.word, jobs.OUT),
     )
 
 

@@ -59,8 +59,8 @@ def define(target: str) -> str:
     return f"TILEKILN_TARGET={target.replace('-', '_')}"
 
 
-def library_name(receipt: str) -> str:
-    return f"libtilekiln_{receipt}.so"
+def library_name(receipt: str, system: str = "") -> str:
+    return f"libtilekiln_{receipt}{'.dylib' if system == 'macos' else '.so'}"
 
 
 def manifest_name(receipt: str) -> str:

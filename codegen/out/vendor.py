@@ -46,14 +46,17 @@ def _oldest(version: str) -> str:
     return f"{major}.{minor}" if major == "0" else major
 
 
-def packages(receipt: str, about: str, version: str) -> dict[str, bytes]:
-    """pkg-config file and CMake package of a receipt, by path below a prefix. They move with it."""
+def packages(receipt: str, about: str, version: str, library: str = "") -> dict[str, bytes]:
+    """pkg-config file and CMake package of a receipt, by path below a prefix. They move with it.
+
+    `library` is the file's name, where it is not Linux's.
+    """
     context = {
         "receipt": receipt,
         "about": about,
         "version": version,
         "oldest": _oldest(version),
-        "library": flags.library_name(receipt),
+        "library": library or flags.library_name(receipt),
         "manifest": flags.manifest_name(receipt),
         "one_receipt": ONE_RECEIPT,
     }

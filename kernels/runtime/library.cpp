@@ -1,6 +1,9 @@
 // The C ABI's questions about the library itself.
 #include "kernels/runtime/library.h"
 
+#if defined(__APPLE__)
+#include <dlfcn.h>
+#endif
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +17,16 @@
 namespace tilekiln {
 
 namespace {
+
+#if defined(__APPLE__)
+// Pool threads sleep in the library's code: a dlclose must not take it away. ELF libraries are linked with a flag that says so.
+__attribute__((constructor)) void stay_loaded() {
+  Dl_info here;
+  if (dladdr(reinterpret_cast<const void*>(&stay_loaded), &here) != 0) {
+    dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+  }
+}
+#endif
 
 // A device, and the choice of each family on it.
 struct OfDevice {

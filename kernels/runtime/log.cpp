@@ -7,6 +7,8 @@
 #include <unistd.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
+#elif defined(__APPLE__)
+#include <pthread.h>
 #endif
 
 #include "kernels/runtime/environment.h"
@@ -31,6 +33,10 @@ int open_log() {
 long thread_number() {
 #if defined(__linux__)
   return syscall(SYS_gettid);
+#elif defined(__APPLE__)
+  uint64_t number = 0;
+  pthread_threadid_np(nullptr, &number);
+  return static_cast<long>(number);
 #else
   return 0;
 #endif

@@ -86,11 +86,11 @@ def test_an_install_that_fails_says_why(built_tree, tmp_path):
 
 
 def fake(folder: Path, receipt: str, content: str = "") -> str:
-    """A folder as a build leaves it."""
+    """A library as a build leaves it, beside its manifest."""
     folder.mkdir(exist_ok=True)
     (folder / library_name(receipt)).write_text(f"{receipt} {content}")
     (folder / manifest_name(receipt)).write_text("{}")
-    return str(folder)
+    return str(folder / library_name(receipt))
 
 
 def test_receipts_share_a_prefix(tmp_path):

@@ -1,4 +1,4 @@
-"""Libraries for other systems by zig: for musl, on both machines, and for an old glibc."""
+"""Libraries for other systems by zig: musl on both machines, an old glibc, and macOS, which nothing here can run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from build_support import platform_tag
+from build_support import mach_o, platform_tag
 from codegen.schema import cpu
 from codegen.schema.tree import tree
 from tests.conftest import ROOT, Scons
@@ -21,7 +22,8 @@ from tools import zig_cxx
 from tools.aarch64_python import EMULATOR, PLACE
 
 TARGETS = {"x86_64": ("cpu-avx2", "cpu-generic"), "aarch64": ("cpu-neon", "cpu-generic")}
-NM = "llvm-nm-22"
+SYSTEMS = ("x86_64-linux-musl", "aarch64-linux-musl", "aarch64-linux-gnu.2.28", "aarch64-macos")
+NM, OBJDUMP = "llvm-nm-22", "llvm-objdump-22"
 
 
 def loader(machine: str) -> list[str]:
@@ -41,20 +43,20 @@ def exports(library: Path) -> set[str]:
     return {line.split()[-1] for line in said.splitlines()}
 
 
-def musl(scons: Scons, machine: str) -> None:
+def musl(scons: Scons, machine: str, receipt: str) -> None:
     """Calls from several threads, in musl's own loader; nothing but tilekiln_ is exported."""
     need("zig", NM, *(["ld-musl-config"] if machine == "x86_64" else [EMULATOR, "python of aarch64"]))
     compiler = zig_cxx.write(f"{machine}-linux-musl").relative_to(ROOT)
     place = f"build/zig-{machine}-musl-release"
-    program = f"{place}/bin/fp32_min/threads"
-    scons("receipt=fp32_min", f"target={','.join(TARGETS[machine])}", f"cxx={compiler}", "variant=zig", program)
+    program = f"{place}/bin/{receipt}/threads"
+    scons(f"receipt={receipt}", f"target={','.join(TARGETS[machine])}", f"cxx={compiler}", "variant=zig", program)
     for isa in isas(machine):  # one that the library thinks is missing fails every call
         inherited = {**os.environ, "TILEKILN_ISA": isa}
         command = [*loader(machine), program]
         done = subprocess.run(command, cwd=ROOT, env=inherited, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert re.search(r"^\d+ checks, 0 failed$", done.stderr + done.stdout, re.MULTILINE)
-    library = ROOT / place / "lib/libtilekiln_fp32_min.so"
+    library = ROOT / place / f"lib/libtilekiln_{receipt}.so"
     assert {name for name in exports(library) if not name.startswith("tilekiln_")} == set()
     assert platform_tag.platform_tag([str(library)]) == f"musllinux_1_2_{machine}"
 
@@ -63,12 +65,12 @@ TOLD = """
 import json, sys, numpy as np, tilekiln as tk
 x = np.ones((1, 3, 1, 64), np.float32)
 library = tk.Library(sys.argv[1])
-print(json.dumps([library.isa, float(library.fmha_fwd(x, x, x).sum())]))
+print(json.dumps([library.isa, float(library.fmha_fwd(x, x, x).sum()), tk.__file__]))
 """
 
 
-def old_glibc(scons: Scons) -> None:
-    """Of glibc 2.28 or older by their names, which their symbols decide; the kernels run in the Python for AArch64."""
+def old_glibc(scons: Scons, place: Path) -> None:
+    """Wheels of glibc 2.28 or older, as their symbols say; imported by the Python for AArch64."""
     need("zig", "python of aarch64")
     compiler = zig_cxx.write("aarch64-linux-gnu.2.28").relative_to(ROOT)
     folder = ROOT / "build/zig-aarch64-release"
@@ -76,21 +78,80 @@ def old_glibc(scons: Scons) -> None:
     named = [re.search(r"manylinux_2_(\d+)_aarch64\.whl$", path.name) for path in (folder / "wheel").iterdir()]
     assert len(found := [int(one[1]) for one in named if one]) == 2
     assert max(found) <= 28
-    said = emulated("neoverse-n1", "-c", TOLD, str(folder / "lib/libtilekiln_fp32_min.so"))
+    for wheel in (folder / "wheel").glob("*_aarch64.whl"):
+        zipfile.ZipFile(wheel).extractall(place)
+        audited(wheel)
+    library = place / "tilekiln_fp32_min/libtilekiln_fp32_min.so"
+    said = emulated("neoverse-n1", "-c", TOLD, str(library), PYTHONPATH=str(place))
     assert said.returncode == 0, said.stderr
-    assert json.loads(said.stdout) == ["neon", 192.0]
+    assert json.loads(said.stdout) == ["neon", 192.0, str(place / "tilekiln/__init__.py")]
+
+
+def audited(wheel: Path) -> None:
+    """auditwheel finds the tag that the wheel has."""
+    need("auditwheel")
+    command = [sys.executable, "-m", "auditwheel", "show", str(wheel)]
+    said = " ".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    found = re.search(r'is consistent with the following platform tag: "(\w+)"', said)
+    assert found, said
+    assert wheel.name.endswith(f"-{found[1]}.whl")
+
+
+def macos(scons: Scons) -> None:
+    """For Macs of Apple's processors: what can be known of a library without running it, and its wheels."""
+    need("zig", NM, OBJDUMP, "ld64.lld-22", "llvm-objcopy-22", "llvm-ar-22")
+    compiler = zig_cxx.write("aarch64-macos").relative_to(ROOT)
+    folder = ROOT / "build/zig-aarch64-macos-release"
+    targets = ("cpu-neonbf16", "cpu-neon", "cpu-generic")
+    scons("receipt=fp32_min", f"target={','.join(targets)}", f"cxx={compiler}", "variant=zig", "wheel")
+    library, extension = "libtilekiln_fp32_min.dylib", "_binding.abi3.so"
+    held = {}
+    for wheel in (folder / "wheel").glob("*-macosx_11_0_arm64.whl"):
+        archive = zipfile.ZipFile(wheel)
+        described = next(name for name in archive.namelist() if name.endswith("/WHEEL"))
+        assert f"Tag: {wheel.stem.split('-', 2)[2]}\n" in archive.read(described).decode()
+        held |= {Path(name).name: archive.read(name) for name in archive.namelist()}
+    assert held[library] == (folder / "lib" / library).read_bytes()
+    assert "libtilekiln_fp32_min.json" in held
+    system = ("/usr/lib/libSystem.B.dylib",)
+    for file in (folder / "lib" / library, ROOT / "build/python-aarch64-macos-release" / extension):
+        assert held[file.name] == file.read_bytes()
+        assert mach_o.read(str(file)) == mach_o.Image("arm64", (11, 0), system)
+        assert "LC_CODE_SIGNATURE" in told(OBJDUMP, "--macho", "--private-headers", file)  # else no Mac loads it
+    assert told(OBJDUMP, "--macho", "--dylib-id", folder / "lib" / library).split()[-1] == f"@rpath/{library}"
+    shown = told(NM, "-g", "--defined-only", folder / "lib" / library).split()[2::3]
+    assert {name for name in shown if not name.startswith("_tilekiln_")} == set()
+    assert "_tilekiln_fmha_fwd" in shown
+    made = ROOT / "build/python-aarch64-macos-release" / extension
+    assert told(NM, "-g", "--defined-only", made).split()[2::3] == ["_PyInit__binding"]
+    for target in targets:
+        word = target.replace("-", "_")
+        for object_ in (folder / "obj/engine" / target).glob("*.o"):
+            shown = told(NM, "-g", "--defined-only", object_).split()[2::3]
+            assert all(word in name for name in shown), (object_, shown)
+
+
+def told(*command: str | Path) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("system", ["x86_64-linux-musl", "aarch64-linux-musl", "aarch64-linux-gnu.2.28"])
-def test_builds(scons: Scons, system: str) -> None:
-    musl(scons, system.partition("-")[0]) if system.endswith("musl") else old_glibc(scons)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_builds(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, system: str) -> None:
+    """Of the smallest receipt; with --full those of musl of `flash` and all targets of the machine too."""
+    if system == "aarch64-macos":
+        macos(scons)
+    elif system.endswith("musl"):
+        musl(scons, system.partition("-")[0], "flash" if request.config.option.full else "fp32_min")
+    else:
+        old_glibc(scons, tmp_path)
 
 
-@pytest.mark.parametrize("target", ["riscv64-linux-musl", "aarch64-macos", "x86_64-linux-gnu.3"])
+@pytest.mark.parametrize("target", ["riscv64-linux-musl", "aarch64-macos.12", "x86_64-linux-gnu.3"])
 def test_a_target_that_is_none(target: str) -> None:
     said = subprocess.run(
         [sys.executable, "tools/zig_cxx.py", target], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert said.returncode == 2
-    assert said.stderr.startswith(f"{target}: must be MACHINE-linux-musl, MACHINE-linux-gnu or MACHINE-linux-gnu.2.N")
+    listed = "MACHINE-linux-musl, MACHINE-linux-gnu, MACHINE-linux-gnu.2.N or MACHINE-macos"
+    assert said.stderr.startswith(f"{target}: must be {listed}")

@@ -17,6 +17,7 @@ import warnings
 import pytest
 import tilekiln as tk
 from tilekiln.api import machine
+from tilekiln.cli import probes
 
 WHERE = "dtype=fp32 hdim_q=64 mode=batch dropout=no softcap=no"
 BAD_JSON = ["{", "[]", "{}", '{"receipt": 3}', '{"receipt": {"number": []}}', "[" * 100_000, "\xff\xfe"]
@@ -224,9 +225,18 @@ def test_builds_for_other_systems_are_not_looked_at(tmp_path, monkeypatch):
     """Opening one would fail, though a build for this machine lies beside it."""
     here = platform.machine()
     other = {"x86_64": "aarch64"}.get(here, "x86_64")
-    for name in ("all-release", f"all-{other}-release", f"all-{here}-musl-release", f"generic-{here}-debug"):
+    elsewhere = (f"all-{other}-release", f"all-{here}-musl-release", f"all-{here}-macos-release")
+    for name in ("all-release", *elsewhere, f"generic-{here}-debug"):
         (tmp_path / "build" / name / "lib").mkdir(parents=True)
         (tmp_path / "build" / name / "lib" / "libtilekiln_flash.so").touch()
     monkeypatch.setattr("tilekiln.api.library.TREE", tmp_path)
     found = [one.path.parts[-3] for one in tk.library._from_tree()]
     assert found == ["all-release", f"generic-{here}-debug"]
+
+
+def test_processors_of_macos_have_linux_words():
+    said = "".join(
+        f"hw.optional.{one}\n" for one in ("arm.FEAT_BF16: 1", "arm.FEAT_I8MM: 0", "arm.FEAT_FP16: 1", "neon: 1")
+    )
+    assert probes.of_sysctl(said) == {"bf16", "asimdhp"}
+    assert probes.of_sysctl("") == frozenset()

@@ -7,6 +7,9 @@
 #if defined(__linux__)
 #include <sched.h>
 #include <sys/utsname.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#include <unistd.h>
 #endif
 
 /* Value of a line of /proc/cpuinfo, without its end; null where its key is another. */
@@ -31,6 +34,9 @@ static inline void tilekiln_processor(const char* path, char* to, size_t capacit
 #if defined(__linux__)
   struct utsname system;
   if (uname(&system) == 0) snprintf(name, sizeof(name), "%.100s", system.machine);
+#elif defined(__APPLE__)
+  size_t bytes = sizeof(name); /* "Apple M2"; macOS has no such file */
+  if (sysctlbyname("machdep.cpu.brand_string", name, &bytes, NULL, 0) != 0) snprintf(name, sizeof(name), "Apple");
 #endif
   FILE* const file = fopen(path, "r");
   int listed = 0;
@@ -61,6 +67,8 @@ static inline void tilekiln_machine(char* to, size_t capacity) {
 #if defined(__linux__)
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) cores = CPU_COUNT(&set);
+#elif defined(__APPLE__)
+  cores = (int)sysconf(_SC_NPROCESSORS_ONLN); /* threads cannot be kept to some of them */
 #endif
   snprintf(to, capacity, "%s, %d cores", processor, cores);
 }

@@ -1,12 +1,12 @@
 """The compiled binding, from the package when installed, else from the tree's build directory."""
 
 import pathlib
-import platform
 import sysconfig
 
 import tilekiln
 
 from . import distribution
+from .system import BUILT_FOR
 
 # Again, as the package's __init__ may be another project's.
 PACKAGE = pathlib.Path(__file__).parents[1]
@@ -27,7 +27,7 @@ def _find() -> None:
     name, stable = "_binding" + sysconfig.get_config_var("EXT_SUFFIX"), "_binding.abi3.so"
     if any((PACKAGE / installed).is_file() for installed in (name, stable)):
         return
-    crossed = f"python-{platform.machine()}-release"
+    crossed = f"python-{BUILT_FOR}-release"
     for folder, file in (("python-release", name), ("python-debug", name), (crossed, stable)):
         directory = TREE / "build" / folder
         if (directory / file).is_file():

@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import pathlib
-import platform
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 from .._core import outside, variables
 from .._core.distribution import install_line, of_receipt
 from .._core.native import TREE, ArgumentError, NoKernelError, binding, in_tree
+from .._core.system import BUILT_FOR, LIBRARY_SUFFIX
 from . import selection
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Found(NamedTuple):
 
 
 def _receipt_of(path: pathlib.Path) -> str:
-    return path.name.removeprefix("libtilekiln_").removesuffix(".so")
+    return path.name.removeprefix("libtilekiln_").removesuffix(LIBRARY_SUFFIX)
 
 
 def _age(path: pathlib.Path) -> int:
@@ -185,7 +185,7 @@ def _age(path: pathlib.Path) -> int:
 
 
 def _in_directory(directory: pathlib.Path, place: str, group: str) -> list[Found]:
-    files = sorted(directory.glob("libtilekiln_*.so"), key=_age)
+    files = sorted(directory.glob(f"libtilekiln_*{LIBRARY_SUFFIX}"), key=_age)
     return [Found(_receipt_of(path), path, place, group) for path in files]
 
 
@@ -200,13 +200,13 @@ def _from_path() -> list[Found]:
     return found
 
 
-_CROSS_BUILT = re.compile(r"-(x86_64|aarch64)(-musl)?-(?:release|debug)")
+_CROSS_BUILT = re.compile(r"-((?:x86_64|aarch64)(?:-musl|-macos)?)-(?:release|debug)")
 
 
 def _runs_here(build: pathlib.Path) -> bool:
-    """False of what a cross compiler made for another machine, or for musl."""
+    """False of what a cross compiler made for another machine or system, or for musl."""
     cross = _CROSS_BUILT.search(build.name)
-    return not cross or (cross[1] == platform.machine() and not cross[2])
+    return not cross or cross[1] == BUILT_FOR
 
 
 def _from_tree() -> list[Found]:
@@ -299,6 +299,10 @@ def _open(path: pathlib.Path) -> Library:
     )  # dlopen searches for a name without a slash
 
 
+def _is_file(name: str) -> bool:
+    return os.sep in name or name.endswith(LIBRARY_SUFFIX)
+
+
 def load(name: str | int | os.PathLike[str]) -> Library:
     """The library of a receipt, by name ("flash"), number (2) or path.
 
@@ -308,7 +312,7 @@ def load(name: str | int | os.PathLike[str]) -> Library:
     ArgumentError when TILEKILN_ISA leaves none. A file that cannot be loaded, as one of another version, is left out
     with a RuntimeWarning when there is a right one, else it is an ImportError or OSError.
     """
-    if not isinstance(name, (str, int)) or (isinstance(name, str) and (os.sep in name or name.endswith(".so"))):
+    if not isinstance(name, (str, int)) or (isinstance(name, str) and _is_file(name)):
         return _open(pathlib.Path(name))
     receipt = _by_number(int(name)) if str(name).isdecimal() else str(name)
     every = list(_every())

@@ -7,7 +7,6 @@ import functools
 import importlib.util
 import json
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._core.distribution import FACADE_NEEDS
+from .._core.system import MACHINE
 from . import probes
 from .wheel_index import FORMAT, HTML, JSON, Entry
 
@@ -91,8 +91,8 @@ def lacks(target: dict[str, Any]) -> str:
         return "" if fits else f"no NVIDIA GPU of compute capability {wanted}"
     if target["backend"] != "cpu":
         return f"nothing here asks a machine for devices of {target['backend']}"
-    if arch not in ("any", platform.machine()):
-        return f"a CPU of {arch}, and this is {platform.machine()}"
+    if arch not in ("any", MACHINE):
+        return f"a CPU of {arch}, and this is {MACHINE}"
     missing = sorted(set(target["cpu_flags"]) - probes.cpu_flags())
     return f"a CPU with {', '.join(missing)}" if missing else ""
 

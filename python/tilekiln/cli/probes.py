@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .._core import distribution as _distribution
+from .._core.system import MACOS
 
 FRAMEWORKS = (
     "numpy", "ml_dtypes", "torch", "transformers", "kernels", "diffusers", "flash-attn", "amd-aiter", "triton", "jax",
@@ -47,8 +48,22 @@ def cpuinfo(*keys: str) -> str:
 
 
 def cpu_flags() -> frozenset[str]:
-    """The features of the processor as Linux spells them; none on another system."""
+    """The features of the processor as Linux spells them; on macOS those that targets ask for, elsewhere none."""
+    if MACOS:
+        command = ["sysctl", "hw.optional"]
+        return of_sysctl(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
     return frozenset(cpuinfo("flags", "Features").split())
+
+
+_OF_MACOS = {
+    "arm.FEAT_FP16": "asimdhp", "arm.FEAT_DotProd": "asimddp", "arm.FEAT_I8MM": "i8mm", "arm.FEAT_BF16": "bf16",
+}  # fmt: skip
+
+
+def of_sysctl(said: str) -> frozenset[str]:
+    """Linux's words for what macOS's `sysctl hw.optional` lists with 1."""
+    present = {line.partition(":")[0] for line in said.splitlines() if line.partition(":")[2].strip() == "1"}
+    return frozenset(word for name, word in _OF_MACOS.items() if f"hw.optional.{name}" in present)
 
 
 def system() -> dict[str, Any]:
