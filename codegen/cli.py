@@ -152,6 +152,21 @@ def _validate(given: Given) -> int:
     return _say("\n".join(filter(None, [str(verdict) or "all is well", unused])), 1 if verdict.errors else 0)
 
 
+def _write(given: Given) -> int:
+    from codegen.out.committed import stale, write
+
+    if given["--operators"]:
+        raise CodegenError(
+            "write is of files that the tree holds; of operators from outside docs --write DIR writes pages, operators "
+            "--stubs FILE types"
+        )
+    if not given["--check"]:
+        return _say("\n".join(write(tree(), help_pages())) or "everything generated was up to date")
+    if found := stale(tree(), help_pages()):
+        return _say("\n".join([*(f"{path}: out of date" for path in found), "write them: python -m codegen write"]), 1)
+    return _say("everything generated is up to date")
+
+
 def _docs(given: Given) -> int:
     from codegen.tell.docs import FOLDER, check, write
 
@@ -354,6 +369,15 @@ _COMMANDS = (
         (),
         (("validate kernel.json", "names each rule that it breaks: what was, what must be"),),
         _validate,
+    ),
+    Command(
+        "write",
+        (),
+        "Write every committed file that is generated: those of operators and docs, and golden files.",
+        "Each that was not as it is now is named. What is measured is not generated, such as kernels' registers.",
+        (Option("--check", "", "write nothing, name those that are out of date; exit code 1 if one is"),),
+        (("write", "after every change of the YAML files or of the generator"),),
+        _write,
     ),
     Command(
         "docs",

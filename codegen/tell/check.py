@@ -84,7 +84,7 @@ def changed(root: Tree) -> list[str]:
     rows = [(name, f"{_counted(before, name)} -> {_counted(now, name)}") for name in dict.fromkeys([*now, *before])]
     rows = [(name, text) for name, text in rows if before.get(name) != now.get(name)]
     head = f"since {docs.FOLDER}/receipts.md was written, instances on one target have changed:"
-    return [head, columns(rows), f"if that is meant: python -m codegen docs --write {docs.FOLDER}"]
+    return [head, columns(rows), "if that is meant: python -m codegen write"]
 
 
 def mixed(root: Tree) -> list[str]:
@@ -223,7 +223,7 @@ def check_proof(root: Tree, operator: Operator) -> None:
         said = (what,) if getattr(file, what, None) else ("operator",)
         found = files.read(os.path.join(root.root, path))
         if found is None:
-            how = f"python -m codegen docs --write {docs.FOLDER}" if what == "page" else "write it"
+            how = "python -m codegen write" if what == "page" else "write it"
             more = "" if what == "page" else f", or name another under `{what}`"
             raise operator.document.error(said, f"the {what} of {name}, {path}, must be there: {how}{more}")
         if what == "tests" and not re.search(rf"\b{name}\b", found.decode()):

@@ -51,7 +51,7 @@ def check(root: Tree, folder: str, commands: Sequence[tuple[str, str]]) -> None:
         if not files.unchanged(path, text.encode()):
             stale.append(f"{folder}/{name}")
     if stale:
-        raise CodegenError(f"out of date: {', '.join(stale)}\nwrite them: python -m codegen docs --write {folder}")
+        raise CodegenError(f"out of date: {', '.join(stale)}\nwrite them: python -m codegen write")
 
 
 def recorded(root: Tree) -> dict[str, int] | None:

@@ -141,25 +141,30 @@ def clauses(root: Tree, source: Receipt) -> str:
 
 
 def receipt(root: Tree, word: str, targets: Sequence[str]) -> str:
-    """One receipt: clauses, counts by axis value, and a digest of all names. Golden plans are this text."""
+    """One receipt: clauses, counts by axis value, and a digest of all names."""
     plan = resolve(word, targets, root=root)
     source = plan.source
     lines = [f"receipt {source.titled}", wrapped(source.about, 0)]
     if source.base:
         lines.append(f"extends {source.base.name}")
-    lines += ["", "lists", clauses(root, source)]
+    return "\n".join([*lines, "", "lists", clauses(root, source), "", counts(plan)])
+
+
+def counts(plan: Plan) -> str:
+    """Instances by family and axis value, and a digest of all names. Golden plans are this text."""
+    parts = []
     for family, instances in _by_family(plan):
-        lines += ["", f"{family.name}: {len(instances):,} instances on {', '.join(plan.targets)}{_planned(plan)}"]
         rows = []
         for axis in family.axes:
-            counts = Counter(axis.code_in(instance.packed) for instance in instances)
-            values = ", ".join(f"{value} {counts[code]:,}" for code, value in enumerate(axis.values) if counts[code])
+            by_code = Counter(axis.code_in(instance.packed) for instance in instances)
+            values = ", ".join(f"{value} {by_code[code]:,}" for code, value in enumerate(axis.values) if by_code[code])
             rows.append((axis.name, values))
         rows.append(("target", ", ".join(f"{k} {v:,}" for k, v in Counter(i.target.name for i in instances).items())))
         how = Counter(f"{i.how.pipeline} {i.how.shown}" for i in instances)
         rows.append(("algorithm", ", ".join(f"{k} {v:,}" for k, v in how.items())))
-        lines.append(columns(rows))
-    return "\n".join([*lines, "", f"digest of all names: {plan.digest}"])
+        on = f"{', '.join(plan.targets)}{_planned(plan)}"
+        parts.append(f"{family.name}: {len(instances):,} instances on {on}\n{columns(rows)}")
+    return "\n\n".join([*parts, f"digest of all names: {plan.digest}"])
 
 
 def targets(root: Tree) -> str:

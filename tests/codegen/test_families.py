@@ -9,12 +9,12 @@ import subprocess
 import pytest
 
 from codegen.emit.render import generate
+from codegen.out import committed
 from codegen.plan.plan import resolve
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import Tree
 from codegen.tell.check import check
 from codegen.tell.explain import explain
-from tests.codegen import golden
 from tests.codegen.conftest import ROOT, Copy, what_there_is
 from tests.codegen.test_golden import COMPILERS
 
@@ -113,7 +113,7 @@ def test_explain_finds_the_family(both: Tree) -> None:
 
 def test_tables_and_manifest_hold_both(both: Tree, tmp_path: pathlib.Path) -> None:
     plan = resolve("both", ["cpu-generic", "cpu-avx2"], root=both)
-    generated = generate([plan], tmp_path / "gen", golden.INFO)
+    generated = generate([plan], tmp_path / "gen", committed.INFO)
     assert [engine.symbol for engine in generated.engines] == [
         "tilekiln_cpu_generic_fmha_fwd_qlanes",
         "tilekiln_cpu_avx2_fmha_fwd_qlanes",
@@ -192,7 +192,7 @@ def test_a_companion_multiplies_what_is_needed_with_its_own_axes(
         "rule lse_without_int8: int8 has no LSE"
         in explain(root, "both", "toy_sum dtype=int8 lse=yes", ["cpu-avx2"]).text
     )
-    generated = generate([plan], tmp_path / "gen", golden.INFO)
+    generated = generate([plan], tmp_path / "gen", committed.INFO)
     assert [(engine.source, engine.symbol) for engine in generated.engines] == [
         ("kernels/toy_sum/cpu/sums.cpp", "tilekiln_cpu_avx2_toy_sum_sums")  # it has an engine of its own
     ]

@@ -1,4 +1,4 @@
-"""Plans and a sample of generated sources against the golden files, and the sample through compilers."""
+"""Committed files that are generated, golden files among them: what is written, and a sample through compilers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import pathlib
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 
 import pytest
 
+from codegen.cli import help_pages, main
 from codegen.emit.render import generate
+from codegen.out import committed
 from codegen.plan.plan import resolve
 from codegen.schema.axes import CODES, ENUMERATED, INTEGERS
 from codegen.schema.tree import tree
-from tests.codegen import golden
-from tests.codegen.conftest import ROOT
+from tests.codegen.conftest import ROOT, Copy
 
 FAMILIES = list(tree().families)
 # Some of every family, in each receipt that has them all.
@@ -25,15 +27,55 @@ WIDE = (
 COMPILERS = [name for name in ("g++", "clang++", "clang++-16") if shutil.which(name)]
 
 
-@pytest.mark.parametrize("make", [golden.plans, golden.sources], ids=["plans", "sources"])
-def test_golden_files_are_current(make: object) -> None:
-    assert callable(make)
-    new = make()
-    kind = next(iter(new)).partition("/")[0]
-    old = {path: text for path, text in golden.stored().items() if path.startswith(kind)}
-    assert sorted(old) == sorted(new), "write them: tools/dev python tests/codegen/golden.py --write"
-    for path, text in new.items():
-        assert text == old[path], f"{path}; write it: tools/dev python tests/codegen/golden.py --write"
+def test_what_is_out_of_date_is_named_and_written(copy: Copy) -> None:
+    commands = help_pages()
+    folder = copy.path / committed.GOLDEN
+    assert not folder.exists()
+    committed.write(copy.tree(), commands)
+    assert not folder.exists()  # of a tree without its tests
+    (folder / "plans").mkdir(parents=True)
+    (folder / "plans/gone.txt").write_text("a receipt that is no more\n")
+    done = committed.write(copy.tree(), commands)
+    assert done[-1] == f"{committed.GOLDEN}/plans/gone.txt: removed"
+    assert f"{committed.GOLDEN}/plans/flash.txt: written" in done
+    assert f"{committed.GOLDEN}/sources/kernels/generated/softmax.h.txt: written" in done
+    assert all(line.startswith(f"{committed.GOLDEN}/") for line in done)
+    # One word of a declaration is in the C header, the types of Python and the page, and nowhere else.
+    copy.edit("kernels/norm/softmax/operator.yaml", 'about: "Softmax:', 'about: "The softmax:')
+    expected = {
+        "docs/reference/README.md",
+        "docs/reference/operators/softmax.md",
+        "include/tilekiln/operators/softmax.h",
+    }
+    named = committed.stale(copy.tree(), commands)
+    assert expected <= set(named)
+    assert all(
+        "softmax" in path or path.startswith(("docs/reference/README", "python/", committed.GOLDEN)) for path in named
+    )
+    assert committed.write(copy.tree(), commands) == [f"{path}: written" for path in named]
+    assert committed.stale(copy.tree(), commands) == []
+
+
+def test_the_tree_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = main(["write", "--check"]), capsys.readouterr().out
+    assert (code, said) == (0, "everything generated is up to date\n")
+
+
+def test_a_stale_file_ends_the_check_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(committed, "INFO", {**committed.INFO, "cxx_version": "12.3.0"})
+    assert main(["write", "--check"]) == 1
+    assert capsys.readouterr() == (
+        f"{committed.GOLDEN}/sources/fp8/manifest.json.txt: out of date\nwrite them: python -m codegen write\n",
+        "",
+    )
+
+
+def test_operators_from_outside_are_none_of_the_tree(command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = command("write", "--operators", "tests/consumers/relative_attention")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("codegen: write is of files that the tree holds; ")
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
@@ -45,7 +87,7 @@ def test_generated_sources_compile_without_a_warning(compiler: str, tmp_path: pa
         ("ck_test", "family=fmha_fwd_appendkv,fmha_fwd_splitkv hdim_q=32 bias=alibi sink=no mask=none or rope=half"),
         ("aiter_group", "family=fmha_fwd_pagedkv bias=alibi or page_size=1 dtype=fp8bf16 mask=none"),
     ]
-    generated = generate([resolve(name, ["all"], where) for name, where in narrow], tmp_path, golden.INFO)
+    generated = generate([resolve(name, ["all"], where) for name, where in narrow], tmp_path, committed.INFO)
     paths = [source.path for source in generated.sources]
     flags = [
         "-std=c++20",
@@ -73,7 +115,7 @@ def test_packing_in_the_header_is_that_of_the_rows(tmp_path: pathlib.Path, famil
     """Every row of a plan, unpacked and packed by the generated header at compile time, gives the plan's signature."""
     receipt, where = holder("ck_default", family)
     plan = resolve(receipt, ["cpu-generic"], where)
-    generate([plan], tmp_path, golden.INFO)
+    generate([plan], tmp_path, committed.INFO)
     checks = []
     for instance in plan.instances:
         if instance.family != family:
@@ -103,7 +145,7 @@ def test_table_lists_the_plan_in_its_order(tmp_path: pathlib.Path, family: str) 
     """Read table.cpp back: plan -> row, instance_of, groups ascending and by codes."""
     receipt, where = holder("flash", family)
     plan = resolve(receipt, ["cpu-generic", "cpu-avx2"], where)
-    generated = generate([plan], tmp_path, golden.INFO)
+    generated = generate([plan], tmp_path, committed.INFO)
     text = (tmp_path / receipt / "table.cpp").read_text()
     found = re.search(rf"namespace {family}_table {{(.*?)}}  // namespace", text, re.DOTALL)
     assert found

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 
 from codegen.cli import help_pages
 from codegen.emit.render import generate
+from codegen.out import committed
 from codegen.plan.plan import Instance, Plan, resolve
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import Tree
 from codegen.tell import docs, listing
 from codegen.tell.check import check
 from codegen.tell.explain import explain
-from tests.codegen import brute_kv, golden
+from tests.codegen import brute_kv
 from tests.codegen.conftest import Copy
 from tests.codegen.test_select import clauses
 
@@ -148,7 +149,7 @@ def test_an_addition_is_told_from_what_upstream_has(real: Tree) -> None:
 
 def test_numbers_are_numbers(tmp_path: pathlib.Path) -> None:
     plan = resolve("aiter_group", ["cpu-avx2"], f"family={PREFILL} kv_dtype=fp8 lookup=vllm lse=no sink=no dropout=no")
-    generated = generate([plan], tmp_path, golden.INFO)
+    generated = generate([plan], tmp_path, committed.INFO)
     manifest = json.loads((tmp_path / "aiter_group/manifest.json").read_text())
     at = manifest["instances"]["columns"].index("page_size")
     assert {row[at] for row in manifest["instances"]["rows"]} == {1, 16, 1024}
@@ -165,7 +166,7 @@ def test_numbers_are_numbers(tmp_path: pathlib.Path) -> None:
 def test_families_share_engines() -> None:
     """One object a target and pipeline, whatever families of a cache a plan has."""
     for where in (f"family={SPLITKV}", "family=fmha_fwd_appendkv,fmha_fwd_pagedkv", f"family!=fmha_fwd,{PREFILL}"):
-        generated = generate([resolve("flash", ["cpu-avx2"], where)], "nowhere", golden.INFO, write=False)
+        generated = generate([resolve("flash", ["cpu-avx2"], where)], "nowhere", committed.INFO, write=False)
         symbols = [engine.symbol for engine in generated.engines if "bwd" not in engine.symbol]
         assert sorted(symbols) == ENGINES
 
@@ -235,7 +236,7 @@ def test_a_target_with_32_bit_offsets_has_twins_where_a_tile_spans_pages(limited
     )
 
     both = resolve("ck_default", ["cpu-avx2", "cpu-limited"], where, root=limited)
-    generated = generate([both], tmp_path, golden.INFO)
+    generated = generate([both], tmp_path, committed.INFO)
     manifest = json.loads((tmp_path / "ck_default/manifest.json").read_text())
     assert manifest["families"][PREFILL]["algorithm"] == ["target", "pipeline", "tile", "kv_load"]
     loads = {(row[-4], row[-1]) for row in manifest["instances"]["rows"]}

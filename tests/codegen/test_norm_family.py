@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from codegen.emit.render import generate
+from codegen.out import committed
 from codegen.plan.plan import resolve
 from codegen.schema.algorithms import size_rule
 from codegen.schema.errors import CodegenError, SelectionError
@@ -16,7 +17,6 @@ from codegen.schema.tree import Tree
 from codegen.tell.check import check
 from codegen.tell.explain import explain
 from codegen.tell.listing import csv, table
-from tests.codegen import golden
 from tests.codegen.conftest import ROOT, Copy
 from tests.codegen.test_golden import COMPILERS
 
@@ -130,7 +130,7 @@ def test_it_is_told(norms: Tree) -> None:
 
 def test_it_is_rendered_and_compiled(norms: Tree, tmp_path: pathlib.Path) -> None:
     plan = resolve("norms", ["cpu-generic", "cpu-avx2"], root=norms)
-    generated = generate([plan], tmp_path, golden.INFO)
+    generated = generate([plan], tmp_path, committed.INFO)
     manifest = json.loads((tmp_path / "norms/manifest.json").read_text())
     assert manifest["families"]["norm"]["numbers"]["tile"] == NUMBERS[1:-1].split(", ")
     header = (tmp_path / "kernels/generated/norm.h").read_text()

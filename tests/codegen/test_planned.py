@@ -12,6 +12,7 @@ from functools import cache
 import pytest
 
 from codegen.emit.render import render
+from codegen.out.committed import INFO
 from codegen.plan.plan import Plan, pick_targets, resolve
 from codegen.schema import tile_tables
 from codegen.schema.errors import CodegenError
@@ -20,7 +21,6 @@ from codegen.tell import listing
 from codegen.tell.check import check
 from codegen.tell.explain import explain
 from tests.codegen.conftest import Copy
-from tests.codegen.golden import INFO
 
 # CK's own counts for its default receipt where they are known: of gfx942 the forward, appendkv, paged KV and the three
 # stages of the backward; the others multiply out from its tables.

@@ -8,11 +8,11 @@ import pytest
 
 from codegen.cli import help_pages
 from codegen.emit.render import generate
+from codegen.out import committed
 from codegen.plan.plan import resolve
 from codegen.schema.errors import CodegenError
 from codegen.tell import docs, listing
 from codegen.tell.check import changed, check
-from tests.codegen import golden
 from tests.codegen.conftest import Copy
 
 SMALL = """receipt: small
@@ -44,7 +44,7 @@ def test_a_receipt_needs_no_number(copy: Copy, tmp_path) -> None:  # type: ignor
     assert listing.receipt(root, "small", ["cpu-avx2"]).startswith("receipt small\nSomeone who needs little.\n")
     assert json.loads(listing.json([resolve("small", ["cpu-avx2"], root=root)]))["number"] is None
     assert "| [small](#small) | 32 | Someone who needs little. |" in docs.pages(root, help_pages())["receipts.md"]
-    generate([resolve("small", ["cpu-avx2"], root=root)], tmp_path / "gen", golden.INFO)
+    generate([resolve("small", ["cpu-avx2"], root=root)], tmp_path / "gen", committed.INFO)
     told = json.loads((tmp_path / "gen/small/manifest.json").read_text())["receipt"]
     assert told == {"name": "small", "number": None, "about": "Someone who needs little."}
     with pytest.raises(CodegenError, match=r", 888 fp8,.* aaa,.* small$"):
@@ -125,5 +125,5 @@ def test_check_names_the_receipts_that_have_changed(copy: Copy) -> None:
         *(f"{name} {before[name]:,} -> {before[name] + 48:,}" for name in more),
         "small none -> 32",
         f"aiter_bwd_group {before['aiter_bwd_group']} -> none",
-        "if that is meant: python -m codegen docs --write docs/reference",
+        "if that is meant: python -m codegen write",
     ]

@@ -9,6 +9,7 @@ import yaml
 
 from codegen.emit import kernels
 from codegen.emit.render import render
+from codegen.out.committed import INFO
 from codegen.plan.plan import resolve
 from codegen.plan.sieve import Sieve
 from codegen.schema import nvidia
@@ -19,7 +20,6 @@ from codegen.tell.check import check
 from codegen.tell.explain import explain
 from codegen.tell.listing import targets
 from tests.codegen.conftest import Copy
-from tests.codegen.golden import INFO
 
 VULKAN = """target: vulkan-one
 backend: vulkan
@@ -174,7 +174,7 @@ def test_a_family_that_a_target_answers_has_a_kernel(copy: Copy) -> None:
 
 
 def test_a_kernel_for_each_architecture(copy: Copy) -> None:
-    """What an entry says of architectures is what each has, and what it cannot mean is refused where it stands."""
+    """Each has what an entry says of it; words that cannot mean anything are refused where they stand."""
     path = copy.path / "kernels/backends/hip/builds.yaml"
     entry = yaml.safe_load(path.read_text())["move_{architecture}"]
 

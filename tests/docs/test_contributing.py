@@ -257,8 +257,7 @@ def test_an_operator(scratch: Scratch) -> None:
     made = {name: (ROOT / name).read_bytes() for name in (*pages, "include/tilekiln/operators/softmax.h")}
 
     def write() -> None:
-        scratch.codegen("operators", "--write")
-        scratch.codegen("docs", "--write", "docs/reference")
+        scratch.codegen("write")
 
     assert re.search(r"^softmax_", scratch.codegen("list", "norm_default"), re.M)
     # The operator's files for GPUs came later, and are no part of the page's walk.
@@ -346,8 +345,7 @@ def test_what_is_added_by_hand_breaks_no_test(tmp_path: Path) -> None:
     for block in section("A receipt"):
         tree.add_receipt(block)
     tree.add_target()
-    tree.run("tests/codegen/golden.py", "--write")
-    tree.codegen("docs", "--write", "docs/reference")
+    tree.codegen("write")
     files = [
         f"tests/codegen/test_{name}.py" for name in ("cli", "explain", "families", "kv", "plan", "receipts", "select")
     ]

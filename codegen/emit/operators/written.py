@@ -38,14 +38,15 @@ def contents(operators: Mapping[str, Operator], receipts: Mapping[str, str]) -> 
     return made | headers
 
 
-def _all(tree: Tree) -> dict[str, str]:
+def of_tree(tree: Tree) -> dict[str, str]:
+    """Text by path of all such files of a tree."""
     made = contents(tree.own_operators, receipts(tree))
     return made | dispatcher.contents(tree.places) | dispatcher.limits(tree) | dispatcher_header.contents(tree.places)
 
 
 def write(tree: Tree) -> str:
     root = tree.root
-    made = {path: text.encode() for path, text in _all(tree).items()}
+    made = {path: text.encode() for path, text in of_tree(tree).items()}
     for path in made:
         os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
     written = files.write_changed(root, made)
@@ -54,7 +55,7 @@ def write(tree: Tree) -> str:
 
 def check(tree: Tree) -> None:
     """CodegenError when a file in the tree is not what would be written now."""
-    made = _all(tree)
+    made = of_tree(tree)
     stale = [path for path, text in made.items() if not files.unchanged(os.path.join(tree.root, path), text.encode())]
     if stale:
-        raise CodegenError(f"out of date: {', '.join(sorted(stale))}\nwrite them: python -m codegen operators --write")
+        raise CodegenError(f"out of date: {', '.join(sorted(stale))}\nwrite them: python -m codegen write")
