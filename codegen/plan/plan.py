@@ -165,7 +165,8 @@ def needed(
 def _leaves(root: Tree, receipt: Receipt, family: Family, target: Target, where: Where) -> list[Leaf]:
     """The signatures of a family that a plan lists. CodegenError when a companion lacks one that its main family needs.
 
-    A library without what its main instances need would not work: `where` narrows a companion only through them.
+    A library without what its main instances need would not work: `where` narrows a companion only through them. What a
+    target lacks, the one beside it has.
     """
     if not family.main:
         return sieve(root, receipt, family, target, where[family.name]).leaves()
@@ -173,6 +174,9 @@ def _leaves(root: Tree, receipt: Receipt, family: Family, target: Target, where:
     everything = [select.Selected(family.everything)]
     leaves = sieve(root, receipt, family, target, everything, narrowed).leaves()
     answered = {leaf.packed & family.shared_fields for leaf in leaves}
+    if target.beside:
+        other = sieve(root, receipt, family, root.target(target.beside), everything, narrowed)
+        answered |= {leaf.packed & family.shared_fields for leaf in other.leaves()}
     for key, clause in needed(root, receipt, family, target, narrowed).items():
         if key not in answered:
             lacking = f"target {target.name} has no {family.name} for {select.text_of(family, clause)}"

@@ -1,7 +1,8 @@
 // The border between the host side and the CPU engines of attention over a KV cache, one for all its families: plain data, no ISA,
 // no std header, no inline function (see fwd_engine.h).
 //
-// A target has two engines for all of them, kernels/attention/fmha_fwd_splitkv/cpu/qlanes.cpp and dlanes.cpp:
+// A target has two engines for all of them, kernels/attention/fmha_fwd_splitkv/cpu/qlanes.cpp and dlanes.cpp, one with tiles qtiles.cpp, whose
+// units are those of qlanes:
 //   qlanes  lanes along queries: many queries. tile_q = 64 rows of one head a unit.
 //   dlanes  lanes along the head dim: few queries. A unit is up to tile_q = 16 pairs of a row and a query head, the heads of one
 //           key head, which share every load of K and V; or one row and every query head, up to all_heads = 64 of them, so that

@@ -177,8 +177,9 @@ class Run {
   }
 
   tilekiln_status main_stage() {
-    return launch_stage(call_, call_.choice, problem_, units_, work_of(call_), engine_.scratch_bytes,
-                        [this](i64 unit, void* scratch) { run_unit(unit, scratch); });
+    return launch_stage(
+        call_, call_.choice, problem_, units_, work_of(call_), engine_.scratch_bytes,
+        [this](i64 unit, void* scratch) { run_unit(unit, scratch); }, !call_.shares_heads);
   }
 
   const KvSequence& sequence_of(i64 number, i64 KvSequence::* first) const {

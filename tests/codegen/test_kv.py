@@ -75,7 +75,10 @@ def test_a_plan_without_its_combine_does_not_exist(copy: Copy) -> None:
 
 
 def test_algorithms() -> None:
-    """Few queries have their own, except with dropout; combine and append have one each. No kv_load on a CPU."""
+    """Few queries have their own, except with dropout; combine and append have one each. Tiles have many queries alone.
+
+    No kv_load on a CPU.
+    """
     found: dict[str, dict[tuple[object, ...], list[Instance]]] = {}
     for instance in resolve("aiter", ["all"]).instances:
         if instance.family in (*brute_kv.FAMILIES, COMBINE):
@@ -85,7 +88,9 @@ def test_algorithms() -> None:
     for family, by_signature in found.items():
         for instances in by_signature.values():
             how = [(i.how.pipeline, i.algorithm["tile"], i.how.rank) for i in instances]
-            if family in ("fmha_fwd_appendkv", COMBINE):
+            if instances[0].target.beside:
+                assert how == [("qtiles", "64x64", 0)]
+            elif family in ("fmha_fwd_appendkv", COMBINE):
                 assert how == [("dlanes", "64", 0)]
             else:
                 assert how == (both[:1] if instances[0].signature.get("dropout") else both)

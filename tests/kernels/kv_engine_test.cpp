@@ -15,6 +15,7 @@
 #include "kv_case.h"
 #include "runs.h"
 #include "steps.h"
+#include "tile_trap.h"
 
 #define TILEKILN_WEAK extern "C" __attribute__((weak)) const tilekiln::fmha::KvEngine
 TILEKILN_WEAK tilekiln_cpu_avx512bf16_fmha_fwd_splitkv_qlanes, tilekiln_cpu_avx512bf16_fmha_fwd_splitkv_dlanes;
@@ -22,6 +23,7 @@ TILEKILN_WEAK tilekiln_cpu_avx512_fmha_fwd_splitkv_qlanes, tilekiln_cpu_avx512_f
 TILEKILN_WEAK tilekiln_cpu_avx2_fmha_fwd_splitkv_qlanes, tilekiln_cpu_avx2_fmha_fwd_splitkv_dlanes;
 TILEKILN_WEAK tilekiln_cpu_neonbf16_fmha_fwd_splitkv_qlanes, tilekiln_cpu_neonbf16_fmha_fwd_splitkv_dlanes;
 TILEKILN_WEAK tilekiln_cpu_neon_fmha_fwd_splitkv_qlanes, tilekiln_cpu_neon_fmha_fwd_splitkv_dlanes;
+TILEKILN_WEAK tilekiln_cpu_amx_fmha_fwd_splitkv_qtiles, tilekiln_cpu_amxemulated_fmha_fwd_splitkv_qtiles;
 TILEKILN_WEAK tilekiln_cpu_generic_fmha_fwd_splitkv_qlanes, tilekiln_cpu_generic_fmha_fwd_splitkv_dlanes;
 
 namespace tilekiln::test {
@@ -228,14 +230,20 @@ void randoms(int vec, Pipeline pipeline, const Visit& visit) {
 
 struct Target {
   const char* name;
-  const fmha::KvEngine *qlanes, *dlanes;
+  const fmha::KvEngine *qlanes, *dlanes;  // many queries; few, and combine
+  bool alone;                             // qlanes: few queries are another target's
 };
 
 // Engines of targets that may be linked in.
 #define TILEKILN_OF(target) \
-  {"cpu_" #target, &tilekiln_cpu_##target##_fmha_fwd_splitkv_qlanes, &tilekiln_cpu_##target##_fmha_fwd_splitkv_dlanes}
-const Target kTargets[] = {TILEKILN_OF(avx512bf16), TILEKILN_OF(avx512), TILEKILN_OF(avx2),
-                           TILEKILN_OF(neonbf16),   TILEKILN_OF(neon),   TILEKILN_OF(generic)};
+  {"cpu_" #target, &tilekiln_cpu_##target##_fmha_fwd_splitkv_qlanes, &tilekiln_cpu_##target##_fmha_fwd_splitkv_dlanes, \
+   false}
+#define TILEKILN_TILES_OF(target)                              \
+  {"cpu_" #target, &tilekiln_cpu_##target##_fmha_fwd_splitkv_qtiles, \
+   &tilekiln_cpu_avx512bf16_fmha_fwd_splitkv_dlanes, true}
+const Target kTargets[] = {
+    TILEKILN_TILES_OF(amx), TILEKILN_TILES_OF(amxemulated), TILEKILN_OF(avx512bf16), TILEKILN_OF(avx512),
+    TILEKILN_OF(avx2),      TILEKILN_OF(neonbf16),          TILEKILN_OF(neon),       TILEKILN_OF(generic)};
 
 // Returns the number of failures.
 int test(const Target& target, Pipeline pipeline, KvDtype dtype, Steps steps) {
@@ -246,10 +254,12 @@ int test(const Target& target, Pipeline pipeline, KvDtype dtype, Steps steps) {
   const char* const name = pipeline == Pipeline::qlanes ? "qlanes" : "dlanes";
   int visited = 0, count = 0, failures = 0;
   Errors worst;
+  double sum = 0;  // the same where all results are
   const Visit visit = [&](const KvCase& t) {
     if (!steps.visits(visited++)) return;
     ++count;
     const Errors e = run(engine, *target.dlanes, dtype, t, memory.data(), unsigned(visited));
+    sum += e.rms + e.element + e.lse;
     worst.rms = std::max(worst.rms, e.rms);
     worst.element = std::max(worst.element, e.element);
     worst.lse = std::max(worst.lse, e.lse);
@@ -267,8 +277,8 @@ int test(const Target& target, Pipeline pipeline, KvDtype dtype, Steps steps) {
   if (dtype != KvDtype::fp16) lowest_biases(vec, visit);  // -65504 is no end of fp32, and leaves scores 8 bits
   if (pipeline == Pipeline::qlanes) prefills(vec, visit);
   randoms(vec, pipeline, visit);
-  std::printf("%s %s %s: %d checks, %d failed; worst rms %.1e, element %.1e, lse %.1e\n", target.name, name,
-              name_of(dtype), count, failures, worst.rms, worst.element, worst.lse);
+  std::printf("%s %s %s: %d checks, %d failed; worst rms %.1e, element %.1e, lse %.1e, sum %.17g\n", target.name, name,
+              name_of(dtype), count, failures, worst.rms, worst.element, worst.lse, sum);
   return failures;
 }
 
@@ -277,6 +287,7 @@ int test(const Target& target, Pipeline pipeline, KvDtype dtype, Steps steps) {
 
 int main(int argc, char** argv) {
   using namespace tilekiln::test;
+  TileTrap::install_if_needed();
   const Steps steps = steps_of(argc, argv, 7);
   int failures = 0, tested = 0;
   for (const Target& target : kTargets) {
@@ -285,8 +296,10 @@ int main(int argc, char** argv) {
     for (int i = 0; i < tilekiln::fmha::kKvDtypes; ++i) {
       const KvDtype dtype{static_cast<unsigned char>(i)};
       if (argc > 2 && std::strcmp(argv[2], name_of(dtype)) != 0) continue;
+      if (target.qlanes->tile[i] == nullptr) continue;
       ++tested;
-      for (Pipeline pipeline : {Pipeline::qlanes, Pipeline::dlanes}) failures += test(target, pipeline, dtype, steps);
+      failures += test(target, Pipeline::qlanes, dtype, steps);
+      if (!target.alone) failures += test(target, Pipeline::dlanes, dtype, steps);
     }
   }
   if (tested == 0) {

@@ -46,8 +46,18 @@ def test_gemm(build_program: Callable[..., Path], request: pytest.FixtureRequest
 @pytest.mark.parametrize("dtype", ["bf16", "fp8bf16"])
 def test_attention(build_program: Callable[..., Path], sweep: list[str], dtype: str) -> None:
     """Every feature, right beside float64, with the same bits by instructions and by the emulation."""
-    program = build_program("fwd_engine_test", "fp8", "cpu-amx,cpu-amxemulated")
+    program = build_program("fwd_engine_test", "fp8", TARGETS)
     said = [run(program, target, dtype, *sweep) for target in ("cpu_amx", "cpu_amxemulated")]
+    assert len({one.partition(": ")[2] for one in said}) == 1, said
+    assert " checks, 0 failed" in said[0]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8bf16", "bf16_fp8"])
+def test_attention_over_a_cache(build_program: Callable[..., Path], sweep: list[str], dtype: str) -> None:
+    """As `test_attention`, over every kind of cache, in one piece and in splits."""
+    program = build_program("kv_engine_test", "fp8", TARGETS)
+    cases = sweep if dtype == "bf16" or not sweep else ["few", sweep[1]]  # the dtypes differ in what is loaded
+    said = [run(program, target, dtype, *cases) for target in ("cpu_amx", "cpu_amxemulated")]
     assert len({one.partition(": ")[2] for one in said}) == 1, said
     assert " checks, 0 failed" in said[0]
 

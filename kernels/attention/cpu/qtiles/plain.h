@@ -7,36 +7,49 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
+// The largest magnitudes of packed blocks.
+struct Tops { uint16_t k[kMostPacked], v[kMostPacked]; };
+
 struct TileScratch : Scratch {
-  uint16_t k_top[kMostPacked], v_top[kMostPacked];  // of packed blocks
+  Tops tops;
   alignas(64) PassScratch pass;
 };
 
 // The rows of a block of DenseKeys.
-struct DenseRows {
-  const char *k, *v;
-  i64 k_stride, v_stride;  // bytes
-
+class DenseRows {
+ public:
   DenseRows(const FwdProblem& a, const FwdUnit& u, int head_k, i64 bytes)
-      : k((const char*)a.k + bytes * (u.k_offset + head_k * a.k_head)),
-        v((const char*)a.v + bytes * (u.v_offset + head_k * a.v_head)),
-        k_stride(bytes * a.k_row),
-        v_stride(bytes * a.v_row) {}
+      : k_((const char*)a.k + bytes * (u.k_offset + head_k * a.k_head)),
+        v_((const char*)a.v + bytes * (u.v_offset + head_k * a.v_head)),
+        k_stride_(bytes * a.k_row),
+        v_stride_(bytes * a.v_row) {}
+
+  const char* k() const { return k_; }
+  const char* v() const { return v_; }
+  const int* table() const { return nullptr; }
+  i64 first() const { return 0; }
 
   void block_k(BlockRows& rows, i64 key, int count) const {
-    for (int i = 0; i < count; ++i) rows.row[i] = k + (key + i) * k_stride;
+    for (int i = 0; i < count; ++i) rows.row[i] = k_ + (key + i) * k_stride_;
   }
   void block_v(BlockRows& rows, i64 key, int count) const {
-    for (int i = 0; i < count; ++i) rows.row[i] = v + (key + i) * v_stride;
+    for (int i = 0; i < count; ++i) rows.row[i] = v_ + (key + i) * v_stride_;
   }
+
+ private:
+  const char *k_, *v_;
+  i64 k_stride_, v_stride_;  // bytes
 };
 
 // Blocks of keys as groups in scratch, and the largest magnitudes among those of a unit.
 template <class T> class GroupKeys {
  public:
-  // `first_key` below 0: never what other engines' blocks of the head have.
-  GroupKeys(TileScratch& w, const char* k, const char* v, int hdim_q, int hdim_v)
-      : w_(w), hdim_q_(hdim_q), hdim_v_(hdim_v), packed_(w, k, v, nullptr, -1, k_words(), v_words()) {}
+  // A first key below 0: no other engine's blocks of the head have it.
+  template <class Rows> GroupKeys(Scratch& w, Tops& tops, const Rows& rows, int hdim_q, int hdim_v)
+      : tops_(tops),
+        hdim_q_(hdim_q),
+        hdim_v_(hdim_v),
+        packed_(w, rows.k(), rows.v(), rows.table(), ~rows.first(), k_words(), v_words()) {}
 
   bool has_place(i64 key) const { return packed_.k(key) != nullptr; }
   i64 k_words() const { return 2 * group_words(hdim_q_); }
@@ -48,29 +61,29 @@ template <class T> class GroupKeys {
     BlockRows there;
     if (!packed_.has_k(key, keys)) {
       rows.block_k(there, key, keys);
-      w_.k_top[block] = load_key_groups<T>(packed_.k(key), there, keys, hdim_q_);
+      tops_.k[block] = load_key_groups<T>(packed_.k(key), there, keys, hdim_q_);
       packed_.keep_k(key, keys);
       rows.block_v(there, key, keys);
-      w_.v_top[block] = load_value_groups<T>(packed_.v(key), there, keys, hdim_v_);
+      tops_.v[block] = load_value_groups<T>(packed_.v(key), there, keys, hdim_v_);
       packed_.keep_v(key, keys);
     }
-    if (w_.k_top[block] > k_top_) k_top_ = w_.k_top[block];
-    if (w_.v_top[block] > v_top_) v_top_ = w_.v_top[block];
+    if (tops_.k[block] > k_top_) k_top_ = tops_.k[block];
+    if (tops_.v[block] > v_top_) v_top_ = tops_.v[block];
   }
   float k_top() const { return number(k_top_); }
   float v_top() const { return number(v_top_); }
 
  private:
-  TileScratch& w_;
+  Tops& tops_;
   const int hdim_q_, hdim_v_;
   Packed packed_;
   uint16_t k_top_ = 0, v_top_ = 0;
 };
 
 // O / l and the log-sum-exp of the rows of a pass.
-template <class Problem, class Unit> void finish_pass(const Problem& a, const Unit& u, const PassScratch& w, int row,
-                                                      int rows, float gain) {
-  bf16* const out = (bf16*)a.out + u.out_offset + u.head * a.out_head + i64(row) * a.out_row;
+template <class Out, class Problem, class Unit>
+void finish_pass(const Problem& a, const Unit& u, const PassScratch& w, int row, int rows, float gain) {
+  Out* const out = (Out*)a.out + u.out_offset + u.head * a.out_head + i64(row) * a.out_row;
   for (int i = 0; i < rows; ++i) {
     const float l = total(w.l[i]);
     const vf factor = broadcast(l == 0 ? 0.f : gain / l);
@@ -78,7 +91,13 @@ template <class Problem, class Unit> void finish_pass(const Problem& a, const Un
     for (int d = 0; d < a.hdim_v; d += 32) {
       const vf low = mul(load(o + d / 32 * 2 * kTwoTiles), factor),
                high = mul(load(o + d / 32 * 2 * kTwoTiles + tiles::kTileWords), factor);
-      store_halves(out + i * a.out_row + d, both(low, high), a.hdim_v - d);
+      Out* const to = out + i * a.out_row + d;
+      if constexpr (sizeof(Out) == sizeof(bf16)) {
+        store_halves(to, both(low, high), a.hdim_v - d);
+      } else {
+        narrow_some(to, low, a.hdim_v - d);
+        if (a.hdim_v > d + 16) narrow_some(to + 16, high, a.hdim_v - d - 16);
+      }
     }
     if (a.features.lse)
       a.lse[u.lse_offset + u.head * a.lse_head + row + i] = l == 0 ? -kInfinity : w.shift[i] * kLn2 + __builtin_logf(l);
@@ -98,9 +117,10 @@ template <class Powers> TILEKILN_INLINE void run_pass(PassScratch& w, const Grou
 
 // False: nothing is written, the unit is for qlanes' blocks. So are scores that may not be numbers or lie far from 0, and a V of which
 // some is no number, which a P of 0 must not meet.
-template <class T, class Rows, class Problem, class Unit>
+// q of Q, keys and values of T, bf16 or fp32 results. The keys of the unit: [begin_key, end_key).
+template <class Q, class T, class Out, class Rows, class Problem, class Unit, class Space>
 bool plain_forward(const Problem& a, const Unit& u, const Descales& descales, const Rows& keys_at, i64 begin_key,
-                   i64 end_key, bool sinks, TileScratch& w) {
+                   i64 end_key, bool sinks, Space& w) {
   if (a.features.bias != Bias::none || a.features.softcap || a.features.dropout || descales.blocked()) return false;
   const float scale = a.softmax_scale * descales.q, c = __builtin_fabsf(scale) * kLog2e;
   if (!(__builtin_fabsf(scale) >= 1e-30f)) return false;
@@ -120,7 +140,7 @@ bool plain_forward(const Problem& a, const Unit& u, const Descales& descales, co
   while (near_end < window.sink && near_end < begin) near_end += kTileK;
   if (near_end >= begin) begin = near_end = begin_key;
 
-  GroupKeys<T> keys(w, keys_at.k, keys_at.v, a.hdim_q, a.hdim_v);
+  GroupKeys<T> keys(w, w.tops, keys_at, a.hdim_q, a.hdim_v);
   if (end > begin && !keys.has_place(end - 1)) return false;
   const auto add = [&](i64 from, i64 to) {
     for (i64 key = from; key < to; key += kTileK)
@@ -130,12 +150,12 @@ bool plain_forward(const Problem& a, const Unit& u, const Descales& descales, co
   add(begin, end);
   if (!(keys.v_top() < kInfinity)) return false;
 
-  const T* const q = (const T*)a.q + u.q_offset + u.head * a.q_head + i64(u.row) * a.q_row;
+  const Q* const q = (const Q*)a.q + u.q_offset + u.head * a.q_head + i64(u.row) * a.q_row;
   const int k_words = int(keys.k_words()), v_words = int(keys.v_words());
   for (int first = 0; first < rows; first += kPassRows) {
     const int left = rows - first < kPassRows ? rows - first : kPassRows;
     const float q_top =
-        number(load_query_groups<T>(w.pass.q, q + first * a.q_row, a.q_row, left, a.hdim_q, scale < 0 ? 0x8000 : 0));
+        number(load_query_groups<Q>(w.pass.q, q + first * a.q_row, a.q_row, left, a.hdim_q, scale < 0 ? 0x8000 : 0));
     if (!(q_top * keys.k_top() * a.hdim_q * c < kFar)) return false;
 
     const i64 row = shifted + first;
@@ -155,7 +175,7 @@ bool plain_forward(const Problem& a, const Unit& u, const Descales& descales, co
       run_pass<RoundedPowers>(w.pass, groups, sight, c, k_steps, o_pairs, shift, sum);
     else
       run_pass<FixedPowers>(w.pass, groups, sight, c, k_steps, o_pairs, shift, sum);
-    finish_pass(a, u, w.pass, u.row + first, left, descales.v);
+    finish_pass<Out>(a, u, w.pass, u.row + first, left, descales.v);
   }
   return true;
 }

@@ -16,7 +16,7 @@ template <class T> void tiled(const FwdProblem& a, const FwdUnit& u, void* scrat
   TileScratch& w = *(TileScratch*)scratch;
   const int head_k = u.head / (a.nhead_q / a.nhead_k);
   const DenseRows rows(a, u, head_k, sizeof(T));
-  if (!plain_forward<T>(a, u, descales_of(a, u, head_k), rows, 0, u.seqlen_k, true, w))
+  if (!plain_forward<T, T, bf16>(a, u, descales_of(a, u, head_k), rows, 0, u.seqlen_k, true, w))
     forward<ComputeTiles>(storage, a, u, w);
   tiles::release();
 }
