@@ -47,7 +47,7 @@ def made(library: tk.Library, operator: str, call: Call, device: Device, **optio
         name: there[call.over[name]] if name in call.over else device.put(array, True)
         for name, array in call.made.items()
     }
-    getattr(library, operator)(**there, **results, **options)
+    getattr(library, operator)(**{**there, **results}, **options)
     back = {
         name: device.back(one, call.given[call.over[name]] if name in call.over else call.made[name])
         for name, one in results.items()
@@ -61,7 +61,8 @@ def share(library: tk.Library, operator: str, call: Call, device: Device, **opti
     """The largest error of a call as a share of its bound: at most 1 is right. options and errors as `made`."""
     from tilekiln.bench.answers import answer  # which needs the binding
 
-    return answer(operator, call.given, made(library, operator, call, device, **options))
+    results = made(library, operator, call, device, **options)
+    return call.judge(results) if call.judge else answer(operator, call.given, results)
 
 
 def serving(library: tk.Library, operator: str, call: Call, kernels: list[tk.Instance]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -187,8 +188,12 @@ def _batched(given: Given, made: Given) -> float:
 
 def _grouped(given: Given, made: Given) -> float:
     worst, bias = 0.0, given.get("bias")
-    for g, (first, last) in enumerate(zip(given["starts"], given["starts"][1:], strict=False)):
-        own = {"bias": None if bias is None else bias[g], **_only(given, "activation"), **_ends(given)}
+    for g, (first, last) in enumerate(itertools.pairwise(given["starts"].tolist())):
+        if last <= first:
+            continue
+        own = {"bias": None if bias is None else bias[g], **_only(given, "activation", "beta"), **_ends(given)}
+        if "c" in given:
+            own["c"] = given["c"][first:last]
         right = gemm_.gemm(given["a"][first:last], given["b"][g], **own)
         worst = max(worst, _product(made["out"][first:last], right))
     return worst

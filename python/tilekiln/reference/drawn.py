@@ -24,14 +24,20 @@ class Call(NamedTuple):
     """Arguments of a call.
 
     given: arrays and numbers that it reads, by name. made: its results as they lie before it, of bytes 0xFF. over: of
-    results that lie where an argument does, the name of that argument.
+    results that lie where an argument does, the name of that argument. judge: the error of results as a share of a
+    bound, where that of tilekiln.bench.answers is not the device's. said: what it was drawn from.
     """
 
     given: dict[str, Any]
     made: dict[str, Array]
     over: dict[str, str] = {}  # noqa: RUF012  # nobody changes it
+    judge: Callable[[dict[str, Array]], float] | None = None
+    said: str = ""
 
     def __str__(self) -> str:
+        if self.said:
+            return self.said
+
         def said(value: Any) -> str:
             if not isinstance(value, np.ndarray):
                 return repr(value)
@@ -53,6 +59,7 @@ class Edges(NamedTuple):
     lines: Sequence[int] = (0, 1, 2, 7, 8, 31, 64, 65, 127, 128, 129, 150)  # m and n of a product
     steps: Sequence[int] = (0, 1, 8, 15, 31, 32, 33, 64, 100)  # k
     products: Sequence[tuple[int, int, int]] = ()  # m, n, k of four in ten
+    unchecked: bool = False  # starts of groups, which the kernel reads
 
 
 EDGES = {
@@ -72,6 +79,7 @@ EDGES = {
         long=(20011, 33032, 33032),  # rows that registers do not hold
         rows=(0, 1, 3, 7, 17),
         few=(0, 1, 3, 7),
+        unchecked=True,
     ),
     "hip": Edges(columns=(1, 3, 8, 64, 67, 256, 257, 1032, 4099)),
     "gpu": Edges(
@@ -79,6 +87,15 @@ EDGES = {
         rows=(0, 1, 3, 7, 17, 130, 1025),
         few=(0, 1, 2, 5, 33),
         times=25,
+        lines=(0, 1, 2, 7, 8, 31, 63, 64, 65, 100, 128, 129, 200, 255, 256, 257, 300, 520),
+        steps=(0, 1, 8, 15, 16, 17, 63, 64, 65, 128, 200, 256, 257, 600),
+        products=tuple(  # whose steps several blocks share
+            (m, n, k)
+            for m in (1, 2, 16, 63, 64, 65, 128, 130)
+            for n in (7, 64, 129, 256, 520)
+            for k in (1024, 2000, 4104)
+        ),
+        unchecked=True,
     ),
 }
 """By device; executor: that of PTX."""
@@ -156,7 +173,7 @@ MODULES = {
     **dict.fromkeys(("rmsnorm2d_bwd", "layernorm2d_bwd"), "norm_backward"),
     **dict.fromkeys(("permute", "copy", "transpose", "batched_transpose", "img2col"), "moves"),
     **dict.fromkeys(("topk_softmax", "moe_sorting"), "moe"),
-    **dict.fromkeys(("batched_gemm", "gemm_multi_d"), "gemm"),
+    **dict.fromkeys(("batched_gemm", "gemm_multi_d", "grouped_gemm"), "gemm"),
     "cross_entropy_bwd": "cross_entropy",
 }
 """The module of an operator's reference, where it has a drawer and another name, as `reference` of operator.yaml."""

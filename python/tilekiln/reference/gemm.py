@@ -22,7 +22,9 @@ int32 is exact modulo 2^32: the bound is 0. Scaled products of int8 are rounded 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -318,7 +320,9 @@ def _matrix(random: Random, shape: tuple[int, ...], layout: str, dtype: str, bla
 
 
 def draw(operator: str, random: Random, signature: Signature) -> Call:
-    """Of gemm, batched_gemm and gemm_multi_d: sizes at edges of tiles, lines packed or not, numbers of the epilogue."""
+    """Of gemm and its kin: sizes at edges of tiles, lines packed or not, numbers of the epilogue."""
+    if operator == "grouped_gemm":
+        return _draw_groups(random, signature)
     edges, dtype = random.edges, signature["dtype"]
     m, n, k = (random.turn(lengths) for lengths in (edges.lines, edges.lines, edges.steps))
     if edges.products and random.chance(0.4):
@@ -338,7 +342,8 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
     if signature.get("bias"):
         given["bias"] = random.normal(n, dtype="fp32")
     if signature.get("scaled"):
-        given |= {"row_scale": random.normal(m, dtype="fp32"), "column_scale": random.normal(n, dtype="fp32")}
+        scales = {"row_scale": random.normal(m, dtype="fp32"), "column_scale": random.normal(n, dtype="fp32")}
+        given |= {name: scales[name] for name in random.one((tuple(scales), *((name,) for name in scales)))}
     if operator == "gemm_multi_d":
         shapes = random.some([(m, n), (1, n), (m, 1), (1, 1)], int(signature["d_count"]))
         given |= {f"d{i}": _matrix(random, shape, turned, dtype) for i, shape in enumerate(shapes)}
@@ -348,3 +353,46 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
     if operator == "gemm" and to != OUT_DTYPE[NUMPY[dtype].name]:
         given["out_dtype"] = to
     return Call(given, {"out": _matrix(random, (*first, m, n), turned, to, blank=True)})
+
+
+ROWS_OF_GROUPS = (0, 0, 1, 64, 127, 128, 129, 200)
+
+
+def _draw_groups(random: Random, signature: Signature) -> Call:
+    """Some groups without rows, and rows of no group, which stay as they are; starts that fall or end behind all rows
+    where nobody checks them."""
+    edges, dtype, count = random.edges, signature["dtype"], random.whole(1, 6)
+    n, k = random.turn(edges.lines), random.turn(edges.steps)
+    starts = np.cumsum([random.one((0, 0, 3)), *(random.one(ROWS_OF_GROUPS) for _ in range(count))])
+    rows = int(starts[-1]) + random.one((0, 0, 5))
+    ends = random.one(("right", "right", "right", "falls", "overruns")) if edges.unchecked else "right"
+    if ends == "falls":
+        starts[-1] = -7
+    elif ends == "overruns":
+        starts[-1] += random.one((1, 1000, 2**30))
+    layout = "row" if signature["layout_b"] == "row" else "column"
+    given: dict[str, Any] = {
+        "a": _matrix(random, (rows, k), "row", dtype),
+        "b": _matrix(random, (count, k, n), layout, dtype),
+        "starts": starts.astype(np.int32),
+        "activation": signature["activation"],
+    }
+    if random.chance(0.3):
+        given["b"] = np.broadcast_to(given["b"][:1], given["b"].shape)  # one for all
+    if signature["c"]:
+        given |= {"c": _matrix(random, (rows, n), "row", dtype), "beta": random.one((1.0, 0.25, -2.0))}
+    if signature["bias"]:
+        given["bias"] = random.normal(count, n, dtype="fp32")
+    return Call(
+        given, {"out": _matrix(random, (rows, n), "row", dtype, blank=True)}, judge=partial(_judge_groups, given)
+    )
+
+
+def _judge_groups(given: dict[str, Any], made: dict[str, Array]) -> float:
+    from ..bench.answers import answer  # which imports this module
+
+    free = np.ones(len(given["a"]), bool)
+    for first, last in itertools.pairwise(given["starts"].tolist()):
+        free[first : max(first, last)] = False
+    untouched = np.ascontiguousarray(made["out"][free]).view(np.uint8)
+    return answer("grouped_gemm", given, made) if (untouched == 0xFF).all() else np.inf
