@@ -43,6 +43,14 @@ def wheel_of(packed: Path, name: str) -> Path:
 NAMES = ("tilekiln_python", *(f"tilekiln_{receipt}" for receipt in RECEIPTS))
 
 
+def test_every_file_of_the_package_is_in_the_wheel():
+    words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "python/tilekiln"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = {path.removeprefix("python/") for path in done.stdout.split("\0") if path and (ROOT / path).is_file()}
+    assert wheels.package_files(str(ROOT)).keys() == listed
+    assert "tilekiln/_generated/operators.json" in listed
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_record_and_metadata(packed, name):
     path = wheel_of(packed, name)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.bench._declared import CALLS
+from tilekiln.bench.declaration import CALLS
 
 pytestmark = pytest.mark.usefixtures("binding")
 

@@ -1,55 +1,31 @@
-"""Table of operators for frameworks: python/tilekiln/_generated/tables.py, data that `_core/shapes.py` there reads."""
+"""Operators as data for Python: python/tilekiln/_generated/operators.json, which `_core/shapes.py` there reads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from codegen.emit.operators import torch_schema
+import msgspec
+
+from codegen.emit.operators import bench_table, torch_schema
 from codegen.emit.operators.binding import place
 from codegen.plan import held
 from codegen.plan.plan import Plan
 from codegen.schema.errors import no_such
 from codegen.schema.operators import Argument, Form, Operator
 
-HEAD = '''"""Every operator, for the facade's choice of a library, PyTorch's operators, and shapes of results.
-
-Made by `python -m codegen operators --write` from kernels/*/*/operator.yaml; change those.
-"""
-# fmt: off
-# ruff: noqa: E501, RUF100
-
-from __future__ import annotations
-
-from .._core.shapes import Form, Independent, Operator, Result
-
-OPERATORS: dict[str, Operator] = {
-'''
-
-
-class Record(dict[str, Any]):
-    """A record of python/tilekiln/_core/shapes.py by its fields: in JSON an object, in Python's source a call."""
-
-    def __init__(self, kind: str, **fields: Any) -> None:
-        super().__init__(fields)
-        self.kind = kind
-
-    def __repr__(self) -> str:
-        return f"{self.kind}({', '.join(f'{name}={value!r}' for name, value in self.items())})"
-
 
 def text(operators: Mapping[str, Operator], receipts: Mapping[str, str]) -> str:
-    return HEAD + "".join(_entry(one, operators, receipts.get(name, "")) for name, one in operators.items()) + "}\n"
+    """By operator what frameworks must know, and how `tilekiln bench` calls it, a line each."""
+    lines = []
+    for name, one in operators.items():
+        known = _line(record(one, operators, receipts.get(name, "")))
+        lines.append(f'"{name}": {{"known": {known},\n"call": {_line(bench_table.record(one))}}}')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _entry(operator: Operator, operators: Mapping[str, Operator], receipt: str) -> str:
-    fields = record(operator, operators, receipt)
-    long = {name: "".join(f"            {item!r},\n" for item in fields[name]) for name in ("forms", "results")}
-    shown = {name: f"(\n{long[name]}        )" if name in long else repr(value) for name, value in fields.items()}
-    short = [f"{name}={value}" for name, value in shown.items() if len(value) < 40]
-    lines = "".join(f"        {name}={value},\n" for name, value in shown.items() if len(value) >= 40)
-    lines += f"        {', '.join(short)},\n"
-    return f"    {operator.name!r}: Operator(\n{lines}    ),\n"
+def _line(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def of_outside(plan: Plan) -> dict[str, object]:
@@ -58,7 +34,7 @@ def of_outside(plan: Plan) -> dict[str, object]:
     return {one.name: record(one, every) for one in held.operators(plan) if one.outside}
 
 
-def record(operator: Operator, operators: Mapping[str, Operator], receipt: str = "") -> Record:
+def record(operator: Operator, operators: Mapping[str, Operator], receipt: str = "") -> dict[str, Any]:
     """All that is known of an operator there."""
     torch = operator.file.torch
     if torch.backward is not None and torch.backward not in operators:
@@ -66,26 +42,25 @@ def record(operator: Operator, operators: Mapping[str, Operator], receipt: str =
     backward = operators[torch.backward] if torch.backward else None
     pairs = [a for a in operator.scalars if a.value == "int32" and a.kind == "pair"]
     states = [a for a in operator.scalars if a.value == "uint64" and a.kind == "pair"]
-    return Record(
-        "Operator",
-        arrays=tuple(a.name for a in operator.positional),
-        optional=tuple(a.name for a in operator.positional if a.file.optional),
-        written={a.name: a.file.written_with or "" for a in torch_schema.written(operator)},
-        forms=tuple(_form(operator, form) for form in operator.forms),
-        exchange=operator.exchange or ("", ""),
-        results=tuple(_results(operator)),
-        pairs={a.name: tuple(zip(a.fields, a.default, strict=True)) for a in pairs},
-        states={a.name: torch_schema.state(a) for a in states},
-        schema=torch_schema.schema(operator, backward),
-        twin=torch_schema.twin(operator),
-        contiguous=tuple(torch.contiguous),
-        backward=torch.backward or "",
-        backward_flags=tuple(torch_schema.backward_flags(operator, backward)),
-        receipt=receipt,
-        main=operator.main,
-        looks=_looks(operator),
-        independent=_independent(operator),
-    )
+    return {
+        "arrays": tuple(a.name for a in operator.positional),
+        "optional": tuple(a.name for a in operator.positional if a.file.optional),
+        "written": {a.name: a.file.written_with or "" for a in torch_schema.written(operator)},
+        "forms": tuple(_form(operator, form) for form in operator.forms),
+        "exchange": operator.exchange or ("", ""),
+        "results": tuple(_results(operator)),
+        "pairs": {a.name: tuple(zip(a.fields, a.default, strict=True)) for a in pairs},
+        "states": {a.name: torch_schema.state(a) for a in states},
+        "schema": torch_schema.schema(operator, backward),
+        "twin": torch_schema.twin(operator),
+        "contiguous": tuple(torch.contiguous),
+        "backward": torch.backward or "",
+        "backward_flags": tuple(torch_schema.backward_flags(operator, backward)),
+        "receipt": receipt,
+        "main": operator.main,
+        "looks": _looks(operator),
+        "independent": _independent(operator),
+    }
 
 
 def _looks(operator: Operator) -> tuple[int, int]:
@@ -96,12 +71,12 @@ def _looks(operator: Operator) -> tuple[int, int]:
     return places[0], places[-1]
 
 
-def _form(operator: Operator, form: Form) -> Record:
+def _form(operator: Operator, form: Form) -> dict[str, Any]:
     ndim = {a.name: len(operator.shape(form, a.name) or ()) for a in operator.form_of}
-    return Record("Form", name=form.name, ndim=ndim, given=form.given)
+    return {"name": form.name, "ndim": ndim, "given": form.given}
 
 
-def _results(operator: Operator) -> Iterator[Record]:
+def _results(operator: Operator) -> Iterator[dict[str, Any]]:
     always = [a.required for a in operator.results]
     if always != sorted(always, reverse=True):
         late = operator.results[always.index(True, always.index(False))].name
@@ -113,7 +88,7 @@ def _results(operator: Operator) -> Iterator[Record]:
         yield _result(operator, operator.arguments[name], {"asked_by": flag, "torch_alone": True})
 
 
-def _result(operator: Operator, a: Argument, how: dict[str, Any]) -> Record:
+def _result(operator: Operator, a: Argument, how: dict[str, Any]) -> dict[str, Any]:
     file = a.file
     words: dict[str, Any] = {
         "dtype": "" if a.dtype_of else a.dtypes[0],
@@ -127,7 +102,7 @@ def _result(operator: Operator, a: Argument, how: dict[str, Any]) -> Record:
     }
     shapes = {form.name: tuple(_places(operator, form, a, exchanged) for exchanged in (False, True))
               for form in operator.forms}  # fmt: skip
-    return Record("Result", name=a.name, shapes=shapes, **{name: value for name, value in words.items() if value})
+    return dict(name=a.name, shapes=shapes, **{name: value for name, value in words.items() if value})
 
 
 def _places(operator: Operator, form: Form, a: Argument, exchanged: bool) -> tuple[tuple[str, int] | None, ...]:
@@ -137,7 +112,7 @@ def _places(operator: Operator, form: Form, a: Argument, exchanged: bool) -> tup
     )
 
 
-def _independent(operator: Operator) -> Record | None:
+def _independent(operator: Operator) -> dict[str, Any] | None:
     file = operator.file.independent
     if file is None:
         return None
@@ -159,4 +134,4 @@ def _independent(operator: Operator) -> Record | None:
             raise operator.document.error(("independent", "length"), error)
     taken = {a.name for a in operator.arrays if a.kind == "array"}
     leading, apart = ({name: n for name, n in of.items() if name in taken} for of in (leading, apart))
-    return Record("Independent", leading=leading, apart=apart, unless=tuple(file.unless))
+    return {"leading": leading, "apart": apart, "unless": tuple(file.unless)}

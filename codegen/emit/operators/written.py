@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from codegen.emit import dispatcher, dispatcher_header, files
-from codegen.emit.operators import bench_table, header, python_table, stubs
+from codegen.emit.operators import header, python_table, stubs
 from codegen.schema.errors import CodegenError
 from codegen.schema.operators import Operator
 
@@ -32,8 +32,7 @@ def contents(operators: Mapping[str, Operator], receipts: Mapping[str, str]) -> 
         "python/tilekiln/_generated/declared.py": stubs.text(operators),
         "python/tilekiln/torch/_declared.py": stubs.torch_text(operators),
         "python/tilekiln/_generated/functions.pyi": stubs.functions_text(operators),
-        "python/tilekiln/bench/_declared.py": bench_table.text(operators),
-        "python/tilekiln/_generated/tables.py": python_table.text(operators, receipts),
+        "python/tilekiln/_generated/operators.json": python_table.text(operators, receipts),
     }
     return made | headers
 

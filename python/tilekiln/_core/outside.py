@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._generated.tables import OPERATORS
-from .shapes import Form, Independent, Operator, Result
+from .shapes import operator_of
 
 if TYPE_CHECKING:
     from ..api.library import Library
@@ -23,7 +23,7 @@ def bring(library: Library) -> None:
         return
     for name, said in library.manifest.get("operators", {}).items():
         if name not in OPERATORS:
-            OPERATORS[name] = _operator(said)
+            OPERATORS[name] = operator_of(said)
             _brought[name] = said, library.path
             for follow in followers:
                 follow(name)
@@ -34,19 +34,3 @@ def bring(library: Library) -> None:
                 RuntimeWarning,
                 stacklevel=4,
             )
-
-
-def _operator(said: dict[str, Any]) -> Operator:
-    fields = {name: _tuples(value) for name, value in said.items()}
-    fields["forms"] = tuple(Form(**form) for form in fields["forms"])
-    fields["results"] = tuple(Result(**result) for result in fields["results"])
-    if fields["independent"] is not None:
-        fields["independent"] = Independent(**fields["independent"])
-    return Operator(**fields)
-
-
-def _tuples(value: Any) -> Any:
-    """Lists of JSON as tuples, however deep."""
-    if isinstance(value, list):
-        return tuple(map(_tuples, value))
-    return {name: _tuples(inner) for name, inner in value.items()} if isinstance(value, dict) else value

@@ -143,6 +143,23 @@ class Operator(_Record):
         return str(given.get(one.chosen_by) or choices[0]) if one.chosen_by else choices[0]
 
 
+def operator_of(said: Mapping[str, Any]) -> Operator:
+    """An operator from JSON, as a table or the manifest of a library has it."""
+    fields = {name: tuples(value) for name, value in said.items()}
+    fields["forms"] = tuple(Form(**form) for form in fields["forms"])
+    fields["results"] = tuple(Result(**result) for result in fields["results"])
+    if fields["independent"] is not None:
+        fields["independent"] = Independent(**fields["independent"])
+    return Operator(**fields)
+
+
+def tuples(value: Any) -> Any:
+    """Lists of JSON as tuples, however deep."""
+    if isinstance(value, list):
+        return tuple(map(tuples, value))
+    return {name: tuples(inner) for name, inner in value.items()} if isinstance(value, dict) else value
+
+
 def _there(value: Any) -> bool:
     """Is it given: an array, or a number that is not 0?"""
     return value is not None and (hasattr(value, "ndim") or bool(value))

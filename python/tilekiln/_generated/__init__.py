@@ -1,1 +1,1 @@
-"""Tables and types of every operator, made by `python -m codegen operators --write`."""
+"""Tables and types of every operator, made by `python -m codegen write`; `tables` reads `operators.json`."""

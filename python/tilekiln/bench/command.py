@@ -71,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
     from .._core.native import ArgumentError, NoKernelError
     from .._generated.tables import OPERATORS
     from ..api.library import load
-    from ._declared import CALLS
+    from .declaration import CALLS
     from .settings import Settings
 
     if given.operator is None:

@@ -1,10 +1,13 @@
-"""Types of the table by which `tilekiln bench` calls operators (`_declared`)."""
+"""The calls of every operator, by which `tilekiln bench` makes them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from .._core.shapes import tuples
+from .._generated.tables import DECLARED
 
 
 @dataclass(frozen=True)
@@ -68,3 +71,14 @@ def leaves_of(said: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
             else:
                 found.append((leaf, {key: dtype}))
     return found
+
+
+def _call(said: Mapping[str, Any]) -> Call:
+    fields = {name: tuples(value) for name, value in said.items() if name != "axes"}
+    fields["forms"] = tuple(Form(**form) for form in fields["forms"])
+    fields["arrays"] = {name: Array(**array) for name, array in fields["arrays"].items()}
+    return Call(**fields, axes=said["axes"])
+
+
+CALLS: dict[str, Call] = {name: _call(one["call"]) for name, one in DECLARED.items()}
+"""Arrays, lengths, numbers and axes of every operator."""

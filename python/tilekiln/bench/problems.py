@@ -10,7 +10,7 @@ import numpy as np
 
 from .._core.dtypes import NUMPY
 from .._core.native import ArgumentError
-from ._declared import CALLS
+from .declaration import CALLS
 from .settings import Settings
 
 POSITIVE = ("inv_rms", "inv_std", "smooth_scale", "row_scale", "column_scale", "q_descale", "k_descale", "v_descale",

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._core.native import ArgumentError
-from ._declared import CALLS
-from .declaration import Call, Form, leaves_of
+from .declaration import CALLS, Call, Form, leaves_of
 
 LENGTHS = {
     "rows": 1024, "columns": 4096, "tokens": 1024, "experts": 64, "topk": 8, "hidden": 512, "inter": 256,

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._generated.tables import OPERATORS
-from ..bench._declared import CALLS
+from ..bench.declaration import CALLS
 from ..dispatcher.instance import Call
 from ..dispatcher.libraries import LibraryInstance, always_of, instances_of, problem_of
 from .table import Winner, call_key

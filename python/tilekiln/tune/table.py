@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._core.native import ArgumentError, machine_key
 from .._generated.tables import OPERATORS
-from ..bench._declared import CALLS
+from ..bench.declaration import CALLS
 from ..dispatcher.choice import Measured
 from ..dispatcher.instance import Call
 from ..dispatcher.libraries import described
