@@ -15,10 +15,12 @@ from tilekiln.dispatcher import (
     Dispatcher,
     FunctionInstance,
     Instance,
+    KernelSet,
     Key,
     Problem,
     ProblemBuilder,
     Registry,
+    Signature,
     Stages,
     Timing,
 )
@@ -58,6 +60,17 @@ def chosen(problem: Problem, *kernels: Instance) -> str:
     names = {getattr(dispatcher(*order).select(problem), "name", "") for order in (kernels, tuple(reversed(kernels)))}
     (name,) = names
     return name
+
+
+def test_any_value_of_a_field_answers_what_asks_for_it() -> None:
+    """Of a declaration and by hand; a kernel that says nothing of the field does not."""
+    (listed,) = KernelSet("any").add(Signature("fwd").dtype("bf16").hdim(64).mask("any").lse("any")).listing()
+    for of in (listed, kernel(mask=None, lse=None)):
+        for name in ("no_mask", "causal"):
+            problem = attention().mask_type(name).lse().build()
+            assert dispatcher(of).select(problem) is of
+            assert of.supports(problem)
+    assert dispatcher(kernel(mask=None)).select(attention().mask_type("causal").lse().build()) is None
 
 
 def test_the_score() -> None:

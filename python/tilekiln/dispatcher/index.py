@@ -131,9 +131,8 @@ class _Bucket:
 class _Shape:
     __slots__ = ("buckets", "equal", "holds", "known")
 
-    def __init__(self, equal: tuple[str, ...], holds: tuple[str, ...]) -> None:
-        self.equal, self.holds = equal, holds
-        self.known = frozenset(equal + holds)
+    def __init__(self, equal: tuple[str, ...], holds: tuple[str, ...], known: frozenset[str]) -> None:
+        self.equal, self.holds, self.known = equal, holds, known  # a known field in neither is of any value
         self.buckets: dict[tuple[Value, ...], _Bucket] = {}
 
 
@@ -151,7 +150,7 @@ class Index:
         self._build()
 
     def _build(self) -> None:
-        gathered: dict[tuple[str, tuple[str, ...], tuple[str, ...]], dict[tuple[Value, ...], list[_Placed]]] = {}
+        gathered: dict[_ShapeOf, dict[tuple[Value, ...], list[_Placed]]] = {}
         for place, entry in enumerate(self.entries):
             key, choice = entry.instance.key, entry.instance.choice
             meaning, signature, holds = steering(key.signature), key.signature, choice.holds
@@ -159,9 +158,10 @@ class Index:
             held = tuple(name for name in holds if signature.get(name) is not None)
             capacity = tuple([value if isinstance(value := signature[name], int) else 0 for name in held])
             at = tuple(map(meaning.get, equal))
-            gathered.setdefault((key.family, equal, held), {}).setdefault(at, []).append((capacity, place, entry))
-        for (family, equal, held), buckets in gathered.items():
-            shape = _Shape(equal, held)
+            shape_of = key.family, equal, held, frozenset(signature)
+            gathered.setdefault(shape_of, {}).setdefault(at, []).append((capacity, place, entry))
+        for (family, equal, held, known), buckets in gathered.items():
+            shape = _Shape(equal, held, known)
             self._families.setdefault(family, []).append(shape)
             for at, placed in buckets.items():
                 bucket = shape.buckets[at] = _Bucket()
@@ -254,6 +254,7 @@ class Index:
 
 
 _Placed = tuple[tuple[int, ...], int, Entry]
+_ShapeOf = tuple[str, tuple[str, ...], tuple[str, ...], frozenset[str]]
 
 
 def _answers(entry: Entry, problem: Problem) -> bool:
