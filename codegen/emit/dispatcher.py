@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -148,11 +149,11 @@ HEAD = '''"""Fields of problems and the setters of their builders.
 Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 """
 # fmt: off
-# ruff: noqa: E501, RUF100
+# ruff: noqa: E501, E701, RUF100
 
 from __future__ import annotations
 
-from .problem import Builder, Problem, at_least, one_of, refusal, value_of
+from .problem import Builder, Problem, at_least, missing, refusal, value_of, word_of
 from .words import OFF
 
 TYPE_CHECKING = False
@@ -249,44 +250,51 @@ def _table(setter: str, argument: str, takes: Takes) -> str:
 
 
 def _setter(name: str, setter: Setter) -> Iterator[str]:
+    """A setter: every argument is checked before a field is set."""
     types = {a: "int" if t.least is not None else "bool = True" if t.flag else "str" for a, t in setter.takes.items()}
     if len(types) > 1:
         types = {argument: kind.partition(" ")[0] for argument, kind in types.items()}
     yield f"\n    def {name}(self, {', '.join(f'{a}: {kind}' for a, kind in types.items())}) -> Self:\n"
-    yield f'        """{setter.about}"""\n        v = self._values\n'
-    for argument, takes in setter.takes.items():
-        if takes.least is not None:
-            yield f"        if not ({argument}.__class__ is int and {argument} >= {takes.least}):\n"
-            yield f"            {argument} = at_least({argument!r}, {argument}, {takes.least})\n"
-        if takes.words:
-            shown = name if len(setter.takes) == 1 else argument
-            if takes.prefix:
-                yield f"        {argument} = {argument}.removeprefix({takes.prefix!r})\n"
-            yield f"        of_{argument} = {_table_name(name, argument)}.get({argument})\n"
-            yield f"        if of_{argument} is None:\n"
-            yield f"            raise one_of({shown!r}, {argument}, {_table_name(name, argument)})\n"
-    for argument, takes in setter.takes.items():
-        if takes.least is not None:
-            yield f"        v[{argument!r}] = {argument}\n"
-        elif takes.flag:
-            yield f"        v[{takes.flag!r}] = {takes.values[1]!r} if {argument} else {takes.values[0]!r}\n"
-        elif takes.text:
-            yield f"        v[{takes.text!r}] = value_of({argument})\n"
-        else:
-            yield f"        v.update(of_{argument})\n"
+    yield f'        """{setter.about}"""\n'
+    alone = len(setter.takes) == 1
+    words = [_words_of(name, argument, takes, alone) for argument, takes in setter.takes.items() if takes.words]
+    values = {to: value for argument, takes in setter.takes.items() for to, value in _value(argument, takes)}
+    if len(values) == 1 and not words:
+        yield "".join(f"        self._values[{to!r}] = {value}\n" for to, value in values.items())
+    else:
+        of = [*(f"**{word}" for word in words), *(f"{to!r}: {value}" for to, value in values.items())]
+        shown = f"{{{', '.join(of)}}}"
+        yield f"        self._values.update({words[0] if words and alone else shown})\n"
     for then in setter.then:
-        yield f"        if {_condition(then.when).replace('get(', 'v.get(')}:\n            v.update({then.set!r})\n"
+        condition = _condition(then.when).replace("get(", "self._values.get(")
+        yield f"        if {condition}: self._values.update({then.set!r})\n"
     yield "        return self\n"
+
+
+def _words_of(setter: str, argument: str, takes: Takes, alone: bool) -> str:
+    word = f"{argument}.removeprefix({takes.prefix!r})" if takes.prefix else argument
+    return f"word_of({(setter if alone else argument)!r}, {word}, {_table_name(setter, argument)})"
+
+
+def _value(argument: str, takes: Takes) -> Iterator[tuple[str, str]]:
+    """The field that an argument sets, and to what."""
+    if takes.least is not None:
+        checked = f"at_least({argument!r}, {argument}, {takes.least})"
+        yield argument, f"{argument} if {argument}.__class__ is int and {argument} >= {takes.least} else {checked}"
+    elif takes.flag:
+        yield takes.flag, f"{takes.values[1]!r} if {argument} else {takes.values[0]!r}"
+    elif takes.text:
+        yield takes.text, f"value_of({argument})"
 
 
 def _build(builder: Builder, sizes: frozenset[str]) -> Iterator[str]:
     yield "\n    def build(self) -> Problem:\n"
     yield '        """The problem. ArgumentError for what is missing or does not go together."""\n'
     yield "        v = self._values.copy()\n"
-    yield "        get = v.get\n" if builder.refuses or builder.becomes else ""
-    for one in builder.requires:
-        yield f"        if not v.get({one.field!r}):\n"
-        yield f"            raise refusal({one.name or one.field!r}, 'not given', {one.must!r})\n"
+    yield "        get = v.get\n"
+    given = " and ".join(f"get({one.field!r})" for one in builder.requires)
+    must = ", ".join(f"({one.field!r}, {one.name or one.field!r}, {one.must!r})" for one in builder.requires)
+    yield f"        if not ({given}):\n            raise missing(v, {must})\n"
     if builder.multiple:
         by, of = builder.multiple.field, builder.multiple.of
         yield f"        if v[{by!r}] % v[{of!r}]:\n"
@@ -294,14 +302,17 @@ def _build(builder: Builder, sizes: frozenset[str]) -> Iterator[str]:
     for rule in builder.refuses:
         yield f"        if {_condition(rule.when)}:\n"
         absent = 0 if rule.field in sizes else "no"
-        yield f"            raise refusal({rule.field!r}, v.get({rule.field!r}, {absent!r}), {rule.must!r})\n"
+        yield f"            raise refusal({rule.field!r}, get({rule.field!r}, {absent!r}), {rule.must!r})\n"
     yield "        v['family'] = v['operator']\n"
-    for change in builder.becomes:
-        yield f"        if {_condition(change.when)}:\n"
-        yield from (f"            v[{to!r}] = v[{of!r}]\n" for to, of in change.copy.items())
-        yield f"            v.update({change.set!r})\n" if change.set else ""
+    for of, changes in groupby(builder.becomes, key=lambda change: change.when.partition(" ")[0]):
+        yield f"        if {_condition(of)}:\n"
+        for change in changes:
+            rest = change.when.partition(" ")[2]
+            copied = "".join(f"v[{to!r}] = v[{of!r}]" for to, of in change.copy.items())
+            if_rest = f"if {_condition(rest)}: " if rest else ""
+            yield f"            {if_rest}{copied or f'v.update({change.set!r})'}\n"
     if any("stage" in of for _, _, of in _words(builder)):
-        yield "        if 'stage' in v:\n            v['family'] = v.pop('stage')\n"
+        yield "        if 'stage' in v: v['family'] = v.pop('stage')\n"
     yield "        return Problem.of(v)\n"
 
 

@@ -1,25 +1,15 @@
-"""From kernels/dispatcher.yaml for C++: tables of fields and words (tables.hpp), rules of builders (rules.hpp)."""
+"""From kernels/dispatcher.yaml for C++: tables of fields and words (tables.hpp), setters of builders (setters.hpp)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from codegen.emit.dispatcher import Builder, DispatcherFile, clause_of, families, read
+from codegen.emit.dispatcher import Builder, DispatcherFile, Setter, Takes, clause_of, families, read
 from codegen.schema.language import Condition
 from codegen.schema.places import Places
 
 PATH = "include/tilekiln/dispatcher/tables.hpp"
-RULES = "include/tilekiln/dispatcher/rules.hpp"
-WORDS = (  # setter, argument
-    ("api_family", "name"),
-    ("kernel_family", "name"),
-    ("mask_type", "name"),
-    ("bias_type", "name"),
-    ("qscale_type", "name"),
-    ("rope_type", "name"),
-    ("kv_cache", "layout"),
-    ("kv_cache", "lookup"),
-)
+SETTERS = "include/tilekiln/dispatcher/setters.hpp"
 HEAD = """// Tables of fields and words.
 // Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 #pragma once
@@ -39,13 +29,12 @@ struct Word { const char *word, *value, *more; };
 def contents(places: Places) -> dict[str, str]:
     """Text by path from the root of the tree."""
     declared = read(places)
-    return {PATH: text(declared), RULES: rules(declared)}
+    return {PATH: text(declared), SETTERS: setters(declared)}
 
 
 def text(declared: DispatcherFile) -> str:
     axes = declared.algorithm_axes
     of_families = families(declared)
-    begins = declared.builders["ProblemBuilder"].begins
     rows = {
         "const char* const details": map(_quoted, declared.fields.detail),
         "const char* const sizes": map(_quoted, declared.fields.size),
@@ -62,14 +51,15 @@ def text(declared: DispatcherFile) -> str:
         "const char* const backward_families": map(_quoted, of_families["BACKWARD_FAMILIES"]),
         "Word signatures": (_row(of, *pair) for of, has in declared.signatures.items() for pair in has.items()),
         "Pair backward_dropout": (_row(*pair) for pair in declared.backward_dropout.items()),
-        "Pair problem_begins": (_row(*pair) for pair in begins.items()),
         "Pair auto_fill": (_row(*pair) for pair in declared.auto_fill),
     }
-    setters = declared.builders["ProblemBuilder"].setters
-    for setter, argument in WORDS:
-        words = setters[setter].takes[argument].words or {}
-        name = argument if argument != "name" else setter
-        rows[f"Word {name}"] = (_row(word, *[*sets.values(), None][:2]) for word, sets in words.items())
+    for builder in declared.builders.values():
+        for setter, of in builder.setters.items():
+            for argument, takes in of.takes.items():
+                if takes.words:
+                    rows[f"Word {_table_of(setter, argument)}"] = (
+                        _row(word, *[*sets.values(), None][:2]) for word, sets in takes.words.items()
+                    )
     return HEAD + "".join(_table(*one) for one in rows.items()) + "\n}  // namespace tilekiln::dispatcher::tables\n"
 
 
@@ -87,31 +77,52 @@ def _quoted(value: str | bool | None) -> str:
     return '""' if value is None else f'"{value}"'
 
 
-RULES_HEAD = """// Rules of the builders of problems: fields they demand, combinations they refuse, fields they derive.
+def _table_of(setter: str, argument: str) -> str:
+    return setter if argument == "name" else argument
+
+
+SETTERS_HEAD = """// Setters of the builders of problems, and what build() demands, refuses and derives.
 // Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 #pragma once
+#include <initializer_list>
+
+#include "tilekiln/dispatcher/ck_words.hpp"
 #include "tilekiln/dispatcher/problem.hpp"
 
 // clang-format off
-namespace tilekiln::dispatcher::rules {
+namespace tilekiln::dispatcher::setters {
 
-// Throws std::invalid_argument, "field: was X, must be Y".
-[[noreturn]] inline void refuse(const char* field, const std::string& was, const char* must) {
-  throw std::invalid_argument(std::string(field) + ": was " + was + ", must be " + must);
-}
-inline std::string told(const Value& value, const char* absent) { return value.empty() ? absent : value.text(); }
+// Base of builders: setters return the builder. A wrong value is refused before a field is set: std::invalid_argument,
+// "field: was X, must be Y".
+template <class Self>
+class Builder {
+ public:
+  // Any field by name: min_seqlen_q, rotary_dim, has_block_table, is_gappy, an axis of a family.
+  Self& set(Field field, Value value) { return put({{field, value}}); }
+
+ protected:
+  explicit Builder(Value operator_name) : problem_(operator_name) {}
+  Self& put(std::initializer_list<Values::Pair> values) {
+    for (const auto& [field, value] : values) problem_.set(field, value);
+    return static_cast<Self&>(*this);
+  }
+  static std::string told(const Value& value, const char* absent) { return value.empty() ? absent : value.text(); }
+
+  Problem problem_;
+};
 
 """
 
 
-def rules(declared: DispatcherFile) -> str:
-    """The text of rules.hpp: for each builder `check_<builder>` and `finish_<builder>`."""
+def setters(declared: DispatcherFile) -> str:
+    """The text of setters.hpp: a class for each builder."""
     names = _Names()
     sizes = frozenset(declared.fields.size)
-    functions = [line for name, builder in declared.builders.items() for line in _rules(name, builder, sizes, names)]
-    fields = "".join(f'inline const Field {_field(name)}("{name}");\n' for name in sorted(names.fields))
-    words = "".join(f'inline const Value {_word(word)}("{word}");\n' for word in sorted(names.words))
-    return f"{RULES_HEAD}{fields}{words}{''.join(functions)}\n}}  // namespace tilekiln::dispatcher::rules\n"
+    classes = [line for name, builder in declared.builders.items() for line in _class(name, builder, sizes, names)]
+    fields = ", ".join(f'{_field(name)}("{name}")' for name in sorted(names.fields))
+    words = ", ".join(f'{_word(word)}("{word}")' for word in sorted(names.words))
+    objects = f"inline const Field {fields};\ninline const Value {words};\n"
+    return f"{SETTERS_HEAD}{objects}{''.join(classes)}\n}}  // namespace tilekiln::dispatcher::setters\n"
 
 
 class _Names:
@@ -141,30 +152,98 @@ def _word(word: str) -> str:
     return f"word_{word}"
 
 
-def _rules(name: str, builder: Builder, sizes: frozenset[str], names: _Names) -> Iterator[str]:
-    yield f"\n// Throws std::invalid_argument for a field that {name} lacks, or for fields that do not go together.\n"
-    yield f"inline void check_{name}(const Problem& p) {{\n"
+def _class(name: str, builder: Builder, sizes: frozenset[str], names: _Names) -> Iterator[str]:
+    begins = [
+        f"{{{names.field(to)}, {names.value(value)}}}" for to, value in builder.begins.items() if to != "operator"
+    ]
+    operator = names.value(builder.begins["operator"])
+    yield f"\n// {builder.about}\ntemplate <class Self>\nclass {name} : public Builder<Self> {{\n public:\n"
+    yield f"  explicit {name}(Value operator_name = {operator}) : Builder<Self>(operator_name) {{"
+    yield f" this->put({{{', '.join(begins)}}}); }}\n" if begins else "}\n"
+    for setter, of in builder.setters.items():
+        yield from _setter(setter, of, names)
+    yield "  // Throws std::invalid_argument for what is missing or does not go together.\n"
+    yield "  Problem build() const {\n    Problem p = this->problem_;\n"
+    yield from (f"    {line}\n" for line in [*_checks(builder, sizes, names), *_derived(builder, names)])
+    yield "    return p;\n  }\n};\n"
+
+
+def _setter(name: str, setter: Setter, names: _Names) -> Iterator[str]:
+    alone = len(setter.takes) == 1
+    types = {
+        a: "int64_t" if t.least is not None else "bool" if t.flag else "std::string_view"
+        for a, t in setter.takes.items()
+    }
+    said = ", ".join(f"{kind} {a}{' = true' if alone and kind == 'bool' else ''}" for a, kind in types.items())
+    values = [pair for argument, takes in setter.takes.items() for pair in _pairs(name, argument, takes, names)]
+    put = f"this->put({{{', '.join(f'{{{field}, {value}}}' for field, value in values)}}})"
+    looked = [_looked(name, argument, takes, alone) for argument, takes in setter.takes.items() if takes.words]
+    then = [f"if ({_all(one.when, names)}) this->put({{{{{names.field(to)}, {names.value(value)}}}}});"
+            for one in setter.then for to, value in one.set.items()]  # fmt: skip
+    yield f"  // {setter.about}\n"
+    if not looked and not then:
+        yield f"  Self& {name}({said}) {{ return {put}; }}\n"
+        return
+    after = [f"{put};", "const Problem& p = this->problem_;", *then, "return static_cast<Self&>(*this);"]
+    body = [*looked, *(after if then else [f"return {put};"])]
+    yield f"  Self& {name}({said}) {{\n"
+    yield from (f"    {line}\n" for line in body)
+    yield "  }\n"
+
+
+def _looked(setter: str, argument: str, takes: Takes, alone: bool) -> str:
+    word = f"detail::without_prefix({argument})" if takes.prefix else argument
+    shown = setter if alone else argument
+    return f'const tables::Word& of_{argument} = ck::said("{shown}", {word}, tables::{_table_of(setter, argument)});'
+
+
+def _pairs(setter: str, argument: str, takes: Takes, names: _Names) -> Iterator[tuple[str, str]]:
+    """The fields that an argument sets, and to what."""
+    if takes.least is not None:
+        yield names.field(argument), f'detail::at_least("{argument}", {argument}, {takes.least})'
+    elif takes.flag:
+        no, yes = takes.values
+        usual = (no, yes) == ("no", "yes")
+        yield names.field(takes.flag), argument if usual else f"{argument} ? {names.value(yes)} : {names.value(no)}"
+    elif takes.text:
+        yield names.field(takes.text), argument
+    else:
+        sets = next(iter((takes.words or {}).values()))
+        for to, value in zip(sets, ("value", "more"), strict=False):
+            yield names.field(to), f"of_{argument}.{value}"
+
+
+def _checks(builder: Builder, sizes: frozenset[str], names: _Names) -> Iterator[str]:
     for one in builder.requires:
         field = names.field(one.field)
         lacking = f"p.number({field}) <= 0" if one.must == "at least 1" else f"p[{field}].empty()"
-        yield f'  if ({lacking}) refuse("{one.name or one.field}", "not given", "{one.must}");\n'
+        yield f'if ({lacking}) detail::refuse("{one.name or one.field}", "not given", "{one.must}");'
     if builder.multiple:
         by, of = names.field(builder.multiple.field), names.field(builder.multiple.of)
-        yield f'  if (p.number({by}) % p.number({of}) != 0)\n    refuse("{builder.multiple.field}", p[{by}].text(), '
-        yield f'("a multiple of {builder.multiple.of}, " + p[{of}].text()).c_str());\n'
+        must = f'"a multiple of {builder.multiple.of}, " + p[{of}].text()'
+        refuse = f'detail::refuse("{builder.multiple.field}", p[{by}].text(), {must});'
+        yield f"if (p.number({by}) % p.number({of}) != 0) {refuse}"
     for rule in builder.refuses:
         absent = "0" if rule.field in sizes else "no"
-        was = f'told(p[{names.field(rule.field)}], "{absent}")'
-        yield f'  if ({_all(rule.when, names)}) refuse("{rule.field}", {was}, "{rule.must}");\n'
-    yield "}\n"
-    if builder.becomes:
-        yield f"\n// Sets the fields that follow from those given.\ninline void finish_{name}(Problem& p) {{\n"
+        was = f'this->told(p[{names.field(rule.field)}], "{absent}")'
+        yield f'if ({_all(rule.when, names)}) detail::refuse("{rule.field}", {was}, "{rule.must}");'
+
+
+def _derived(builder: Builder, names: _Names) -> Iterator[str]:
+    yield f"p.set({names.field('family')}, p[{names.field('operator')}]);"
     for change in builder.becomes:
-        yield f"  if ({_all(change.when, names)}) {{\n"
-        yield from (f"    p.set({names.field(to)}, p[{names.field(of)}]);\n" for to, of in change.copy.items())
-        yield from (f"    p.set({names.field(to)}, {names.value(value)});\n" for to, value in change.set.items())
-        yield "  }\n"
-    yield "}\n" if builder.becomes else ""
+        sets = [f"p.set({names.field(to)}, p[{names.field(of)}]);" for to, of in change.copy.items()]
+        sets += [f"p.set({names.field(to)}, {names.value(value)});" for to, value in change.set.items()]
+        block = sets[0] if len(sets) == 1 else "{ " + " ".join(sets) + " }"
+        yield f"if ({_all(change.when, names)}) {block}"
+    if any(
+        "stage" in said
+        for of in builder.setters.values()
+        for t in of.takes.values()
+        for said in (t.words or {}).values()
+    ):
+        stage = names.field("stage")
+        yield f"if (!p[{stage}].empty()) {{ p.set({names.field('family')}, p[{stage}]); p.set({stage}, Value()); }}"
 
 
 def _all(when: str, names: _Names) -> str:

@@ -9,7 +9,6 @@
 #pragma once
 #include "tilekiln/dispatcher/builder.hpp"
 #include "tilekiln/dispatcher/dispatch.hpp"
-#include "tilekiln/dispatcher/gemm.hpp"
 #include "tilekiln/dispatcher/kernel_set.hpp"
 #include "tilekiln/dispatcher/listing.hpp"
 #include "tilekiln/dispatcher/registry_json.hpp"

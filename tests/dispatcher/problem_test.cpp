@@ -31,6 +31,12 @@ void refusals_name_the_field() {
   refused("max_seqlen_q: was 0, must be at least 1 in group mode", [](auto& b) { b.group_mode(true); });
   refused("dbias: was yes, must be no without an elementwise bias", [](auto& b) { b.bwd_flags(true, false, false); });
   refused("store_randval: was yes, must be no without dropout", [](auto& b) { b.bwd_flags(false, true, false); });
+  // Every argument is checked before a field is set.
+  ProblemBuilder kept = attention();
+  CHECK_TEXT(thrown<Invalid>([&] { kept.dims(32, 32, 1, 1, -1); }).c_str(), "seqlen_k: was -1, must be at least 0");
+  CHECK_TEXT(thrown<Invalid>([&] { kept.kv_cache("linear", "vllm", 0); }).c_str(),
+             "page_size: was 0, must be at least 1");
+  CHECK(kept.build().to_string() == attention().build().to_string());
   CHECK_TEXT(thrown<Invalid>([] { ProblemBuilder().build(); }).c_str(),
              "data_type: was not given, must be a dtype such as bf16");
   CHECK_TEXT(thrown<Invalid>([] { ProblemBuilder().data_type("fp16").build(); }).c_str(),
@@ -136,6 +142,7 @@ void products() {
           [](auto& b) { b.dtypes("fp64"); });
   refused("layouts: was rc, must be three letters of r and c, as in rcr", [](auto& b) { b.layouts("rc"); });
   refused("layout_b: was x, must be r or c", [](auto& b) { b.layouts("rxr"); });
+  refused("stride_b: was -1, must be at least 0", [](auto& b) { b.strides(0, -1, 0); });
   refused("stride_a: was 20, must be at least 30", [](auto& b) { b.dimensions(10, 10, 30).strides(20, 0, 0); });
   CHECK(GemmProblemBuilder().dimensions(10, 10, 30).strides(40, 0, 0).build().number("stride_a") == 40);
 }

@@ -78,28 +78,6 @@ inline bool is_backward(std::string_view family) {
   return false;
 }
 
-// no_mask, top_left (or causal), bottom_right, window_generic. One kernel serves all but no_mask.
-inline Value mask(std::string_view name, Value* origin = nullptr) {
-  const tables::Word& found = said("mask_type", name, tables::mask_type);
-  if (origin != nullptr) *origin = found.more;
-  return found.value;
-}
-
-// no_bias, elementwise or alibi.
-inline Value bias(std::string_view name) { return said("bias_type", name, tables::bias_type).value; }
-
-// no_scale, pertensor, blockscale or kv_blockscale.
-inline Value qscale(std::string_view name) { return said("qscale_type", name, tables::qscale_type).value; }
-
-// none, interleaved or half_rotated.
-inline Value rope(std::string_view name) { return said("rope_type", name, tables::rope_type).value; }
-
-// vectorized or linear.
-inline Value layout(std::string_view name) { return said("layout", name, tables::layout).value; }
-
-// vllm (a 2D block table) or sglang (a 1D page table).
-inline Value lookup(std::string_view name) { return said("lookup", name, tables::lookup).value; }
-
 // A target: gfx942 is ck-gfx942 here.
 inline std::string target(std::string_view name) {
   return (name.substr(0, 3) == "gfx" ? "ck-" : "") + std::string(name);

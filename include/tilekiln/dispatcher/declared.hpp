@@ -36,16 +36,12 @@ class Signature {
     set(field::hdim_q, q);
     return set(field::hdim_v, v.empty() ? q : v);
   }
-  Signature& mask(Value value) {
-    return word("mask", value, [](const std::string& text) { return ck::mask(text); });
-  }
-  Signature& bias(Value value) { return word("bias", value, ck::bias); }
-  Signature& qscale(Value value) { return word("qscale", value, ck::qscale); }
-  Signature& rope(Value value) { return word("rope", value, ck::rope); }
+  Signature& mask(Value value) { return word("mask", value, "mask_type", tables::mask_type); }
+  Signature& bias(Value value) { return word("bias", value, "bias_type", tables::bias_type); }
+  Signature& qscale(Value value) { return word("qscale", value, "qscale_type", tables::qscale_type); }
+  Signature& rope(Value value) { return word("rope", value, "rope_type", tables::rope_type); }
   Signature& lse(Value yes) { return set("lse", yes); }
-  Signature& dropout(Value yes) {
-    return set("dropout", yes == Value(true) ? backward_dropout("dropout", yes) : yes);
-  }
+  Signature& dropout(Value yes) { return set("dropout", yes == Value(true) ? backward_dropout("dropout", yes) : yes); }
   Signature& logits(Value yes) { return set("softcap", yes); }
   Signature& paged_kv(Value yes) { return set("paged", yes); }
   Signature& fp8_static_quant(Value yes) { return set("fp8_static_quant", yes); }
@@ -59,7 +55,7 @@ class Signature {
   }
   Signature& deterministic(Value yes) { return set("deterministic", yes); }
   Signature& kv_cache(Value layout, Value lookup, Value page_size = any) {
-    word("layout", layout, ck::layout).word("lookup", lookup, ck::lookup);
+    word("layout", layout, "layout", tables::layout).word("lookup", lookup, "lookup", tables::lookup);
     return set("page_size", page_size);
   }
   // Any axis by its name.
@@ -79,10 +75,10 @@ class Signature {
       if (name == word && ck::is_backward(family_)) return Value(value);
     return elsewhere;
   }
-  template <class Read>
-  Signature& word(const char* axis, Value value, Read read) {
+  template <size_t count>
+  Signature& word(const char* axis, Value value, const char* setter, const tables::Word (&table)[count]) {
     value = or_any(value);
-    if (value != any) said([&] { value = read(value.text()); });
+    if (value != any) said([&] { value = ck::said(setter, value.text(), table).value; });
     return set(axis, value);
   }
   template <class Statement>

@@ -26,7 +26,6 @@ inline constexpr const char* const family_heads[] = {"fmha_", "bwd", "fwd"};
 inline constexpr const char* const backward_families[] = {"fmha_bwd_convert_dq", "fmha_bwd_dot_do_o", "fmha_bwd_dq_dk_dv"};
 inline constexpr Word signatures[] = {{"fmha_batch_prefill", "mode", "group"}};
 inline constexpr Pair backward_dropout[] = {{"dropout", "apply"}, {"store_randval", "store"}};
-inline constexpr Pair problem_begins[] = {{"operator", "fmha_fwd"}};
 inline constexpr Pair auto_fill[] = {{"tile_n1", "tile_n0"}, {"tile_k1", "tile_k0"}, {"tile_k0max", "tile_k0"}, {"hdim_q_alignment", "tile_k0max"}, {"hdim_v_alignment", "tile_k0max"}};
 inline constexpr Word api_family[] = {{"fwd", "fmha_fwd", ""}, {"fwd_pagedkv", "fmha_fwd_pagedkv", ""}, {"fwd_splitkv", "fmha_fwd_splitkv", ""}, {"fwd_appendkv", "fmha_fwd_appendkv", ""}, {"batch_prefill", "fmha_batch_prefill", ""}, {"bwd", "fmha_bwd", ""}};
 inline constexpr Word kernel_family[] = {{"fwd", "fmha_fwd", ""}, {"fwd_pagedkv", "fmha_fwd_pagedkv", ""}, {"fwd_splitkv", "fmha_fwd_splitkv", ""}, {"fwd_splitkv_combine", "fmha_fwd_splitkv_combine", ""}, {"fwd_appendkv", "fmha_fwd_appendkv", ""}, {"batch_prefill", "fmha_batch_prefill", ""}, {"bwd_dot_do_o", "fmha_bwd_dot_do_o", ""}, {"bwd_dq_dk_dv", "fmha_bwd_dq_dk_dv", ""}, {"bwd_convert_dq", "fmha_bwd_convert_dq", ""}};

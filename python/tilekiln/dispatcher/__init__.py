@@ -31,65 +31,32 @@ if TYPE_CHECKING:
     from .timing import Times, Timing
 
 _HOME = {
-    "Algorithm": ".declared",
-    "Call": ".instance",
-    "Choice": ".choice",
-    "Dispatcher": ".dispatch",
-    "Entry": ".index",
-    "FileError": ".errors",
-    "FunctionInstance": ".instance",
-    "GemmProblemBuilder": ".builder",
-    "Instance": ".instance",
-    "KernelSet": ".kernel_set",
-    "Key": ".key",
-    "LibraryInstance": ".libraries",
-    "Measured": ".choice",
-    "Plan": ".dispatch",
-    "Problem": ".problem",
-    "ProblemBuilder": ".builder",
-    "Registry": ".registry",
-    "Signature": ".declared",
-    "SizeRule": ".choice",
-    "Stage": ".dispatch",
-    "Stages": ".libraries",
-    "Times": ".timing",
-    "Timing": ".timing",
-    "UnsupportedProblem": ".errors",
+    ".builder": ("GemmProblemBuilder", "ProblemBuilder"),
+    ".choice": ("Choice", "Measured", "SizeRule"),
+    ".declared": ("Algorithm", "Signature"),
+    ".dispatch": ("Dispatcher", "Plan", "Stage"),
+    ".errors": ("FileError", "UnsupportedProblem"),
+    ".index": ("Entry",),
+    ".instance": ("Call", "FunctionInstance", "Instance"),
+    ".kernel_set": ("KernelSet",),
+    ".key": ("Key",),
+    ".libraries": ("LibraryInstance", "Stages"),
+    ".problem": ("Problem",),
+    ".registry": ("Registry",),
+    ".timing": ("Times", "Timing"),
 }
-
-__all__ = [
-    "Algorithm",
-    "Call",
-    "Choice",
-    "Dispatcher",
-    "Entry",
-    "FileError",
-    "FunctionInstance",
-    "GemmProblemBuilder",
-    "Instance",
-    "KernelSet",
-    "Key",
-    "LibraryInstance",
-    "Measured",
-    "Plan",
-    "Problem",
-    "ProblemBuilder",
-    "Registry",
-    "Signature",
-    "SizeRule",
-    "Stage",
-    "Stages",
-    "Times",
-    "Timing",
-    "UnsupportedProblem",
-]
+__all__ = ["Algorithm", "Call", "Choice", "Dispatcher", "Entry", "FileError", "FunctionInstance", "GemmProblemBuilder",
+           "Instance", "KernelSet", "Key", "LibraryInstance", "Measured", "Plan", "Problem", "ProblemBuilder",
+           "Registry", "Signature", "SizeRule", "Stage", "Stages", "Times", "Timing",
+           "UnsupportedProblem"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Names arrive at their first use, as those of tilekiln do."""
-    if name not in _HOME:
+    home = next((module for module, names in _HOME.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module 'tilekiln.dispatcher' has no attribute {name!r}")
-    module = __import__(__name__ + _HOME[name], fromlist=[name])  # importlib brings warnings along
+    module = __import__(__name__ + home, fromlist=[name])  # importlib brings warnings along
     value = globals()[name] = getattr(module, name)
     return value
 

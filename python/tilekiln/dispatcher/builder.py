@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._setters import GemmSetters, ProblemBuilder
+from ._setters import GemmSetters, ProblemSetters
 from .problem import Problem, at_least, one_of, refusal
 
 TYPE_CHECKING = False
@@ -18,6 +18,12 @@ _LAYOUTS = {"r": "row", "c": "column"}
 _DTYPES = ("fp32", "fp16", "bf16", "int8", "fp8", "bf8")
 _OUT_DTYPES = ("", "fp32", "fp16", "bf16", "int32")
 _OUT_OF = {"int8": "int32", "fp8": "bf16", "bf8": "bf16"}
+
+
+class ProblemBuilder(ProblemSetters):
+    """A problem of attention, by upstream's setters over the fields of this tree's families."""
+
+    __slots__ = ()
 
 
 class GemmProblemBuilder(GemmSetters):

@@ -158,6 +158,20 @@ def at_least(name: str, number: Any, least: int) -> int:
     return made
 
 
+def word_of(name: str, word: str, words: Mapping[str, Mapping[str, Value]]) -> Mapping[str, Value]:
+    """What a word of a setter sets. ArgumentError."""
+    found = words.get(word)
+    if found is None:
+        raise one_of(name, word, words)
+    return found
+
+
+def missing(values: Mapping[str, Value], *required: tuple[str, str, str]) -> ArgumentError:
+    """The refusal of a problem that lacks a field: of the first of (field, its name for people, what it must be)."""
+    name, must = next((name, must) for field, name, must in required if not values.get(field))
+    return refusal(name, "not given", must)
+
+
 def one_of(name: str, word: object, words: Iterable[str]) -> ArgumentError:
     """The refusal of a word that is none of those there are."""
     from .._core.language import nearest
@@ -167,4 +181,4 @@ def one_of(name: str, word: object, words: Iterable[str]) -> ArgumentError:
     return refusal(name, word, listed(every) + (f"; did you mean {near[0]}?" if near else ""))
 
 
-__all__ = ["Builder", "Problem", "at_least", "one_of", "refusal", "text", "value_of"]
+__all__ = ["Builder", "Problem", "at_least", "missing", "one_of", "refusal", "text", "value_of", "word_of"]
