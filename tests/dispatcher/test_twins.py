@@ -1,4 +1,4 @@
-"""The dispatchers of C++ and Python, held to each other: one choice and one sentence for each of many problems."""
+"""The dispatchers of C++ and Python, held to each other: choices, reasons, keys and JSON of many kernels."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ SIGNATURE = {
     "bias": ("none", "alibi", None),
     "softcap": ("no", "yes"),
     "v_layout": ("row", "column"),
+    "kv_dtype": ("same", "fp8"),
     "page_size": (16, None),
 }
 ALGORITHM = {
@@ -51,7 +52,8 @@ def kernel(draw: random.Random) -> Any:
     from tilekiln.dispatcher import Choice, FunctionInstance, Key
 
     family = draw.choice(FAMILIES)
-    signature = {"hdim_q": draw.choice((32, 64, 96)), "hdim_v": draw.choice((32, 64))} | some(draw, SIGNATURE, 0.6)
+    signature = {"hdim_q": draw.choice((32, 64, 96, None)), "hdim_v": draw.choice((32, 64))}
+    signature |= some(draw, SIGNATURE, 0.6)
     algorithm = {"pipeline": draw.choice(("qr", "qlanes"))} | some(draw, ALGORITHM, 0.25)
     fit = [("seqlen_q", "tile_m0", algorithm["tile_m0"])] if "tile_m0" in algorithm else []
     if "tile_n0" in algorithm:
@@ -69,8 +71,8 @@ def problem(draw: random.Random) -> Any:
     fields = some(draw, SIGNATURE, 0.4) | {"dtype": "bf16"}
     fields |= {"hdim_q": draw.choice((20, 32, 64, 90)), "hdim_v": draw.choice((32, 50)), "batch": 1}
     fields |= {"seqlen_q": draw.choice((1, 8, 60, 64, 200, 1000)), "seqlen_k": draw.choice((1, 64, 256, 500))}
-    fields |= some(draw, {"num_splits": (2, 7), "max_seqlen_q": (64, 400), "has_seqlen_k": ("yes",)}, 0.2)
-    fields |= some(draw, {"lse": ("yes", "no"), "target": ("cpu-avx2", "ck-gfx942"), "window_left": (3,)}, 0.1)
+    fields |= some(draw, {"num_splits": (2, 7), "max_seqlen_q": (64, 400), "nhead_q": (4,)}, 0.2)
+    fields |= some(draw, {"lse": ("yes", "no"), "target": ("cpu-avx2", "ck-gfx942"), "has_seqlen_k": ("yes",)}, 0.1)
     return Problem(draw.choice(OPERATORS), **fields)
 
 
@@ -97,7 +99,9 @@ def test_they_choose_and_say_the_same(
     theirs = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     chosen = [ours.select(one) for one in problems]
     said = [
-        f"{'-' if one is None else one.key.id}\n{ours.why(of, 4)}\n" for one, of in zip(chosen, problems, strict=True)
+        f"{'-' if one is None else one.key.id}\n{ours.why(of, 4)}\n{of.canonical_key()} {of.num_ops}\n"
+        for one, of in zip(chosen, problems, strict=True)
     ]
+    said.append(read.to_json())
     assert "".join(said).splitlines() == theirs.splitlines()
     assert any(chosen)

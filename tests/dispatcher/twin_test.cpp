@@ -24,6 +24,8 @@ int main(int, char** words) {
     while (said >> word) problem.set(Field(word.substr(0, word.find('='))), Value(word.substr(word.find('=') + 1)));
     const Registry::Pointer chosen = dispatcher.select(problem);
     std::printf("%s\n%s\n", chosen == nullptr ? "-" : chosen->key().id().c_str(), dispatcher.why(problem, 4).c_str());
+    std::printf("%s %lld\n", problem.canonical_key().c_str(), static_cast<long long>(problem.num_ops()));
   }
+  std::printf("%s", registry.to_json().c_str());
   return 0;
 }
