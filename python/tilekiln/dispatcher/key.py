@@ -17,8 +17,9 @@ _digits: Any = None
 class Key:
     """family, signature, algorithm, target and receipt.
 
-    What the signature says nothing of, it answers with any value. algorithm: what callers cannot see, as pipeline and
-    tiles. receipt: whose kernel it is; "": everybody's. It may not change once it was asked for its id.
+    A field that the signature has without a value it answers with any value; one that it has not it does not know.
+    algorithm: what callers cannot see, as pipeline and tiles. receipt: whose kernel it is; "": everybody's. It may not
+    change once it was asked for its id.
     """
 
     __slots__ = ("_id", "algorithm", "family", "receipt", "signature", "target")
