@@ -25,9 +25,13 @@ template <class T, int kCount = kLanes> struct Part {
 #else
   TILEKILN_INLINE void read(const T* p, int left) {
     __builtin_memset(row, 0, sizeof row);
-    __builtin_memcpy(row, p, left * sizeof(T));
+    __builtin_memcpy(row, p, bytes(left));
   }
-  TILEKILN_INLINE void write(T* p, int left) const { __builtin_memcpy(p, row, left * sizeof(T)); }
+  TILEKILN_INLINE void write(T* p, int left) const { __builtin_memcpy(p, row, bytes(left)); }
+
+ private:
+  // left >= 0, which g++ does not see: a count that it takes for below 0 gives a warning.
+  static TILEKILN_INLINE unsigned long long bytes(int left) { return unsigned(left) * sizeof(T); }
 #endif
 };
 
