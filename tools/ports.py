@@ -46,6 +46,9 @@ class Loop(NamedTuple):
     lines: tuple[str, ...]  # instructions, the branch back last
     products: int
 
+    def multiplies_by(self, instruction: str) -> bool:
+        return any(line.startswith(instruction) for line in self.lines)
+
     def share(self, core: str, width: int = 0) -> float:
         """Of the cycles of `core`, those that its products need at least. `width` 0 is that of LLVM's model."""
         return self.products / CORES[core].ports / cycles(self.lines, core, width)

@@ -1,8 +1,7 @@
 // The two register-blocked products: R rows x N vectors of accumulators, broadcasting K or V from where it lies.
 #pragma once
 
-#include "kernels/attention/cpu/tile.h"
-#include "kernels/backends/cpu/compute.h"
+#include "kernels/attention/cpu/squares.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
@@ -54,7 +53,8 @@ template <int R> struct StridedRows {
   TILEKILN_INLINE StridedRows(const Keys& keys, int first) : stride(keys.stride) {
     TILEKILN_UNROLL(4) for (int r = 0; r < R; r += 4) quad[r / 4] = keys.base + (first + r) * keys.stride;
   }
-  TILEKILN_INLINE word word_of(int r) const { return load_word(quad[r / 4] + r % 4 * stride); }
+  TILEKILN_INLINE const char* at(int r) const { return quad[r / 4] + r % 4 * stride; }
+  TILEKILN_INLINE word word_of(int r) const { return load_word(at(r)); }
   TILEKILN_INLINE void next_word() { TILEKILN_UNROLL(4) for (int r = 0; r < R; r += 4) quad[r / 4] += 4; }
 };
 
@@ -66,13 +66,20 @@ struct LastRows {
     for (int r = 0; r < 4; ++r)
       row[r] = keys.base + (first + r < keys.count ? first + r : keys.count - 1) * keys.stride;
   }
-  TILEKILN_INLINE word word_of(int r) const { return load_word(row[r]); }
+  TILEKILN_INLINE const char* at(int r) const { return row[r]; }
+  TILEKILN_INLINE word word_of(int r) const { return load_word(at(r)); }
   TILEKILN_INLINE void next_word() { TILEKILN_UNROLL(4) for (int r = 0; r < 4; ++r) row[r] += 4; }
 };
+
+// Whether the words of Q lie in squares.
+template <class Compute> constexpr bool squared_queries(int words) { return kSquares<Compute> && words % 2 == 0; }
 
 // S[r][:] = sum_w K[r][w] Q^T[w][:], and maximum = max(maximum, S).
 template <class Compute, int R, int N, class Rows>
 TILEKILN_INLINE void score_rows(Rows rows, int words, const float* q, float* s, vf* maximum) {
+  if constexpr (kSquares<Compute>) {
+    if (squared_queries<Compute>(words)) return score_squares<R, N>(rows, words, q, s, maximum);
+  }
   vf sum[R][N];
   TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
   TILEKILN_UNROLL(2) for (i64 w = 0; w < words; ++w) {
@@ -186,6 +193,23 @@ TILEKILN_INLINE void value_block(const float* p, const ValueRows& v, int begin, 
                                  const vf* alpha, Beside&& beside = {}) {
   row_groups<N>(rows, [&]<int R>(int d) __attribute__((always_inline)) {
     value_rows<Compute, R, N>(p, v, d, o + d * kTileQ, alpha, SeenWords<0, N>{begin, end});
+    beside(d, d + R);
+  });
+}
+
+// The same from word 0, where P is in squares if the ISA has them and V lies in one run.
+template <class Compute, int N, class Beside>
+TILEKILN_INLINE void every_value(const float* p, const ValueRows& v, int begin, int end, float* o, int rows,
+                                 const vf* alpha, Beside&& beside) {
+  row_groups<N>(rows, [&]<int R>(int d) __attribute__((always_inline)) {
+    float* const to = o + d * kTileQ;
+    if constexpr (kSquares<Compute>) {
+      if (!v.runs) {
+        value_squares<R, N>(p, v.base + d, v.stride, end, to, alpha);
+        return beside(d, d + R);
+      }
+    }
+    value_rows<Compute, R, N>(p, v, d, to, alpha, SeenWords<0, N>{begin, end});
     beside(d, d + R);
   });
 }

@@ -122,6 +122,9 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   else
     stage = stage_of(a, storage, descales.blocked(), scale, sink);
   if (!stage) scale = positive_scale<Compute>(scale, w.q, q_words);
+  if constexpr (kSquares<Compute>) {
+    if (squared_queries<Compute>(q_words)) make_squares(w.q, q_words, vectors);
+  }
   const float unit = stage ? 1.f : scale;  // m is in logits, or in scores that unit makes logits
   const float c = unit < -kLowest / kLog2e ? kLog2e * unit : -kLowest;
 

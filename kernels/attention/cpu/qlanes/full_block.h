@@ -48,8 +48,11 @@ template <class Compute> void full_block(const Block& b, int vectors) {
   // O = alpha O + V^T P
   const int words = (keys + Compute::kWord - 1) / Compute::kWord;
   const bool started = state.start(0, vectors, w.o, b.o_rows);
+  if constexpr (kSquares<Compute>) {
+    if (!b.v.runs) make_squares(w.s, words, vectors);
+  }
   vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
-    value_block<Compute, N>(w.s + j * kLanes, b.v, 0, words, w.o + j * kLanes, b.o_rows, started ? alpha + j : nullptr,
+    every_value<Compute, N>(w.s + j * kLanes, b.v, 0, words, w.o + j * kLanes, b.o_rows, started ? alpha + j : nullptr,
                             [&](int first, int last) __attribute__((always_inline)) {
                               if (j != 0) return;
                               const int begin = first * kTileK / b.o_rows, end = last * kTileK / b.o_rows;

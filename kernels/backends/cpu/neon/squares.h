@@ -33,6 +33,14 @@ TILEKILN_INLINE vf second_square(vf a, vf b) { return {vzip2q_f32(a.v, b.v)}; }
 TILEKILN_INLINE vf first_row(vf first, vf second) { return {vuzp1q_f32(first.v, second.v)}; }
 TILEKILN_INLINE vf second_row(vf first, vf second) { return {vuzp2q_f32(first.v, second.v)}; }
 
+// Two words, and 0 behind them: the plain load, which takes no port of products.
+TILEKILN_INLINE vf load_two(const void* p) {
+  struct Two { uint32_t word[2]; };
+  vf r;
+  asm("ldr %d0, %1" : "=w"(r.v) : "m"(*(const Two*)p));
+  return r;
+}
+
 // Words 0 and 1 of two rows of four, and words 2 and 3.
 TILEKILN_INLINE vf low_words(vf a, vf b) {
   return {vreinterpretq_f32_f64(vzip1q_f64(vreinterpretq_f64_f32(a.v), vreinterpretq_f64_f32(b.v)))};
