@@ -30,8 +30,11 @@ template <class T, int kCount = kLanes> struct Part {
   TILEKILN_INLINE void write(T* p, int left) const { __builtin_memcpy(p, row, bytes(left)); }
 
  private:
-  // left >= 0, which g++ does not see: a count that it takes for below 0 gives a warning.
-  static TILEKILN_INLINE unsigned long long bytes(int left) { return unsigned(left) * sizeof(T); }
+  // g++ warns of counts that it cannot see to fit.
+  static TILEKILN_INLINE unsigned long long bytes(int left) {
+    if (left < 0 || left > kCount) __builtin_unreachable();
+    return left * sizeof(T);
+  }
 #endif
 };
 
