@@ -49,6 +49,11 @@ class Loop(NamedTuple):
     def multiplies_by(self, instruction: str) -> bool:
         return any(line.startswith(instruction) for line in self.lines)
 
+    @property
+    def spills(self) -> int:
+        """Reads and writes of the stack."""
+        return sum("[sp" in line for line in self.lines)
+
     def share(self, core: str, width: int = 0) -> float:
         """Of the cycles of `core`, those that its products need at least. `width` 0 is that of LLVM's model."""
         return self.products / CORES[core].ports / cycles(self.lines, core, width)
@@ -75,8 +80,9 @@ def functions(file: Path) -> dict[str, list[str]]:
     return found
 
 
-def main_loops(file: Path, target: str, named: tuple[str, ...]) -> list[Loop]:
-    """The main loops of an object, in its order; of functions whose names begin with `named`."""
+def main_loops(file: Path, target: str, named: tuple[str, ...], rests: bool = False) -> list[Loop]:
+    """The main loops of an object, in its order; of functions whose names begin with `named`. `rests`: those of smaller
+    register blocks, for rows and columns that are left."""
     found = []
     for name, code in functions(file).items():
         short = re.sub(r"tilekiln::cpu::\w+::", "", name.partition("(")[0]).removeprefix("void ").rstrip(", ")
@@ -90,18 +96,18 @@ def main_loops(file: Path, target: str, named: tuple[str, ...]) -> list[Loop]:
                 continue
             lines = tuple(line for line in code[first : last + 1] if not line.endswith(":"))
             products = sum(_PRODUCT.match(line) is not None for line in lines)
-            if products and products % BLOCK == 0:
+            if products and (products % BLOCK != 0) == rests:
                 found.append(Loop(target, short, lines, products))
     return found
 
 
-def of_build(folder: Path) -> list[Loop]:
-    """All main loops of a build's engines; of the targets and objects that it has."""
+def of_build(folder: Path, rests: bool = False) -> list[Loop]:
+    """All main loops of a build's engines, or those of rests; of the targets and objects that it has."""
     found = []
     for target in ("cpu-neon", "cpu-neonbf16"):
         for name, named in OBJECTS.items():
             file = folder / "obj" / "engine" / target / name
-            found += main_loops(file, target, named) if file.is_file() else []
+            found += main_loops(file, target, named, rests) if file.is_file() else []
     return found
 
 

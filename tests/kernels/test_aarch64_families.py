@@ -20,7 +20,7 @@ CXX = "aarch64-linux-gnu-g++"
 BUILT = ROOT / "build/all-aarch64-release"
 OF_N1 = ROOT / "build/generic+neon-aarch64-release"
 RECEIPTS = "norm_default,moe_default,gemm_default"
-ATTENTION = "flash"
+ATTENTION = "flash,fp32"
 ROWS = (
     "rmsnorm2d layernorm2d softmax cross_entropy silu_and_mul norm_backward quantised_rows rotary "
     "reduce moves img2col moe_routing"
@@ -29,6 +29,8 @@ FILES = [*ROWS, *"any_batch fused_moe gemm gemm_list gemm_lists gemm_schedules f
 LONG = ("gemm", "fused_moe", "any_batch", "linear")  # minutes each, where one target's half is as good
 OF_ATTENTION = "kv kv_cache kv_reference few_queries special_values backward_reference instances".split()
 """With --full alone: tests/kernels/test_aarch64.py draws of the engines' own matrices each day."""
+EVERY_INSTANCE = ("kv", "instances")
+"""Those that compute thousands of instances, hours in an emulator: a sample of them, with --full too."""
 
 
 def emulated(cpu: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -51,7 +53,8 @@ def built(scons: Scons, receipts: str, targets: str = "all") -> None:
 
 def passes(request: pytest.FixtureRequest, base: Path, file: str, cpu: str = "max", folder: Path = BUILT) -> None:
     option = request.config.option
-    more = ["--full"] if option.full else ["--sample-seed", str(option.sample_seed)]
+    whole = option.full and file not in EVERY_INSTANCE
+    more = ["--full"] if whole else ["--sample-seed", str(option.sample_seed)]
     if file in LONG and not option.full:
         more += ["-k", "neonbf16 or not cpu"]
     said = emulated(
