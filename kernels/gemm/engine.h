@@ -29,6 +29,14 @@ struct Extra {
   i64 row, column;
 };
 
+// Factors of blocks: of `a` at a[i a_row + K a_step] for row i and the K-th kBlock of k, of `b` at b[J b_row + K b_step]
+// for the J-th kBlock columns. a null: without.
+struct BlockFactors {
+  const float *a, *b;
+  i64 a_row, a_step, b_row, b_step;
+};
+constexpr int kBlock = 128;
+
 // out = activation((alpha row_scale column_scale a b + beta c + bias) op d0 op d1), with what is given: m x n, a m x k, b k x n.
 // Strides are in elements, signed; out[i][j] is at out + i out_row + j. Of the two strides of a and of b one is 1.
 struct Problem {
@@ -58,6 +66,7 @@ struct Problem {
   float slope, per_slope;      // of swiglu, and 1 / slope
   int tile_m, tile_k;          // cache blocks, at most: rows of out, 32-bit words along k; 0: the engine's
   float out_factor;            // by which what becomes int8 or fp8 is multiplied last
+  BlockFactors blocks;         // of fp8
 };
 
 // The format of a quantised packed b. int4: two in a byte, 8 added to each; int8: 128 added.

@@ -132,6 +132,11 @@ def of_bytes(library: tk.Library) -> None:
     assert numbers("boxes", ctypes.c_uint32, 2, 5)[:, :2].tolist() == [[128, 128], [128, 128]]
     library.gemm(odd, Device(100, 1, dtype="fp8"), out=matrix(300, 1))  # rows of 100 bytes; out is turned
     assert row()["features"] & (GATHER_A | GATHER_B) == GATHER_B
+    blocks = {"a_scale": Device(m, 33, dtype="fp32"), "b_scale": Device(32, 33, dtype="fp32")}
+    library.gemm(x, w, out=out, **blocks)
+    assert (last(), row()["steps"]) == ("gemm_hopper", 33)
+    said = refused(lambda: library.gemm(x, w, out=out, a_scale=blocks["a_scale"], b_scale=blocks["a_scale"]))
+    assert "b_scale: shape was (4096, 33), must be (32, 33)" in said, said
     # Of products that memory bounds the fullest turn of blocks: 112 of 132 by 64 columns; 128 by 192, not 384 by 64.
     for rows, columns, steps, *expected in ((128, 7168, 2048, "_64", 112), (16, 24576, 1536, "_192", 128)):
         library.gemm(Device(rows, steps, dtype="fp8"), column_major(steps, columns), out=matrix(rows, columns))

@@ -72,7 +72,8 @@ def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
                 build = f"{gemm}_{layouts[0]}_{layouts[1]}"
                 if signature["dtype"] in ("int8", "fp8", "bf8"):
                     assert layouts == ("row", "column")
-                    build = "gemm_int8" if signature["dtype"] == "int8" else "gemm_bytes"
+                    build = "gemm_blocks" if signature.get("blocks") else "gemm_bytes"
+                    build = "gemm_int8" if signature["dtype"] == "int8" else build
                     build += "_to_fp16" if signature.get("out_dtype") == "fp16" else ""
                 assert f"{build}-{signature['dtype']}" in held
             elif instance.family == "grouped_gemm":
@@ -85,7 +86,8 @@ def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
 
 def test_a_linear_layer_takes_one_kernel_a_dtype() -> None:
     held = {kernel.name for kernel in kernels.of_plan(resolve("gemm_linear", ["cuda-sm90a"])).values()}
-    of_bytes = {"gemm_bytes-fp8", "gemm_bytes_to_fp16-fp8", "gemm_int8-int8", "gemm_int8_to_fp16-int8"}
+    of_bytes = {f"gemm_{name}{to}-fp8" for name in ("bytes", "blocks") for to in ("", "_to_fp16")}
+    of_bytes |= {"gemm_int8-int8", "gemm_int8_to_fp16-int8"}
     assert held == {"gemm_row_column-bf16", "gemm_row_column-fp16", *of_bytes}
 
 

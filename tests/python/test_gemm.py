@@ -79,7 +79,7 @@ def kernel(library: tk.Library, target: str, *arrays: np.ndarray, **arguments: A
 
 def check(library: tk.Library, target: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, **arguments: Any) -> None:
     number = kernel(library, target, a, b, out=out, **arguments)
-    extra = {name: arguments.get(name) for name in ("c", "bias", "row_scale", "column_scale")}
+    extra = {name: arguments.get(name) for name in ("c", "bias", "row_scale", "column_scale", "a_scale", "b_scale")}
     numbers = {name: arguments[name] for name in ("alpha", "beta", "activation") if name in arguments}
     to = WORDS[out.dtype.name]
     expected = reference.gemm(a, b, **extra, **numbers, dtype=to)  # before out, which may be c
@@ -215,6 +215,58 @@ def test_scaled_int8(linear: tk.Library, target: str) -> None:
         bias = random.standard_normal(n).astype(np.float32)
         for extra in ({"row_scale": rows}, {"column_scale": columns}, {"row_scale": rows, "column_scale": columns}):
             check(linear, target, a, b, out_like(m, n, to, False), bias=bias, activation="gelu", alpha=0.5, **extra)
+
+
+def blocks_of(random: np.random.Generator, m: int, n: int, k: int) -> dict[str, np.ndarray]:
+    """Factors of blocks, those of a from column to column, as quantising kernels write them."""
+    along = -(-k // 128)
+    made = random.random((along, m), np.float32) + 0.5, random.random((-(-n // 128), along), np.float32) + 0.5
+    return {"a_scale": made[0].T, "b_scale": made[1]}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_factors_of_blocks(fp8: tk.Library, target: str) -> None:
+    """Blocks that end early along every length, layouts of a and b, epilogues, guard pages behind the factors."""
+    random = np.random.default_rng(16)
+    layouts = itertools.cycle(itertools.product((False, True), repeat=2))
+    shapes = [(7, 70, 33), (1, 129, 128), (50, 3, 300), (241, 130, 129), (130, 257, 260), (3, 5, 0), (0, 3, 200)]
+    for (m, n, k), to, activation in zip(shapes, itertools.cycle(OUT_OF_FP8), itertools.cycle(("none", "gelu"))):
+        of_a, of_b = next(layouts)
+        a, b = draw(random, m, k, "fp8", of_a), draw(random, k, n, "fp8", of_b)
+        more = {name: guarded(array, "after") for name, array in blocks_of(random, m, n, k).items()}
+        check(fp8, target, a, b, out_like(m, n, to, False), activation=activation, alpha=0.5, **more)
+        more["bias"] = random.standard_normal(n).astype(np.float32)
+        check(fp8, target, a, b, out_like(m, n, to, False), **more)
+
+
+def test_blocks_have_the_same_bits_for_any_threads(fp8: tk.Library) -> None:
+    random = np.random.default_rng(17)
+    a, b = draw(random, 700, 600, "fp8", False), draw(random, 600, 300, "fp8", True)
+    more = blocks_of(random, 700, 300, 600)
+    one = fp8.gemm(a, b, num_threads=1, **more).tobytes()
+    assert all(fp8.gemm(a, b, num_threads=threads, **more).tobytes() == one for threads in (2, 5))
+
+
+def test_what_blocks_refuse(fp8: tk.Library, linear: tk.Library) -> None:
+    a, b = np.zeros((3, 200), NUMPY["fp8"]), np.zeros((200, 130), NUMPY["fp8"])
+    right = {"a_scale": np.ones((3, 2), np.float32), "b_scale": np.ones((2, 2), np.float32)}
+    fp8.gemm(a, b, **right)
+    for changes, sentence in (
+        ({"b_scale": None}, "b_scale: was null, must be given: a_scale and b_scale go together"),
+        ({"a_scale": np.ones((3, 1), np.float32)}, r"a_scale: shape was \(3, 1\), must be \(3, 2\)"),
+        ({"b_scale": np.ones((1, 2), np.float32)}, r"b_scale: shape was \(1, 2\), must be \(2, 2\)"),
+        ({"b_scale": np.ones((2, 2))}, "b_scale: dtype was fp64, must be fp32"),
+    ):
+        with pytest.raises(tk.ArgumentError, match=sentence):
+            fp8.gemm(a, b, **(right | changes))
+    for changes, sentence in (
+        ({"row_scale": np.ones(3, np.float32)}, "takes none of rows and columns"),
+        ({"out": np.zeros((130, 3), np.float16).T}, "out is row-major where there are factors of blocks"),
+    ):
+        with pytest.raises(tk.NoKernelError, match=sentence):
+            fp8.gemm(a, b, **right, **changes)
+    with pytest.raises(tk.NoKernelError, match="factors of blocks are those of fp8"):
+        fp8.gemm(a.astype(NUMPY["bf8"]), b.astype(NUMPY["bf8"]), **right)
 
 
 def test_a_layer_of_one_column(linear: tk.Library) -> None:

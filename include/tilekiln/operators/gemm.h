@@ -18,7 +18,15 @@ extern "C" {
  * is rounded once, after the activation. Where m <= 64, n <= 256 and k >= 16384, parts of k are summed and then added, in an order that the
  * sizes say (split_k); instances of other schedules, persistent and stream_k among them, are called by number. int8 is summed in int32, modulo 2^32:
  * without scales out is those sums, and alpha and beta must
- * be 1; with row_scale or column_scale they become fp32 first. Of fp8 and bf8 a GPU's tensor cores sum 128 products, of whose sum they keep
+ * be 1; with row_scale or column_scale they become fp32 first.
+ *
+ * With a_scale (m, k / 128) and b_scale (n / 128, k / 128), both rounded up, fp8 has a factor for each 128 numbers along k of a row of a, and for
+ * each block of
+ * 128 x 128 of b, as models have them that DeepSeek-V3 is like: out = activation(alpha sum over blocks K of a_scale[i, K] b_scale[j / 128, K] (a b
+ * over K)[i, j] + beta c + bias).
+ * Sums of a block, and of blocks times their factors, are fp32. Their strides are anything; out is row-major, and there are no other factors.
+ *
+ * Of fp8 and bf8 a GPU's tensor cores sum 128 products, of whose sum they keep
  * some 14 bits, and fp32 additions the rest; instances of accumulate=fast, called by number, leave all to the tensor cores.
  * NaN and infinity go where IEEE arithmetic takes them: into the rows and columns that they stand in. fp16 and bf16 overflow to
  * infinity. bf16 of ISAs with a bf16 product flushes subnormal numbers. gelu, gelu_tanh, silu and hardswish of -infinity are 0.
@@ -41,6 +49,8 @@ typedef struct tilekiln_gemm_args {
   float clamp_max; /* the most, at least clamp_min */
   const tilekiln_tensor* row_scale; /* fp32 (m); or null. One factor a row of the product, before c and bias */
   const tilekiln_tensor* column_scale; /* fp32 (n); or null. One factor a column of the product, before c and bias */
+  const tilekiln_tensor* a_scale; /* fp32; or null. a factor a row of a and 128 numbers along k */
+  const tilekiln_tensor* b_scale; /* fp32; or null. a factor a block of 128 x 128 of b, (n / 128, k / 128) */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */

@@ -1,6 +1,7 @@
 // Arguments of gemm as the plain data of its engines, and its units.
 #include "kernels/generated/operators/gemm_entries.h"
 
+#include "kernels/gemm/blocks.h"
 #include "kernels/gemm/schedule.h"
 
 namespace tilekiln::op::gemm {
@@ -12,6 +13,17 @@ static_assert(static_cast<int>(tilekiln::gemm::Dtype::int8) == static_cast<int>(
               static_cast<int>(tilekiln::gemm::Dtype::fp8) == static_cast<int>(matrix::Dtype::fp8) &&
               static_cast<int>(tilekiln::gemm::Dtype::bf8) == static_cast<int>(matrix::Dtype::bf8) &&
               static_cast<int>(tilekiln::gemm::OutDtype::int32) == static_cast<int>(matrix::OutDtype::int32));
+
+tilekiln_status blocks_of_a(const Args& args, tilekiln_shape* shape) {
+  *shape = {2, {args.a->shape[0], matrix::divide_up(args.a->shape[1], matrix::kBlock)}};
+  return TILEKILN_OK;
+}
+
+tilekiln_status blocks_of_b(const Args& args, tilekiln_shape* shape) {
+  *shape = {2,
+            {matrix::divide_up(args.b->shape[1], matrix::kBlock), matrix::divide_up(args.b->shape[0], matrix::kBlock)}};
+  return TILEKILN_OK;
+}
 
 tilekiln_status features(const Args& args, Call& call) {
   TILEKILN_TRY(matrix::check_clamp(args));
@@ -38,7 +50,13 @@ void fill(const Args& args, Call& call) {
   matrix::check_names<tilekiln::gemm::Dtype, tilekiln::gemm::OutDtype, tilekiln::gemm::Activation>();
   const Arrays& in = call.in;
   Problem& p = call.to.problem;
-  const bool transposed = matrix::fill_operands(Matrix(in.a), Matrix(in.b), Matrix(in.out), &p);
+  const bool blocks = in.a_scale.given();
+  const bool transposed = !blocks && matrix::fill_operands(Matrix(in.a), Matrix(in.b), Matrix(in.out), &p);
+  if (blocks) {
+    matrix::fill_rows(Matrix(in.a), Matrix(in.b), Matrix(in.out), &p);
+    const Array &a = in.a_scale, &b = in.b_scale;
+    p.blocks = {matrix::numbers(a), matrix::numbers(b), a.stride[0], a.stride[1], b.stride[0], b.stride[1]};
+  }
   // An empty sum: 0, even of infinities that an alpha of 0 would make NaN.
   if (args.alpha == 0) p.k = 0;
   p.dtype = static_cast<matrix::Dtype>(call.signature.dtype);
@@ -62,6 +80,8 @@ tilekiln_status launch(StageCall<Problem>& call) {
   namespace at = tilekiln::gemm::fields;
   const uint32_t* const how = call.choice.how->fields;
   call.problem.fast_sums = static_cast<matrix::Accumulate>(how[at::accumulate]) == matrix::Accumulate::fast;
+  if (call.problem.blocks.a != nullptr && call.backend->takes_units)
+    return matrix::run_blocks(call, call.choice, call.problem);
   return matrix::run_scheduled(call, call.choice, call.problem, static_cast<matrix::Schedule>(how[at::schedule]),
                                {how[at::tile_m], how[at::tile_n], how[at::tile_k]});
 }

@@ -332,6 +332,8 @@ class GemmArguments(RunArguments, total=False):
     bias: Array | None
     row_scale: Array | None
     column_scale: Array | None
+    a_scale: Array | None
+    b_scale: Array | None
     alpha: float
     beta: float
     activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]

@@ -53,6 +53,8 @@ LARGEST = {"fp32": 3.4028235677973366e38, "fp16": 65520.0, "bf16": 3.39617752923
 """Least numbers that round to infinity, by dtype."""
 
 
+BLOCK = 128
+"""Numbers along k, and columns, that share a factor of a block."""
 LOST_OF_BYTES = 2.0**-9
 """Share of their magnitude that sums of fp8 and bf8 may lose on a GPU: 1.5e-3 of 128 positive numbers, on Hopper."""
 
@@ -113,14 +115,18 @@ def gemm(
     clamp: tuple[float, float] = CLAMP,
     row_scale: Array | None = None,
     column_scale: Array | None = None,
+    a_scale: Array | None = None,
+    b_scale: Array | None = None,
     dtype: str | None = None,
     lost: float = 0.0,
 ) -> Result:
     """activation(alpha a b + beta c + bias): a (m, k), b (k, n), c (m, n), bias (n), in float64.
 
     clamp: the least and the most of the activation of that name. row_scale (m), column_scale (n): factors of the
-    product. dtype: of out, which decides how it is rounded; None is that of a, fp16 for fp8 and bf8. "int32", None for
-    int8, is the product of int8, modulo 2^32. With alpha = 0 a and b are not looked at, with beta = 0 c is not. lost: a
+    product. a_scale (m, k / 128), b_scale (n / 128, k / 128), both rounded up: of blocks of 128 numbers along k of a
+    row of a, and of 128 x 128 of b, which are multiplied first. dtype: of out, which decides how it is rounded; None
+    is that of a, fp16 for fp8 and bf8. "int32", None for int8, is the product of int8, modulo 2^32. With alpha = 0 a
+    and b are not looked at, with beta = 0 c is not. lost: a
     share of the magnitude that the bound gains. Raises KeyError for an unknown activation.
     """
     name = dtype or OUT_DTYPE[str(a.dtype)]
@@ -132,6 +138,11 @@ def gemm(
     with np.errstate(all="ignore"):
         if alpha != 0:
             wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+            if a_scale is not None and b_scale is not None:
+                wide_a = wide_a * np.repeat(a_scale.astype(np.float64), BLOCK, axis=1)[:, :k]
+                wide_b = (
+                    wide_b * np.repeat(np.repeat(b_scale.T.astype(np.float64), BLOCK, axis=0), BLOCK, axis=1)[:k, :n]
+                )
             alpha = float(np.float32(alpha))
             rows = 1.0 if row_scale is None else row_scale.astype(np.float64)[:, None]
             columns = 1.0 if column_scale is None else column_scale.astype(np.float64)
@@ -344,6 +355,12 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
     if signature.get("scaled"):
         scales = {"row_scale": random.normal(m, dtype="fp32"), "column_scale": random.normal(n, dtype="fp32")}
         given |= {name: scales[name] for name in random.one((tuple(scales), *((name,) for name in scales)))}
+    if signature.get("blocks"):
+        blocks = -(-k // BLOCK)
+        given |= {
+            "a_scale": random.normal(m, blocks, dtype="fp32"),
+            "b_scale": random.normal(-(-n // BLOCK), blocks, dtype="fp32"),
+        }
     if operator == "gemm_multi_d":
         shapes = random.some([(m, n), (1, n), (m, 1), (1, 1)], int(signature["d_count"]))
         given |= {f"d{i}": _matrix(random, shape, turned, dtype) for i, shape in enumerate(shapes)}

@@ -92,6 +92,13 @@ def product_of(
         arrays = {name: numbers.standard_normal(length, np.float32) for name, length in scales.items()}
         must = draw.choice(tuple(scales)) if integers else ""
         arrays = {name: array for name, array in arrays.items() if name == must or draw.random() < 0.6}
+        if dtype == "fp8" and draw.random() < 0.4:
+            along = -(-k // gemm.BLOCK)
+            arrays = {"a_scale": numbers.standard_normal((along, m), np.float32)}
+            arrays["b_scale"] = numbers.standard_normal((-(-n // gemm.BLOCK), along), np.float32)
+            arrays["a_scale"] = (
+                arrays["a_scale"].T if draw.random() < 0.5 else np.ascontiguousarray(arrays["a_scale"].T)
+            )
     elif sums:
         plain = True
     elif draw.random() < 0.4:
@@ -102,7 +109,7 @@ def product_of(
     out = DeviceArray(placed(draw, np.full((m, n), 77 if sums else np.nan, made), turned))
     on_device = {name: DeviceArray(array) for name, array in arrays.items()}
     try:
-        if of_bytes and not integers and draw.random() < 0.5:
+        if of_bytes and not integers and "a_scale" not in arrays and draw.random() < 0.5:
             given["instance"] = fast_instance(library, DeviceArray(a), DeviceArray(b), out=out, **on_device, **given)
         library.gemm(DeviceArray(a), DeviceArray(b), out=out, **on_device, **given)
     except tk.NoKernelError:

@@ -24,14 +24,22 @@ TILEKILN_DEVICE void multiply_stages(Consumer<Pipe>& pipe, Fragment<kColumns>& c
     pipe.advance();
   }
 }
-// The same, but that every stage is summed apart, kPart columns at a time, and then added to c by fp32 additions: the
-// tensor cores keep few bits of a sum of 8-bit elements. While one warpgroup adds, the other one multiplies. No group
-// is in flight afterwards.
-template <int kPart, class Pipe, int kColumns>
-TILEKILN_DEVICE void multiply_apart(Consumer<Pipe>& pipe, Fragment<kColumns>& c, int line, int first, int last) {
+// How multiply_apart adds the sums of a stage: as they are.
+struct PlainSums {
+  __device__ __forceinline__ void step(int, int) {}
+  __device__ __forceinline__ float operator()(float sum, float part, int, int) const { return sum + part; }
+};
+// The same, but that every stage is summed apart, kPart columns at a time, and then joined with c in fp32: the tensor
+// cores keep few bits of a sum of 8-bit elements. While one warpgroup adds, the other one multiplies. No group is in
+// flight afterwards. join.step(k, last) comes before the products of a step, join(sum, part, i, column / kPart) is the
+// i-th sum.
+template <int kPart, class Pipe, int kColumns, class Join>
+TILEKILN_DEVICE void multiply_apart(Consumer<Pipe>& pipe, Fragment<kColumns>& c, int line, int first, int last,
+                                    Join&& join) {
   c.clear();
 #pragma unroll 1
   for (int k = first; k < last; ++k) {
+    join.step(k, last);
     auto& stage = pipe.wait();
 #pragma unroll
     for (int column = 0; column < kColumns; column += kPart) {
@@ -42,7 +50,8 @@ TILEKILN_DEVICE void multiply_apart(Consumer<Pipe>& pipe, Fragment<kColumns>& c,
       wgmma_wait<0>(part);
       if (column + kPart == kColumns) pipe.advance(), pipe.release_previous(true);
 #pragma unroll
-      for (int i = 0; i < part.kCount; ++i) c.v[column / 2 + i] += part.v[i];
+      for (int i = 0; i < part.kCount; ++i)
+        c.v[column / 2 + i] = join(c.v[column / 2 + i], part.v[i], i, column / kPart);
     }
   }
 }

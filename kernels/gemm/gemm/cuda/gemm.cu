@@ -8,8 +8,9 @@
 // Either operand may be contiguous along k or along its lines (rows of a, columns of b): four builds. Operands of 8 bits
 // are contiguous along k (wgmma turns no others), and the sums of every stage of 128 are added in fp32 (kApart): the
 // tensor cores keep 14 bits of a sum, which is a per cent of it after some thousands of k. gemm_hopper_fast does not.
+// Factors of blocks are those of such a stage, and of 128 columns: they multiply its sums on their way.
 //
-// -D: LINES_A, LINES_B (1: contiguous along its lines), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16;
+// -D: BLOCKS (1: with factors of blocks, of e4m3), LINES_A, LINES_B (1: contiguous along its lines), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16;
 // TILEKILN_FP8 for e4m3, TILEKILN_BF8 for e5m2, TILEKILN_INT8, of whose products TILEKILN_FP16 makes fp16, else bf16.
 #include "kernels/backends/cuda/tile/mainloop.h"
 #include "kernels/backends/cuda/tile/roles.h"
@@ -31,8 +32,48 @@ constexpr Major kMajorA = LINES_A ? Major::MN : Major::K, kMajorB = LINES_B ? Ma
 using Warps = Roles<2, LOADER_REGISTERS, REGISTERS>;
 enum NamedBarrier { kOfWarpgroup = 1, kRowsCleared = kOfWarpgroup + Warps::kConsumers };  // the first: fix_up's
 
+#if BLOCKS
+constexpr bool kBlocks = true;
+#else
+constexpr bool kBlocks = false;
+#endif
+
+// Factors of the blocks of a tile, as multiply_apart asks for them: those of the next step are on their way.
+template <int kParts> struct BlockFactors {
+  const float *of_a[2], *of_b[kParts];
+  int64_t step_a, step_b;
+  float a[2], b[kParts], next_a[2], next_b[kParts];
+
+  __device__ __forceinline__ BlockFactors(const Params& p, const TileCoord& tile, int columns, const Warpgroup& w,
+                                          int first, int last)
+      : step_a(p.of_a.step), step_b(p.of_b.step) {
+    const int row = tile.m * kTileRows + w.index * 64 + w.thread / 32 * 16 + w.lane() / 4;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) of_a[h] = p.of_a.data + min(row + 8 * h, p.m - 1) * p.of_a.line;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i)
+      of_b[i] = p.of_b.data + min(tile.n * columns / 128 + i, (p.n - 1) / 128) * p.of_b.line;
+    if (first < last) load(first);
+  }
+  __device__ __forceinline__ void load(int k) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) next_a[h] = __ldg(of_a[h] + k * step_a);
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) next_b[i] = __ldg(of_b[i] + k * step_b);
+  }
+  __device__ __forceinline__ void step(int k, int last) {
+    a[0] = next_a[0], a[1] = next_a[1];
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) b[i] = next_b[i];
+    load(min(k + 1, last - 1));
+  }
+  __device__ __forceinline__ float operator()(float sum, float part, int i, int at) const {
+    return fmaf(a[i / 2 % 2] * b[at], part, sum);
+  }
+};
+
 template <int kForm, bool kApart = kRounds> struct Kernel {
-  static constexpr int kColumns = kForms[kForm].columns, kBoxes = kForms[kForm].boxes;
+  static constexpr int kColumns = kForms[kForm].columns, kBoxes = kForms[kForm].boxes, kPart = kForms[kForm].apart;
   static constexpr bool kPairs = kForms[kForm].ctas == 2;
   struct Stage {
     SharedTile<BuildElement, kTileRows, kDepth, kMajorA> a;
@@ -87,8 +128,11 @@ template <int kForm, bool kApart = kRounds> struct Kernel {
     for (WorkTile work; scheduler.next(work);) {
       const int first = uniform(work.first), last = uniform(work.last);
       Fragment<kColumns> c;
-      if constexpr (kApart)
-        multiply_apart<kForms[kForm].apart>(pipe, c, 64 * w.index, first, last);
+      if constexpr (kBlocks)
+        multiply_apart<kPart>(pipe, c, 64 * w.index, first, last,
+                              BlockFactors<kColumns / kPart>(p, scheduler.coord(work), kColumns, w, first, last));
+      else if constexpr (kApart)
+        multiply_apart<kPart>(pipe, c, 64 * w.index, first, last, PlainSums());
       else
         multiply_stages(pipe, c, 64 * w.index, first, last);
       // The divisions behind a tile's coordinates, and its bias's way to L1, pass under the last products.
@@ -169,7 +213,8 @@ extern "C" __constant__ gemm::Build gemm_build = {gemm::kTileRows,
                                                   LINES_B,
                                                   std::is_same_v<BuildHalf, fp16>,
                                                   int(gemm::kBytes),
-                                                  0};
+                                                  0,
+                                                  gemm::kBlocks};
 
 #define GEMM(name, ...)                                                  \
   extern "C" __global__ void __launch_bounds__(gemm::Warps::kThreads, 1) \
@@ -177,9 +222,11 @@ extern "C" __constant__ gemm::Build gemm_build = {gemm::kTileRows,
     gemm::Kernel<__VA_ARGS__>::run(p);                                   \
   }
 GEMM(gemm_hopper, 0)
+#if !BLOCKS
 GEMM(gemm_hopper_192, 1)
+#endif
 GEMM(gemm_hopper_128, 2)
 GEMM(gemm_hopper_64, 3)
-#if defined(TILEKILN_FP8) || defined(TILEKILN_BF8)
+#if !BLOCKS && (defined(TILEKILN_FP8) || defined(TILEKILN_BF8))
 GEMM(gemm_hopper_fast, 0, false)
 #endif

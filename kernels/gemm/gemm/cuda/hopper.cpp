@@ -38,6 +38,7 @@ Tiles choose(const Batch& of, const Build& build, i64 workers, Shares* shares) {
     if (best.function == nullptr || its.ns < shares->ns || fuller) best = one, *shares = its;
   };
   for (const Form& form : kForms) {
+    if (build.blocks != 0 && form.columns % matrix::kBlock != 0 && matrix::kBlock % form.columns != 0) continue;
     for (int ctas = form.ctas; ctas > 0; --ctas) {
       if (ctas == 1 || p.m > kTileRows) consider(form, ctas);
     }

@@ -32,6 +32,7 @@ const Kernel* find_kernel(const Problem& p, bool groups = false) {
     if (kernel == nullptr) continue;
     const Build& build = build_of(*kernel);
     const bool bytes = bytes_of(p.dtype) == 1;
+    if ((build.blocks != 0) != (p.blocks.a != nullptr)) continue;
     if ((build.groups != 0) != groups || build.bytes != (bytes ? static_cast<int>(p.dtype) : 0)) continue;
     if ((build.fp16 != 0) != (bytes ? p.out_dtype == OutDtype::fp16 : p.dtype == Dtype::fp16)) continue;
     if ((build.lines_a != 0) == p.a_columns && (build.lines_b != 0) != p.b_columns) return kernel;
@@ -99,6 +100,8 @@ void fill_epilogue(const Batch& of, Params* params) {
   params->clamp_min = p.clamp_min;
   params->clamp_max = p.clamp_max;
   params->activation = static_cast<int>(p.activation);
+  params->of_a = {p.blocks.a, p.blocks.a_row, p.blocks.a_step};
+  params->of_b = {p.blocks.b, p.blocks.b_row, p.blocks.b_step};
 }
 
 // A kernel's tile, and what its time is estimated by.

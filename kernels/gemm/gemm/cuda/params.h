@@ -34,6 +34,12 @@ struct Gathered {
   int64_t batch, line, step;
 };
 
+// Factors of blocks of 128 along k: of the L-th row of a, or 128 columns of b, at data[L line + K step] for the K-th.
+struct Factors {
+  const float* data;
+  int64_t line, step;
+};
+
 // out[i][j] = activation(alpha row_scale[i] column_scale[j] sum over k of a b + bias, then the extras), i < m, j < n.
 struct alignas(128) Params {
   TensorMap a, b;
@@ -51,6 +57,7 @@ struct alignas(128) Params {
   int a_batches, b_batches;  // 0: all products share the operand
   int activation;            // matrix::Activation
   int features;
+  Factors of_a, of_b;  // of blocks, where the build has them
 };
 
 // The kernels of a build for Hopper: tiles of kTileRows rows, two warpgroups with half of them each. All have stages of
@@ -79,6 +86,7 @@ struct Build {
   int fp16;              // out of 16 bits is fp16, else bf16; and so are a and b
   int bytes;             // but where this is a matrix::Dtype of 8 bits, which is that of a and b; else 0
   int groups;            // 1: of rows in groups
+  int blocks;            // 1: with factors of blocks, and without the form of 192 columns
 };
 
 }  // namespace tilekiln::cuda::gemm

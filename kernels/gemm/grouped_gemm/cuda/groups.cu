@@ -124,7 +124,8 @@ extern "C" __constant__ gemm::Build gemm_build = {gemm::kTileRows,
                                                   LINES_B,
                                                   std::is_same_v<BuildHalf, fp16>,
                                                   0,
-                                                  1};
+                                                  1,
+                                                  0};
 extern "C" __global__ void __launch_bounds__(gemm::Warps::kThreads, 1)
     gemm_groups(const __grid_constant__ gemm::GroupParams p) {
   gemm::run(p);

@@ -1,0 +1,54 @@
+// A product with factors of blocks, on the CPU: sums of a block by the engine as it is, times its factors, onto sums of
+// fp32 that wait in L2; then the product's own epilogue. Blocks are added in the order of k: results have the same bits
+// for any number of threads.
+#pragma once
+#include "kernels/gemm/host.h"
+
+namespace tilekiln::matrix {
+
+constexpr i64 kBlockRows = 240;  // whose sums of kBlock columns are added up at once
+
+// Sums of rows from m0 on and columns of a block from n0 on, all of k, to `sums`, whose rows have kBlock floats.
+// of_rows: room for a number a row.
+inline void add_blocks(const Problem& p, const Engine& engine, const Unit& unit, float* sums, float* of_rows,
+                       void* scratch) {
+  const i64 size = dtype_size(p.dtype), a_row = p.a_columns ? 1 : p.lda, a_step = p.a_columns ? p.lda : 1;
+  const i64 b_step = p.b_columns ? 1 : p.ldb, b_column = p.b_columns ? p.ldb : 1;
+  const float* const of_b = p.blocks.b + unit.n0 / kBlock * p.blocks.b_row;
+  Problem part = {};
+  part.dtype = p.dtype, part.out_dtype = OutDtype::fp32;
+  part.a_columns = p.a_columns, part.b_columns = p.b_columns;
+  part.lda = p.lda, part.ldb = p.ldb;
+  part.m = unit.m1 - unit.m0, part.n = unit.n1 - unit.n0;
+  part.out = sums, part.out_row = kBlock;
+  part.row_scale = of_rows, part.row_scale_step = 1;
+  part.beta = 1;
+  for (int k = 0; k < p.k; k += kBlock) {
+    const i64 block = k / kBlock;
+    for (int i = 0; i < part.m; ++i) of_rows[i] = p.blocks.a[(unit.m0 + i) * p.blocks.a_row + block * p.blocks.a_step];
+    part.k = std::min(kBlock, p.k - k);
+    part.a = moved(p.a, (unit.m0 * a_row + k * a_step) * size);
+    part.b = moved(p.b, (k * b_step + unit.n0 * b_column) * size);
+    part.alpha = of_b[block * p.blocks.b_step];
+    if (k > 0) part.c = {sums, kBlock, 1};
+    engine.run[static_cast<int>(p.dtype)](part, {0, part.m, 0, part.n}, scratch);
+  }
+}
+
+[[nodiscard]] inline tilekiln_status run_blocks(const Run& call, const Choice& choice, const Problem& p) {
+  if (p.k == 0) return run_product(call, choice, p, {});
+  const Engine& engine = *static_cast<const Engine*>(choice.engine);
+  const i64 down = divide_up(p.m, kBlockRows), units = down * divide_up(p.n, kBlock);
+  const u64 own = (engine.scratch_bytes + 63) / 64 * 64;
+  const u64 bytes = own + kBlockRows * (kBlock + 1) * sizeof(float);
+  return launch_stage(call, choice, p, units, work_of(p), bytes, [&](i64 number, void* scratch) {
+    const i64 m = number % down * kBlockRows, n = number / down * kBlock;
+    const Unit unit = {static_cast<int>(m), static_cast<int>(std::min<i64>(m + kBlockRows, p.m)), static_cast<int>(n),
+                       static_cast<int>(std::min<i64>(n + kBlock, p.n))};
+    float* const sums = static_cast<float*>(moved(scratch, static_cast<i64>(own)));
+    add_blocks(p, engine, unit, sums, sums + kBlockRows * kBlock, scratch);
+    engine.add(p, unit, {sums, kBlock, 0, 1, false}, scratch);
+  });
+}
+
+}  // namespace tilekiln::matrix
