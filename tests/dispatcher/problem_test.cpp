@@ -224,10 +224,14 @@ void kernel_sets() {
   exact.add(Signature("fwd").dtype("bf16").hdim(64), Algorithm().pipeline("qlanes"), "cpu-avx2");
   CHECK(!exact.needs_expansion() && exact.merge(set).size() == 3 && exact.needs_expansion());
   exact.add(Signature("fwd_splitkw").dtype("bf16")).add(Signature().bias("alibo"), Algorithm().wave({1, 2}));
+  exact.add(Signature("fwd").dtype("bf16").hdim(64), Algorithm().tile(64, 128).set("tile_k", 32));
+  exact.add(Signature("fwd").dtype("bf16").hdim(64), Algorithm().padding(true, true, false, false).set("pads", "npad"));
   const std::string wrong = thrown<Invalid>([&] { exact.to_yaml(); });
   CHECK_HOLDS(wrong.c_str(), "here.cpp:7: kernel set exact, kernel 4: kernel_family: was fwd_splitkw");
   CHECK_HOLDS(wrong.c_str(), "did you mean alibi?");
   CHECK_HOLDS(wrong.c_str(), "kernel 5: wave: was 2 numbers, must be 3, 6 or 9");
+  CHECK_HOLDS(wrong.c_str(), "kernel 6: tile_k: was 128 and 32, must be one of them: two words of the algorithm");
+  CHECK_HOLDS(wrong.c_str(), "kernel 7: pads: was npad and pssk, must be one of them");
 }
 
 }  // namespace

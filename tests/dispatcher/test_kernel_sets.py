@@ -112,6 +112,12 @@ def test_the_kernels_of_a_python_set(build_library: Callable[..., Path], binding
         "algorithm: was tile_m9, must be": lambda: Algorithm(tile_m9=3),
         "wave: was 2 numbers, must be 3, 6 or 9": lambda: Algorithm().wave(1, 2),
         "tile_m0: was -5, must be": lambda: Algorithm(tile_m0=-5),
+        "tile_k: was 128 and 32, must be one of them: two words of the algorithm name this axis": lambda: KernelSet(
+            "x"
+        ).add(Signature("fwd").dtype("bf16").hdim(64), Algorithm().tile(64, 128).set("tile_k", 32)),
+        "pads: was npad and pssk, must be one of them": lambda: KernelSet("x").add(
+            Signature("fwd"), Algorithm().padding(True, True, False, False).set("pads", "npad")
+        ),
         "signature: was 'fwd', must be a Signature": lambda: KernelSet("x").add("fwd"),
         "kernel set x, kernel 1: axis of fmha_fwd_splitkv: there is no 'pagd'; did you mean": lambda: (
             KernelSet("x").add(Signature("fwd_splitkv").dtype("bf16").hdim(64).set("pagd", True)).of(flash)

@@ -68,7 +68,7 @@ class KernelSet {
   void check() const {
     std::string faults;
     for (const Declaration& one : declarations_)
-      for (const std::string& fault : {one.signature.fault(), one.algorithm.fault()})
+      for (const std::string& fault : {one.signature.fault(), one.algorithm.fault(), axes_fault(one)})
         if (!fault.empty()) faults += (faults.empty() ? "" : "\n") + one.place + ": " + fault;
     if (!faults.empty()) throw std::invalid_argument(faults);
   }
@@ -79,10 +79,20 @@ class KernelSet {
            std::to_string(declarations_.size() + 1);
   }
   static bool meets(const Declaration& declared, const Key& key);
-  // An algorithm in the words of the family's axes; those that no axis has stay CK's.
+  // An algorithm in the words of the family's axes; those that no axis has stay CK's. Throws std::invalid_argument for two values of
+  // one axis.
   static std::vector<std::pair<std::string, Value>> in_axes(const Declaration& declared) {
     std::vector<std::pair<std::string, Value>> values;
     std::string pads;
+    const auto put = [&values](const std::string& axis, Value value) {
+      for (const auto& [name, had] : values) {
+        if (name != axis) continue;
+        if (had == value) return;
+        detail::refuse(axis, had.text() + " and " + value.text(),
+                       "one of them: two words of the algorithm name this axis");
+      }
+      values.emplace_back(axis, value);
+    };
     for (const auto& [word, value] : declared.algorithm.values()) {
       if (value.empty()) continue;
       const std::string axis = ck::axis(declared.signature.family_name(), word.name());
@@ -90,13 +100,22 @@ class KernelSet {
         if (pads.empty()) pads = "p";
         if (value.yes()) pads += word.name().substr(4);
       } else if (axis == "occupancy") {
-        values.emplace_back(axis, value == Value(-1) ? Value("auto") : value);
+        put(axis, value == Value(-1) ? Value("auto") : value);
       } else {
-        values.emplace_back(axis.empty() ? word.name() : axis, value);
+        put(axis.empty() ? word.name() : axis, value);
       }
     }
-    if (!pads.empty()) values.emplace_back("pads", pads == "p" ? "npad" : pads);
+    if (!pads.empty()) put("pads", pads == "p" ? "npad" : pads);
     return values;
+  }
+
+  static std::string axes_fault(const Declaration& declared) {
+    try {
+      in_axes(declared);
+      return "";
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
   }
 
   std::string name_, about_, file_;

@@ -272,20 +272,20 @@ class Algorithm:
         return self
 
     def in_axes(self, family: str) -> dict[str, Value]:
-        """In the words of the family's axes; those that no axis has stay CK's."""
+        """In the words of the family's axes; those that no axis has stay CK's. FileError for two values of one axis."""
         axes = BACKWARD_AXES if family in BACKWARD_FAMILIES else AXES if family in FAMILIES.values() else PRODUCT_AXES
+        said = [(axes.get(word, word), value) for word, value in self.values.items() if value is not None]
+        pads = [word.removeprefix("pad_") for word, value in said if word.startswith("pad_") and value not in OFF]
+        if any(word.startswith("pad_") for word, _ in said):
+            said.append(("pads", f"p{''.join(pads)}" if pads else "npad"))
         values: dict[str, Value] = {}
-        pads: list[str] | None = None
-        for word, value in self.values.items():
-            if value is None:
+        for axis, value in said:
+            if axis.startswith("pad_"):
                 continue
-            axis = axes.get(word, word)
-            if word.startswith("pad_"):
-                pads = [*(pads or []), *([word.removeprefix("pad_")] if value not in OFF else [])]
-            else:
-                values[axis] = "auto" if axis == "occupancy" and value == -1 else value
-        if pads is not None:
-            values["pads"] = f"p{''.join(pads)}" if pads else "npad"
+            own = "auto" if axis == "occupancy" and value == -1 else value
+            if values.setdefault(axis, own) != own:
+                two = f"{values[axis]} and {own}"
+                raise wrong(refusal(axis, two, "one of them: two words of the algorithm name this axis"))
         return values
 
 

@@ -68,13 +68,15 @@ class KernelSet:
     def add(self, signature: Signature, algorithm: Algorithm | None = None, target: str = ANY) -> Self:
         """target: cpu-avx512, ck-gfx942 (or gfx942), ...; "*" or "any": what the build is for.
 
-        ArgumentError for anything but a Signature.
+        ArgumentError for anything but a Signature, and an algorithm that says two values of one axis.
         """
         if not isinstance(signature, Signature):
             raise wrong(refusal("signature", repr(signature), "a Signature"))
         at = f"{place()}: kernel set {self.name}, kernel {len(self) + 1}"
         of = ANY if target in ("*", "", ANY) else f"ck-{target}" if target.startswith("gfx") else target
-        self.declarations.append(Declaration(signature, algorithm or Algorithm(), of, at))
+        algorithm = algorithm or Algorithm()
+        algorithm.in_axes(signature.family)
+        self.declarations.append(Declaration(signature, algorithm, of, at))
         return self
 
     def merge(self, other: KernelSet) -> Self:
