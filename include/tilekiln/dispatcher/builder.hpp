@@ -32,9 +32,9 @@ class GemmProblemBuilder : public setters::GemmSetters<GemmProblemBuilder> {
   // Of a and b; of out, where "" is that of a, int32 of int8, bf16 of fp8 and bf8.
   GemmProblemBuilder& dtypes(std::string_view ab, std::string_view out = "") {
     static const detail::Words known = {"fp32", "fp16", "bf16", "int8", "fp8", "bf8"};
-    static const detail::Words outs = {"", "fp32", "fp16", "bf16", "int32"};
+    static const detail::Words outs = {"fp32", "fp16", "bf16", "int32"};
     detail::one_of("dtype", ab, known);
-    detail::one_of("out_dtype", out, outs);
+    if (!out.empty()) detail::one_of("out_dtype", out, outs);
     return put({{field::dtype, ab}, {"out_dtype", out}});
   }
   // Of a, b and out, a letter each: r (a row lies together) or c (a column does), as in "rcr".
