@@ -147,6 +147,9 @@ TILEKILN_API const char* tilekiln_isa(void);
  * alone: Linux saves tiles for processes that have asked). "" when it refuses none; else "amx: " and why, and the next best ISA answers. Valid
  * until this thread's next call. */
 TILEKILN_API const char* tilekiln_isa_refusal(void);
+/* The arithmetic that bf16 has in this process, as a sentence, where the processor has dot products of its pairs: those, or fp32's where they are faster
+ * (20 microseconds of each are timed at the first call that needs to know) or TILEKILN_BF16=fp32 says so. The bits differ. "": there is one way alone. */
+TILEKILN_API const char* tilekiln_bf16_arithmetic(void);
 /* The number of threads a call with num_threads = 0 uses. */
 TILEKILN_API int32_t tilekiln_num_threads(void);
 /* The sentence of this thread's last failed call; "" if none has failed. Valid until this thread's next call. */

@@ -74,6 +74,8 @@ struct Backend {
   // Of a backend that copies to and from pinned memory only in stream order: where it is from, and whether memory is such. Null: any is.
   tilekiln_staging_allocator (*staging)(Device device);
   bool (*is_pinned)(Device device, const void* memory);
+  // A sentence on what it has found out of this machine that changes how a target computes bf16, and so bits; "" for none. Null: nothing.
+  const char* (*says_of_bf16)(const Target& target);
 };
 
 extern const Backend cpu_backend;

@@ -415,10 +415,22 @@ void explain_missing(Text& text, Refusals& refusals, const Dispatcher& dispatche
   }
 }
 
+// Of a problem of bf16, the arithmetic that the chosen target has for it here.
+void add_arithmetic(Text& text, const Dispatcher& dispatcher, const Query& query, const Row& row) {
+  const Target& target = *dispatcher.target(row);
+  if (target.backend == nullptr || target.backend->says_of_bf16 == nullptr) return;
+  char of[1024];
+  Text problem(of, sizeof(of));
+  describe(problem, dispatcher, query);
+  const char* const says = strstr(of, "bf16") != nullptr ? target.backend->says_of_bf16(target) : "";
+  if (*says != 0) text.add("\n  %s", says);
+}
+
 void explain_choice(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
   describe(text, dispatcher, query);
   text.add("\n  chosen: ");
   add_name(text, dispatcher.table(), choice.instance);
+  add_arithmetic(text, dispatcher, query, *choice.row);
   add_rules_of_faster(text, dispatcher, query, *choice.row);
   const Group* group = dispatcher.group(query.codes);
   if (group == nullptr) return;

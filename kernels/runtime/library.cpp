@@ -235,6 +235,21 @@ const char* tilekiln_isa_refusal(void) {
   }
 }
 
+const char* tilekiln_bf16_arithmetic(void) {
+  try {
+    const Machine& machine = host_machine();
+    for (uint32_t i = 0; i < table.target_count; ++i) {
+      const Target& target = table.targets[i];
+      if (!machine.use(target).usable || target.backend == nullptr || target.backend->says_of_bf16 == nullptr) continue;
+      const char* const says = target.backend->says_of_bf16(target);
+      if (*says != 0) return says;
+    }
+    return "";
+  } catch (...) {
+    return static_cast<void>(fail_exception()), "";
+  }
+}
+
 int32_t tilekiln_num_threads(void) {
   int threads = 0;
   return thread_count(0, &threads) == TILEKILN_OK ? threads : 0;

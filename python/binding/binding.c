@@ -49,6 +49,9 @@ static PyGetSetDef library_properties[] = {
      "The ISA that the system refuses to this process, which it asks now, and why, as 'amx: ...'; '' when there is "
      "none.",
      NULL},
+    {"bf16_arithmetic", (getter)library_bf16_arithmetic, NULL,
+     "How bf16 is multiplied in this process, as a sentence: in pairs, or as fp32; '' where there is one way alone.",
+     NULL},
     {"num_threads", (getter)library_num_threads, NULL, "The number of threads a call uses unless told otherwise.",
      NULL},
     {"instance_count", (getter)library_instance_count, NULL, "The number of instances.", NULL},

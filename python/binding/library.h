@@ -17,7 +17,7 @@
   X(stream_destroy)                                                                                                   \
   X(stream_synchronize) X(stream_wait) X(stream_query) X(stream_launch_host) X(operators) X(staging_default)          \
       X(abi_version) X(version) X(receipt) X(manifest_deflated) X(instance_count) X(instance_name) X(instance_usable) X(isa)   \
-          X(isa_refusal) X(num_threads) X(last_error) X(last_refusals) X(describe) X(tune)
+          X(isa_refusal) X(bf16_arithmetic) X(num_threads) X(last_error) X(last_refusals) X(describe) X(tune)
 
 typedef struct {
   PyObject ob_base;
@@ -166,6 +166,10 @@ static PyObject* library_unusable(Library* self, void* unused) {
 static PyObject* library_refused(Library* self, void* unused) {
   (void)unused;
   return PyUnicode_FromString(self->isa_refusal());
+}
+static PyObject* library_bf16_arithmetic(Library* self, void* unused) {
+  (void)unused;
+  return PyUnicode_FromString(self->bf16_arithmetic());
 }
 static PyObject* library_num_threads(Library* self, void* unused) {
   (void)unused;

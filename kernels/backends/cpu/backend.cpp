@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/backends/cpu/bf16_arithmetic.h"
 #include "kernels/backends/cpu/kept.h"
 #include "kernels/backends/cpu/parallel.h"
 #include "kernels/backends/cpu/stage_log.h"
@@ -95,9 +96,15 @@ tilekiln_status query(Device, NativeStream stream, bool* idle) {
   return TILEKILN_OK;
 }
 
+// Of the one target whose engines hold both ways.
+const char* says_of_bf16(const Target& target) {
+  return strcmp(target.isa, "avx512bf16") == 0 && target.supported() ? bf16_arithmetic() : "";
+}
+
 }  // namespace
 
-const Backend cpu_backend = {"cpu", TILEKILN_CPU, true, true, true,  nullptr, has,     launch, memory,
-                             fill,  copy,         host, wait, query, nullptr, nullptr, nullptr};
+const Backend cpu_backend = {"cpu",   TILEKILN_CPU, true,    true,    true,    nullptr,     has,
+                             launch,  memory,       fill,    copy,    host,    wait,        query,
+                             nullptr, nullptr,      nullptr, nullptr, nullptr, says_of_bf16};
 
 }  // namespace tilekiln

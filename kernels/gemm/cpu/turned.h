@@ -15,7 +15,12 @@ constexpr int kTurnedMissing = 14;
 
 // By the problem alone, as is_dots. 64 rows take 0.85 of the time that they take by packing B, 32 rows 0.77, 16 rows from memory 0.6 of dots.
 inline bool is_turned(const matrix::Problem& p) {
-  const int word = p.dtype == matrix::Dtype::fp32 ? 1 : TILEKILN_PAIRS && p.dtype == matrix::Dtype::bf16 ? 2 : 0;
+#if defined(__AVX512BF16__)
+  const bool pairs = p.dtype == matrix::Dtype::bf16 && !tilekiln::widens_bf16();
+#else
+  const bool pairs = TILEKILN_PAIRS && p.dtype == matrix::Dtype::bf16;
+#endif
+  const int word = p.dtype == matrix::Dtype::fp32 ? 1 : pairs ? 2 : 0;
   if (kTurnedColumns == 0 || word == 0 || !p.b_columns || p.b_panels || p.a_columns || p.k % word != 0) return false;
   const bool memory = i64(p.n) * p.k * (4 / word) > kTurnedMemory;
   const bool fills = p.m <= kPanel / 2 || p.m > kPanel - kTurnedMissing;

@@ -28,6 +28,12 @@ VARIABLES = (
     Variable("TILEKILN_LOG_FILE", "where the log's lines are added", _RUNTIME, "stderr"),
     Variable("TILEKILN_DUMP", "a folder: the inputs of each call as a file", _RUNTIME, "no dumps"),
     Variable("TILEKILN_DUMP_SIZE", "what the dumps of one process may hold", _RUNTIME, "4 GB"),
+    Variable(
+        "TILEKILN_BF16",
+        "dots or fp32: how bf16 is multiplied where the CPU has vdpbf16ps",
+        "kernels/backends/cpu/bf16_arithmetic.cpp",
+        "the faster, which is timed",
+    ),
     Variable("TILEKILN_TUNED", "no: no call takes what is pinned to a library", _RUNTIME, "yes"),
     Variable("TILEKILN_JIT", "the store of kernels built just in time", _JIT, "XDG_CACHE_HOME/tilekiln/jit"),
     Variable("XDG_CACHE_HOME", "where that store lies when TILEKILN_JIT is not set", _JIT, "~/.cache"),

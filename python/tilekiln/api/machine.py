@@ -65,6 +65,7 @@ def info() -> dict[str, Any]:
                 "version": found.version,
                 "isa": found.isa,
                 **({"refused": refused} if (refused := found.refused) else {}),
+                **({"bf16": arithmetic} if (arithmetic := found.bf16_arithmetic) else {}),
                 "num_threads": found.num_threads,
                 "instances": found.instance_count,
                 "targets": [target["name"] for target in found.manifest["targets"]],

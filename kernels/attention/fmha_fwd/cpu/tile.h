@@ -38,8 +38,10 @@ template <class T, class Problem = FwdProblem> void bf16_tile(const FwdProblem& 
                                          sizeof(bf16)};
   forward<ComputeBf16>(storage, static_cast<const Problem&>(a), u, *(Scratch*)scratch);
 }
-template <class Problem = FwdProblem> constexpr auto bf16_bf16_tile = bf16_tile<bf16, Problem>;
-template <class Problem = FwdProblem> constexpr auto fp8_bf16_tile = bf16_tile<fp8, Problem>;
+template <class Problem = FwdProblem> constexpr auto bf16_bf16_tile =
+    either_unit<bf16_tile<bf16, Problem>, fp32_tile<bf16, bf16, Problem>, const FwdProblem&, const FwdUnit&, void*>;
+template <class Problem = FwdProblem> constexpr auto fp8_bf16_tile =
+    either_unit<bf16_tile<fp8, Problem>, fp32_tile<fp8, bf16, Problem>, const FwdProblem&, const FwdUnit&, void*>;
 #else
 template <class Problem = FwdProblem> constexpr auto bf16_bf16_tile = fp32_tile<bf16, bf16, Problem>;
 template <class Problem = FwdProblem> constexpr auto fp8_bf16_tile = fp32_tile<fp8, bf16, Problem>;

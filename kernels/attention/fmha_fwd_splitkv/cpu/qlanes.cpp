@@ -32,7 +32,7 @@ template <class Q, class T, class B, class Out> void fp32_tile(const KvProblem& 
 
 #if TILEKILN_PAIRS
 // bf16 pairs. K of bf16 is used where it lies; V is paired over keys per block.
-template <class Q, class T, class Out> void bf16_tile(const KvProblem& a, const KvUnit& u, void* scratch) {
+template <class Q, class T, class Out> void pairs_tile(const KvProblem& a, const KvUnit& u, void* scratch) {
   constexpr bool kConvert = sizeof(T) != sizeof(bf16);
   using Element = typename Bits<sizeof(T)>::Type;
   static const constexpr CacheStorage storage{
@@ -42,6 +42,8 @@ template <class Q, class T, class Out> void bf16_tile(const KvProblem& a, const 
       unpack_values<Element>};
   forward<ComputeBf16, CacheKeys>(storage, a, u, *(CacheScratch*)scratch);
 }
+template <class Q, class T, class Out> constexpr auto bf16_tile =
+    either_unit<pairs_tile<Q, T, Out>, fp32_tile<Q, T, bf16, Out>, const KvProblem&, const KvUnit&, void*>;
 #else
 template <class Q, class T, class Out> constexpr auto bf16_tile = fp32_tile<Q, T, bf16, Out>;
 #endif

@@ -41,6 +41,11 @@ template <class T> void fp32_unit(const matrix::Problem& p, const matrix::Unit& 
   run_unit<ComputeFp32>(kFp32Words<T, sizeof(T) == sizeof(float)>, p, u, *(GemmScratch*)scratch);
 }
 template <class T> void bf16_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
+#if defined(__AVX512BF16__)
+  // Rows that are words of pairs already, of bytes that were widened, stay pairs, and few rows, which memory decides.
+  const bool few = TILEKILN_DOTS && is_dots(p);
+  if (sizeof(T) == sizeof(bf16) && !few && tilekiln::widens_bf16()) return fp32_unit<T>(p, u, scratch);
+#endif
 #if TILEKILN_SQUARES
   static constexpr Stages stages{pack_lane_squares<T, 2, pack_lanes_bf16<T>>,
                                  pack_row_squares<T, 2, pack_rows<T, Bf16Words>>,

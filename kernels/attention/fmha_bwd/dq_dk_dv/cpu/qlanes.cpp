@@ -18,12 +18,13 @@ template <class T> void fp32_chunk(const BwdProblem& a, const BwdUnit& u, void* 
 }
 
 #if TILEKILN_PAIRS
-void bf16_chunk(const BwdProblem& a, const BwdUnit& u, void* scratch) {
+void pairs_chunk(const BwdProblem& a, const BwdUnit& u, void* scratch) {
   static const constexpr BwdStorage storage{load_q_pairs<bf16>, load_k_pairs<bf16>, load_v_pairs<bf16>,
                                             store_rows<bf16>,   store_dbias<bf16>,  score_bias<bf16>,
                                             sizeof(bf16)};
   Backward<ComputeBf16>(storage, a, u, *(BwdScratch*)scratch).run();
 }
+constexpr auto bf16_chunk = either_unit<pairs_chunk, fp32_chunk<bf16>, const BwdProblem&, const BwdUnit&, void*>;
 #else
 constexpr auto bf16_chunk = fp32_chunk<bf16>;
 #endif
