@@ -234,7 +234,7 @@ def made_for(path: str) -> tuple[str, str, str]:
 
 
 def llvm_suffix() -> str:
-    """That of LLVM's tools for macOS. Raises ToolchainError where there are none."""
+    """The suffix of LLVM's tools for macOS. Raises ToolchainError where there are none."""
     for suffix in LLVM_SUFFIXES:
         if all(shutil.which(f"{tool}{suffix}") for tool in LLVM_BINUTILS):
             return suffix
