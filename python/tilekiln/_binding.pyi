@@ -2,8 +2,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Final, Self, Unpack
 
-from ._generated.declared import Array, FmhaBwdArguments
-from ._generated.functions import Functions
+from ._generated.declared import Array, FmhaBwdArguments, Functions
 
 ABI_VERSION: Final[int]
 __version__: str

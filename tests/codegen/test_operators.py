@@ -211,7 +211,7 @@ def test_the_page_explains_every_word(real: Tree) -> None:
 
 
 def test_stubs_have_the_functions_of_every_operator(real: Tree) -> None:
-    text = (pathlib.Path(real.root) / "python/tilekiln/_generated/functions.pyi").read_text()
+    text = (pathlib.Path(real.root) / "python/tilekiln/_generated/declared.pyi").read_text()
     for name, operator in real.operators.items():
         for suffix in ("", "_find", "_why", *(f"_{number}" for number in operator.file.numbers)):
             assert f"    def {name}{suffix}(self, " in text

@@ -22,8 +22,7 @@ PARTS = (
     "docs/reference",
     "VERSION",
     "LICENSE",
-    "python/tilekiln/_generated/declared.py",
-    "python/tilekiln/_generated/functions.pyi",
+    "python/tilekiln/_generated/declared.pyi",
     "python/tilekiln/_generated/operators.json",
     "python/tilekiln/dispatcher/_fields.py",
     "python/tilekiln/dispatcher/_limits.py",
@@ -248,8 +247,7 @@ def test_an_operator(scratch: Scratch) -> None:
     shared = [name for name in files if "softmax" not in name]
     assert shared == ["kernels/targets/cpu-generic.yaml", "receipts/norm_default.yaml"]
     python = (
-        "python/tilekiln/_generated/declared.py",
-        "python/tilekiln/_generated/functions.pyi",
+        "python/tilekiln/_generated/declared.pyi",
         "python/tilekiln/_generated/operators.json",
     )
     pages = ("include/tilekiln/operators.h", *python, "docs/reference/receipts.md")

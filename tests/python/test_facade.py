@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
@@ -461,9 +462,15 @@ def test_help_says_what_there_is(flash):
     for name in signature.parameters:
         assert f"\n{name}: " in text, name
     assert inspect.signature(flash.why) == signature
-    from tilekiln._core.arguments import AttentionArguments
-
-    assert set(AttentionArguments.__annotations__) == set(signature.parameters) - {"q", "k", "v"}
+    declared = ast.parse((pathlib.Path(tk.__file__).parent / "_generated/declared.pyi").read_text())
+    classes = {one.name: one for one in declared.body if isinstance(one, ast.ClassDef)}
+    typed = {
+        field.target.id
+        for name in ("RunArguments", "FmhaFwdArguments")
+        for field in classes[name].body
+        if isinstance(field, ast.AnnAssign)
+    }
+    assert typed == set(signature.parameters) - {"q", "k", "v"}
     for name in tk.__all__:
         assert getattr(tk, name).__doc__, name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

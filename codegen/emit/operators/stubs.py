@@ -8,20 +8,17 @@ from codegen.emit.operators import torch_schema
 from codegen.emit.operators.entries import Entry, entries
 from codegen.schema.operators import Operator
 
-HEAD = '''"""The arguments of every operator past those by position, for type checkers.
+HEAD = '''"""Arguments of every operator past those by position, and the functions of a library, for type checkers.
 
-Made by `python -m codegen operators --write` from the rooms' operator.yaml; change those.
+A library has the functions of its own operators. Made by `python -m codegen write` from the rooms' operator.yaml.
 """
 
-from __future__ import annotations
-
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, Unpack
 
 from .._core.native import Stream
 
 Array = Any
 """A NumPy array, a torch tensor or any object with __dlpack__."""
-
 
 class RunArguments(TypedDict, total=False):
     """Arguments of every call beside its arrays: threads, instance and stream."""
@@ -31,13 +28,6 @@ class RunArguments(TypedDict, total=False):
     stream: Stream | None
 '''
 RUN = ("num_threads", "instance", "stream")
-FUNCTIONS_HEAD = '''"""The functions of a library for type checkers: it has those of its own operators.
-
-Made by `python -m codegen operators --write` from kernels/*/*/operator.yaml; change those.
-"""
-
-from typing import Any, Unpack
-'''
 OUTSIDE_HEAD = '''"""What libraries of operators from outside have beside their own functions, for type checkers.
 
     library = cast("Library", tilekiln.load("{first}"))  # under TYPE_CHECKING: from this stub import Library
@@ -69,8 +59,9 @@ _TYPES = {"float": "float", "int": "int", "threads": "int", "flag": "bool", "ins
 
 
 def text(operators: Mapping[str, Operator]) -> str:
-    """python/tilekiln/_generated/declared.py."""
-    return HEAD + "".join(_class(operator, RUN) for operator in operators.values())
+    """python/tilekiln/_generated/declared.pyi."""
+    classes = "".join(f"\n{_class(operator, RUN)}" for operator in operators.values())
+    return HEAD + classes + "\n".join(["", "class Functions:", *_methods(operators)]) + "\n"
 
 
 def torch_text(operators: Mapping[str, Operator]) -> str:
@@ -103,26 +94,12 @@ def _torch_class(operator: Operator, flags: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def functions_text(operators: Mapping[str, Operator]) -> str:
-    """python/tilekiln/_generated/functions.pyi."""
-    names = ["Array", *sorted(class_name(operator) for operator in operators.values())]
-    lines = [
-        FUNCTIONS_HEAD,
-        "from .declared import (",
-        *(f"    {name}," for name in names),
-        ")",
-        "",
-        "class Functions:",
-    ]
-    return "\n".join(lines + _methods(operators)) + "\n"
-
-
 def outside_text(operators: Mapping[str, Operator]) -> str:
     """A stub of the functions of operators from outside."""
     rooms = ", ".join(operator.document.shown for operator in operators.values())
     lines = ["", "", "class Library(tilekiln.Library):", *_methods(operators)]
     head = OUTSIDE_HEAD.format(first=next(iter(operators)), rooms=rooms)
-    return head + "".join(_class(operator) for operator in operators.values()) + "\n".join(lines) + "\n"
+    return head + "".join(f"\n\n{_class(operator)}" for operator in operators.values()) + "\n".join(lines) + "\n"
 
 
 def _methods(operators: Mapping[str, Operator]) -> list[str]:
@@ -148,8 +125,6 @@ def _class(operator: Operator, run: tuple[str, ...] = ()) -> str:
     names = {entry.name for entry in entries(operator)}
     inherits = bool(run) and names.issuperset(run)
     lines = [
-        "",
-        "",
         f"class {class_name(operator)}({'RunArguments' if inherits else 'TypedDict'}, total=False):",
         f'    """All arguments of `Library.{operator.name}` by name; its docstring describes each one."""',
         "",

@@ -29,9 +29,8 @@ def contents(operators: Mapping[str, Operator], receipts: Mapping[str, str]) -> 
     headers = {f"include/{header.path(one)}": header.text(one) for one in operators.values()}
     made = {
         "include/tilekiln/operators.h": header.all_of(operators),
-        "python/tilekiln/_generated/declared.py": stubs.text(operators),
+        "python/tilekiln/_generated/declared.pyi": stubs.text(operators),
         "python/tilekiln/torch/_declared.py": stubs.torch_text(operators),
-        "python/tilekiln/_generated/functions.pyi": stubs.functions_text(operators),
         "python/tilekiln/_generated/operators.json": python_table.text(operators, receipts),
     }
     return made | headers

@@ -1,10 +1,13 @@
-"""The arguments of attention past q, k and v, for type checkers."""
+"""The arguments of attention past q, k and v: for type checkers alone."""
 
 from __future__ import annotations
 
-from .._generated.declared import Array
-from .._generated.declared import FmhaBwdArguments as BackwardArguments
-from .._generated.declared import FmhaFwdArguments as AttentionArguments
-from .._generated.declared import FmhaFwdSplitkvArguments as DecodeArguments
+from typing import TYPE_CHECKING
 
-__all__ = ["Array", "AttentionArguments", "BackwardArguments", "DecodeArguments"]
+if TYPE_CHECKING:
+    from .._generated.declared import Array
+    from .._generated.declared import FmhaBwdArguments as BackwardArguments
+    from .._generated.declared import FmhaFwdArguments as AttentionArguments
+    from .._generated.declared import FmhaFwdSplitkvArguments as DecodeArguments
+
+    __all__ = ["Array", "AttentionArguments", "BackwardArguments", "DecodeArguments"]

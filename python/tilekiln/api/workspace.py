@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._core.arguments import Array
 from .._core.native import ArgumentError, NoKernelError
 from .._core.numbers import integer
 from .library import Library
 from .operators import at_hand
+
+if TYPE_CHECKING:
+    from .._core.arguments import Array
 
 
 class CuState(NamedTuple):
