@@ -78,7 +78,7 @@ def _macosx(images: Mapping[str, mach_o.Image]) -> str:
         for library in image.libraries:
             if not library.startswith(("/usr/lib/", "/System/Library/")):
                 raise ValueError(f"{path} needs {library}, which macOS does not bring: link it statically")
-    # From macOS 11 on installers know whole years' versions alone.
+    # Installers, from macOS 11 on, know whole years' versions alone.
     major, minor = max(image.oldest for image in images.values())
     return f"macosx_{major}_{0 if major > 10 else minor}_{next(iter(images.values())).machine}"
 

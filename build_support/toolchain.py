@@ -25,7 +25,7 @@ SANITIZERS = {
 
 # They assemble, join and link what the compiler makes.
 BINUTILS = ("as", "ld", "objcopy")
-# Those of objects of macOS, from LLVM 20 on, with the version behind their names or without.
+# Tools for objects of macOS, from LLVM 20 on, with the version behind their names or without.
 LLVM_BINUTILS = ("llvm-objcopy", "llvm-ar")
 LLVM_SUFFIXES = ("-22", "-21", "-20", "")
 MACHINES_OF_TRIPLES = {"arm64": "aarch64", "amd64": "x86_64"}

@@ -97,10 +97,10 @@ def comments(tree: Tree) -> Parts:
     """Comments that begin with neither a noun nor a verb, and so lean on what stands beside them."""
     begins = re.compile(rf"\s*(?://[/!]?<?|#) ?(?:{'|'.join(tree.declared['comments'])})\b")
     comment = re.compile(r"\s*(?://|#(?!include|if|el|endif|define|undef|pragma|error))")
-    golden = set(tree.among(tree.declared["rooms"]["golden"]))
+    generated = set(tree.among(tree.declared["generated"]))
     found: Parts = {}
     for name in tree.sources(".py", ".h", ".hpp", ".cpp", ".c", ".cu", ".hip", ".jinja"):
-        lines = [] if name in golden else tree.text(name).splitlines()
+        lines = [] if name in generated else tree.text(name).splitlines()
         above = ["", *lines]
         count = sum(1 for i, line in enumerate(lines) if begins.match(line) and not comment.match(above[i]))
         if count:

@@ -88,7 +88,7 @@ tilekiln_status run_told(const LoggedCall& call, const tilekiln_operator* table)
   return status;
 }
 
-// Of a call that another operator may take over, the record is told of when it is known to stay.
+// The record of a call that another operator may take over is told of when it is known to stay.
 tilekiln_status run_dumped(const LoggedCall& call, const tilekiln_operator& table) {
   Dumped record;
   dump_call(table, call.args, record);

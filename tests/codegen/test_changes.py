@@ -80,7 +80,7 @@ def test_a_change_of_a_template_and_nothing_else(checkout: Checkout) -> None:
             2,
             "codegen: where: no axis 'dtpye'; nearest: dtype\n  dtpye=bf16\n  ^\n",
         )
-    # Of a revision whose generator is broken no comparison is made up.
+    # No comparison is made up of a revision whose generator is broken.
     (checkout.path / "codegen/__main__.py").write_text("raise RuntimeError('broken')\n")
     checkout.commit("third")
     shutil.copy(ROOT / "codegen/__main__.py", checkout.path / "codegen/__main__.py")

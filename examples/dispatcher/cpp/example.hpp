@@ -26,7 +26,7 @@ struct Example {
   std::string name, about;
   void (*run)(const Options& given);
 };
-// Those of the program, by their numbers in upstream's list.
+// Examples of the program, by their numbers in upstream's list.
 inline std::map<std::string, Example>& examples() {
   static std::map<std::string, Example> all;
   return all;

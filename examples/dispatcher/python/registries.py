@@ -74,7 +74,7 @@ def _08_heuristics() -> None:
     of.set_heuristic(lambda problem: ["no such kernel"])
     verdict("nothing named is there", tile(of, 1) == 16, "the first fit")
 
-    # On this machine: many queries by the lanes of decoding, because we say so. The answer is the same.
+    # Many queries, on this machine, by the lanes of decoding, because we say so. The answer is the same.
     cpu = over("flash")
     call = Call("fmha_fwd_splitkv", *(normal(1, rows, 2, 64, seed=rows) for rows in (20, 300, 300)))
     first = cpu.run(call)

@@ -14,13 +14,13 @@ class GemmProblemBuilder : public setters::GemmSetters<GemmProblemBuilder> {
   // gemm, or another operator of products: batched_gemm, flatmm, ...
   explicit GemmProblemBuilder(std::string_view operator_name = "gemm") : GemmSetters(operator_name) {}
 
-  // From the shapes of a and b as they are multiplied: (m, k) and (k, n).
+  // m, n and k from the shapes of a and b as they are multiplied: (m, k) and (k, n).
   GemmProblemBuilder& from_ab(int64_t a_rows, int64_t a_columns, int64_t b_rows, int64_t b_columns) {
     if (a_columns != b_rows)
       detail::refuse("k", std::to_string(b_rows) + " rows of b", std::to_string(a_columns) + ", the columns of a");
     return dimensions(a_rows, b_columns, a_columns);
   }
-  // With the shape of out, which must be theirs.
+  // Checks the shape of out too, which must be theirs.
   GemmProblemBuilder& from_shapes(int64_t a_rows, int64_t a_columns, int64_t b_rows, int64_t b_columns,
                                   int64_t out_rows, int64_t out_columns) {
     if (out_rows != a_rows)
@@ -29,7 +29,7 @@ class GemmProblemBuilder : public setters::GemmSetters<GemmProblemBuilder> {
       detail::refuse("n", std::to_string(out_columns) + " columns of out", std::to_string(b_columns) + ", those of b");
     return from_ab(a_rows, a_columns, b_rows, b_columns);
   }
-  // Of a and b; of out, where "" is that of a, int32 of int8, bf16 of fp8 and bf8.
+  // Dtype of a and b; of out, where "" is that of a, int32 of int8, bf16 of fp8 and bf8.
   GemmProblemBuilder& dtypes(std::string_view ab, std::string_view out = "") {
     static const detail::Words known = {"fp32", "fp16", "bf16", "int8", "fp8", "bf8"};
     static const detail::Words outs = {"fp32", "fp16", "bf16", "int32"};
@@ -37,7 +37,7 @@ class GemmProblemBuilder : public setters::GemmSetters<GemmProblemBuilder> {
     if (!out.empty()) detail::one_of("out_dtype", out, outs);
     return put({{field::dtype, ab}, {"out_dtype", out}});
   }
-  // Of a, b and out, a letter each: r (a row lies together) or c (a column does), as in "rcr".
+  // Layouts of a, b and out, a letter each: r (a row lies together) or c (a column does), as in "rcr".
   GemmProblemBuilder& layouts(std::string_view letters) {
     const char* const names[] = {"layout_a", "layout_b", "layout_out"};
     if (letters.size() != 3) detail::refuse("layouts", std::string(letters), "three letters of r and c, as in rcr");

@@ -71,7 +71,7 @@ struct LastRows {
   TILEKILN_INLINE void next_word() { TILEKILN_UNROLL(4) for (int r = 0; r < 4; ++r) row[r] += 4; }
 };
 
-// Whether the words of Q lie in squares.
+// True where the words of Q lie in squares.
 template <class Compute> constexpr bool squared_queries(int words) { return kSquares<Compute> && words % 2 == 0; }
 
 // S[r][:] = sum_w K[r][w] Q^T[w][:], and maximum = max(maximum, S).
@@ -197,7 +197,7 @@ TILEKILN_INLINE void value_block(const float* p, const ValueRows& v, int begin, 
   });
 }
 
-// The same from word 0, where P is in squares if the ISA has them and V lies in one run.
+// P V from word 0, where P is in squares if the ISA has them and V lies in one run.
 template <class Compute, int N, class Beside>
 TILEKILN_INLINE void every_value(const float* p, const ValueRows& v, int begin, int end, float* o, int rows,
                                  const vf* alpha, Beside&& beside) {

@@ -12,7 +12,7 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 template <class Compute> constexpr bool kSquares = Compute::kWord == 2;
 
-// Of an odd number of words the last meets zeros.
+// The last of an odd number of words meets zeros.
 TILEKILN_INLINE void make_squares(float* to, int words, int vectors) {
   for (i64 w = 0; w < words; w += 2) {
     for (int j = 0; j < vectors; ++j) {

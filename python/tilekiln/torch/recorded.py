@@ -49,7 +49,7 @@ _operator: Call = torch.ops.aten._scaled_dot_product_fused_attention_overrideabl
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, grouped: bool) -> Any:
     """sdpa without mask and dropout; None where Python does it."""
-    # From here, as torch_call_dispatcher of 2.13 takes results of several types in the wrong order.
+    # Called from here, as torch_call_dispatcher of 2.13 takes results of several types in the wrong order.
     if native.library is None or _modes() or _functorch() is not None or _tracing() is not None or _deterministic():
         return None
     if _hooked(True) is not None and not _known(query, key, value, None, (0.0, is_causal, grouped), scale, {}):

@@ -15,7 +15,7 @@ int cuMemFree_v2(unsigned long long);
 int cuMemcpyHtoD_v2(unsigned long long, const void*, size_t);
 int cuMemcpyDtoH_v2(void*, unsigned long long, size_t);
 
-// Of PyTorch's stable ABI, where it has CUDA.
+// Functions of PyTorch's stable ABI, where it has CUDA.
 int streams_asked = 0;
 int aoti_torch_get_current_cuda_stream(int, void** stream) {
   ++streams_asked;
