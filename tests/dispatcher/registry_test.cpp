@@ -123,7 +123,12 @@ void json_and_back(const std::string& folder) {
   broken("\"high\"", "\"highest\"", "kernels.json:4: priority: was highest, must be low, normal or high");
   broken("\"mode\":\"batch\"", "\"mode\":\"group\"", "kernels.json:4: identifier: was fmha_fwd-bf16-64x64-");
   broken("]}\n", "]", "kernels.json:6: the document ends too early");
-  broken("seqlen_q>=1", "seqlen_q1", "kernels.json:4: rule: was");
+  for (const char* rule :
+       {"seqlen_q1", "seqlen_q>=x", "seqlen_q<1", "seqlen_q!=1", "seqlen_q>=1,2", ">=1", "seqlen_q>="})
+    broken("seqlen_q>=1", rule, "kernels.json:4: rule: was");
+  broken("\"rank\":0", "\"rank\":1.5", "kernels.json:5: was a number with a dot, must be a number");
+  broken("\"hdim_q\":64", "\"hdim_q\":64.5", "was a number with a dot, must be a value: true, false, a whole number");
+  broken("\"hdim_q\":64", "\"hdim_q\":12345678901234567890", "was a number beyond 2^61, must be a value");
   CHECK_HOLDS(thrown<FileError>([&] { from_file(back, folder + "/none.json"); }).c_str(),
               "none.json:1: cannot be read");
   CHECK(!registry.to_file(folder + "/no/such/place.json"));

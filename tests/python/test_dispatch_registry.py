@@ -334,7 +334,9 @@ def test_json_there_and_back() -> None:
         ('"rank":2', '"rank":"2"', r":6: was a string, must be a number"),
         ('"tile_m0":128', '"tile_m0":64', r":4: identifier: was .*, must be .*, that of its fields"),
         ('"page_size":16', '"page_size":[16]', r":5: was an array, must be a value"),
+        ('"rank":2', '"rank":2.5', r":6: was a number with a dot, must be a number"),
         ('"best":"seqlen_q<=8"', '"best":"seqlen_q<8"', r':6: rule: was "seqlen_q<8", must be'),
+        ('"best":"seqlen_q<=8"', '"best":"seqlen_q=8,9"', r':6: rule: was "seqlen_q=8,9", must be'),
         (
             '"fit":{"seqlen_q":"tile_m0"}',
             '"fit":{"seqlen_q":"tile"}',

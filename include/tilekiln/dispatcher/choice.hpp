@@ -28,12 +28,13 @@ class SizeRule {
         clauses_.emplace_back();
         continue;
       }
-      const size_t sign = word.find_first_of("<>=");
-      const size_t number = word.find_first_not_of("<>=", sign);
-      if (sign == std::string::npos || number == std::string::npos || sign == 0)
-        throw std::invalid_argument("rule: was \"" + text + "\", must be such as seqlen_q>=1 seqlen_q<=8");
-      const int64_t bound = Value(word.substr(number)).number();
+      const size_t sign = std::min(word.find_first_of("<>=!"), word.size());
+      const size_t number = std::min(word.find_first_not_of("<>=!", sign), word.size());
       const std::string compared = word.substr(sign, number - sign);
+      const Value said(word.substr(number));
+      if (sign == 0 || !said.is_number() || (compared != "<=" && compared != ">=" && compared != "="))
+        throw std::invalid_argument("rule: was \"" + text + "\", must be such as seqlen_q>=1 seqlen_q<=8");
+      const int64_t bound = said.number();
       clauses_.back().push_back(
           {Field(word.substr(0, sign)), compared == "<=" ? INT64_MIN : bound, compared == ">=" ? INT64_MAX : bound});
     }

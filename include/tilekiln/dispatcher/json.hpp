@@ -18,7 +18,8 @@ class Json {
 
   Kind kind = Kind::null;
   bool yes = false;
-  double number = 0;
+  int64_t number = 0;
+  const char* no_number = nullptr;  // of a number that is no whole one, or too large: its name
   std::string string;
   std::vector<Json> items;
   Members members;
@@ -48,8 +49,8 @@ class Json {
     return string;
   }
   int64_t integer() const {
-    if (kind != Kind::number) fail("was " + kind_name() + ", must be a number");
-    return static_cast<int64_t>(number);
+    if (kind != Kind::number || no_number != nullptr) fail("was " + kind_name() + ", must be a number");
+    return number;
   }
   const std::vector<Json>& list() const {
     if (kind != Kind::array) fail("was " + kind_name() + ", must be an array");
@@ -60,12 +61,16 @@ class Json {
     switch (kind) {
       case Kind::null: return Value();
       case Kind::boolean: return Value(yes);
-      case Kind::number: return Value(static_cast<int64_t>(number));
+      case Kind::number:
+        if (no_number == nullptr) return Value(number);
+        break;
       case Kind::string: return Value(string);
-      default: fail("was " + kind_name() + ", must be a value: true, false, a number or a string");
+      default: break;
     }
+    fail("was " + kind_name() + ", must be a value: true, false, a whole number or a string");
   }
   std::string kind_name() const {
+    if (no_number != nullptr) return no_number;
     static const char* const names[] = {"null", "true or false", "a number", "a string", "an array", "an object"};
     return names[static_cast<int>(kind)];
   }
@@ -153,13 +158,19 @@ class JsonReader {
     at_ += wanted.size();
     return true;
   }
+  static constexpr int64_t most_number = int64_t(1) << 61;  // of a Value
   void number(Json& result) {
     const size_t end = std::min(text_.find_first_not_of("0123456789+-.eE", at_), text_.size());
     const std::string digits(text_.substr(at_, end - at_));
     char* rest = nullptr;
     result.kind = Json::Kind::number;
-    result.number = std::strtod(digits.c_str(), &rest);
+    std::strtod(digits.c_str(), &rest);
     if (digits.empty() || *rest != 0) fail(std::string("was '") + text_[at_] + "', must be a value");
+    result.number = std::strtoll(digits.c_str(), &rest, 10);  // the nearest that there is of what is too large
+    if (*rest != 0)
+      result.no_number = "a number with a dot";
+    else if (result.number <= -most_number || result.number >= most_number)
+      result.no_number = "a number beyond 2^61";
     at_ = end;
   }
   void array(Json& result, int depth) {

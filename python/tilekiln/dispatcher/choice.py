@@ -43,7 +43,7 @@ class SizeRule:
             wrong = refusal("rule", f'"{text}"', "such as seqlen_q>=1 seqlen_q<=8")
             for clause in parse(text, lambda *_: wrong):
                 for one in clause:
-                    if one.negated or not one.values[0].removeprefix("-").isdecimal():
+                    if one.negated or len(one.values) > 1 or not one.values[0].removeprefix("-").isdecimal():
                         raise wrong
                 self.clauses.append([(one.axis, one.sign, int(one.values[0])) for one in clause])
 
