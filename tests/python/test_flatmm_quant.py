@@ -12,6 +12,7 @@ import tilekiln as tk
 from tilekiln._core.dtypes import NUMPY
 from tilekiln.reference import gemm as reference
 
+from tests.python import tiles
 from tests.python.guard import guarded
 from tests.python.test_gemm import TARGETS, draw
 from tests.python.test_gemm_lists import check, kernel
@@ -86,6 +87,13 @@ def test_against_float64(
         check(out.reshape(m, out.shape[1] * 64)[:, :n], want)
         again = library.flatmm_quant(a, panels, of_b, out_dtype=to, instance=number, num_threads=3, **call)
         assert again.tobytes() == out.tobytes()
+
+
+@tiles.of_x86_64
+@pytest.mark.parametrize("at", [at for at, kind in enumerate(KINDS) if kind[:3] != ("fp16", "int4", False)])
+@pytest.mark.parametrize("target", tiles.ENGINES)
+def test_by_tiles(load: Callable[..., tk.Library], target: str, at: int) -> None:
+    test_against_float64(load("gemm_linear", targets=tiles.TARGETS), target, *KINDS[at])
 
 
 def test_every_int4_is_unpacked(library: tk.Library) -> None:

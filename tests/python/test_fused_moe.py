@@ -12,6 +12,7 @@ import tilekiln as tk
 from tilekiln._core.dtypes import NUMPY
 from tilekiln.reference import moe as reference
 
+from tests.python import tiles
 from tests.python.guard import guarded
 from tests.python.test_gemm import TARGETS, draw
 from tests.python.test_gemm_lists import check, kernel
@@ -149,6 +150,13 @@ def test_against_float64(library: tk.Library, target: str, dtype: str, kind: str
         assert (out[:, -3:] == 77).all()
         again = library.fused_moe(*arrays, instance=number, num_threads=3, **call)
         assert again.tobytes() == out[:, :-3].tobytes(), shape
+
+
+@tiles.of_x86_64
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("target", tiles.ENGINES)
+def test_by_tiles(load: Callable[..., tk.Library], target: str, kind: str) -> None:
+    test_against_float64(load("moe_default", targets=tiles.TARGETS), target, "bf16", kind)
 
 
 def test_all_tokens_to_one_expert_and_threads(library: tk.Library) -> None:

@@ -317,8 +317,11 @@ tilekiln_status each_block(const StageCall<Experts>& call, const Lists& lists, c
                            int products, OfBlock&& of_block) {
   const Experts& e = call.problem;
   const auto& engine = *static_cast<const matrix::Engine*>(call.choice.engine);
-  const i64 rows = i64{e.tokens} * e.topk, across = matrix::divide_up(p.n, engine.most_columns);
+  const i64 rows = i64{e.tokens} * e.topk;
   const i64 most = std::min<i64>(e.experts, rows) + rows / tile_rows;  // some tiles of every expert are not full
+  i64 columns = engine.most_columns;
+  while (columns >= 512 && most * matrix::divide_up(p.n, columns) < 4 * i64{call.threads}) columns /= 2;
+  const i64 across = matrix::divide_up(p.n, columns);
   return launch_stage(call, call.choice, e, most * across, static_cast<double>(rows) * products * p.n * (p.k + 1.0),
                       engine.scratch_bytes, [&](i64 number, void* scratch) {
                         const int tile = static_cast<int>(number / across);
@@ -326,10 +329,10 @@ tilekiln_status each_block(const StageCall<Experts>& call, const Lists& lists, c
                         const int expert = lists.expert_of_tile(e, tile),
                                   m = lists.firsts[expert + 1] - lists.firsts[expert];
                         const int m0 = (tile - lists.tiles[expert]) * tile_rows;
-                        const i64 n0 = number % across * engine.most_columns;
+                        const i64 n0 = number % across * columns;
                         of_block(expert, m,
                                  matrix::Unit{m0, std::min(m, m0 + tile_rows), static_cast<int>(n0),
-                                              static_cast<int>(std::min<i64>(p.n, n0 + engine.most_columns))},
+                                              static_cast<int>(std::min<i64>(p.n, n0 + columns))},
                                  scratch);
                       });
 }
@@ -346,9 +349,13 @@ tilekiln_status launch(StageCall<Experts>& call) {
   const i64 size = matrix::dtype_size(e.dtype), x_bytes = e.hidden * size;
   // Cut for as many threads; a product does not depend on where.
   constexpr i64 least_rows = 48, most_rows = 960;
+  const i64 block = engine.block_rows > 0 ? engine.block_rows : 1;
   const int tile_rows = static_cast<int>(
-      call.threads > 1 ? std::clamp(matrix::divide_up(work.rows, 4 * i64{call.threads}), least_rows, most_rows)
-                       : most_rows);
+      call.threads > 1
+          ? matrix::divide_up(std::clamp(matrix::divide_up(work.rows, 4 * i64{call.threads}), least_rows, most_rows),
+                              block) *
+                block
+          : most_rows);
 
   TILEKILN_TRY(launch_stage(call, call.choice, e, 1, 8.0 * static_cast<double>(work.rows) + e.experts, 0,
                             [&](i64, void*) { lists.sort(e, tile_rows); }));

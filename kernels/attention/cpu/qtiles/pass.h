@@ -29,12 +29,12 @@ struct PassScratch {
 struct Sight {
   i64 first, last, sink, keys;
 
-  // Of the 32 keys from `key`, a bit each.
+  // A bit for each of the 32 keys from `key`.
   TILEKILN_INLINE uint32_t row(int i, i64 key) const {
     const i64 end = i + last + 1 < keys ? i + last + 1 : keys;
     return below(end - key) & (~below(i + first - key) | below(sink - key));
   }
-  // Whether every row of a pass sees all of them.
+  // True where every row of a pass sees the 32 keys from `key`.
   TILEKILN_INLINE bool whole(i64 key) const {
     const i64 end = key + kGroupKeys;
     return end <= keys && end <= last + 1 && (kPassRows - 1 + first <= key || end <= sink);
@@ -228,7 +228,7 @@ template <class Powers> class Pass {
     return c_ * highest(max(select(lane_bits(seen), first, none), select(lane_bits(seen >> 16), second, none)));
   }
 
-  // Of the first group, and of the second for rows that begin there, as those of a window do.
+  // Maxima of the first group, and of the second for rows that begin there, as those of a window do.
   void first_maxima(int k_steps) {
     const float* s = w_.s[0];
     for (int g = 0; g < 2 && g < groups_.count; ++g) {

@@ -27,7 +27,7 @@ template <int kRow> TILEKILN_INLINE void settle(float*& sums) {
   sums = nullptr;
 }
 
-// Of sums that lie tile after tile.
+// Sums that lie tile after tile.
 template <int T> TILEKILN_INLINE void leave(float* sums) {
   if (sums) store<T>(sums + T * kTileWords, kLineBytes);
 }

@@ -44,7 +44,7 @@ inline constexpr PowerTable kPowerTable;
 class FixedPowers {
  public:
   FixedPowers() : table_{_mm512_load_si512(kPowerTable.bytes)} {}
-  // Of logits in log2 units: c of the scores, and the shift that is subtracted.
+  // Factor and base of logits in log2 units: c of the scores, and the shift that is subtracted.
   static float factor(float c) { return 128 * c; }
   static float base(float shift) { return 127 * 128 - 128 * shift; }
 
@@ -62,7 +62,7 @@ class FixedPowers {
   __m512i table_;
 };
 
-// The same by the polynomial that other engines take, summed before rounding: what a log-sum-exp is made of.
+// Powers by the polynomial that other engines take, summed before rounding: what a log-sum-exp is made of.
 class RoundedPowers {
  public:
   static float factor(float c) { return c; }

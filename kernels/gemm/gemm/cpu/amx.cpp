@@ -1,6 +1,6 @@
 // The engine of gemm by tiles for one target: compiled once with the target's flags and -DTILEKILN_TARGET=<its name>, every instance of
 // that target is a row over it. What it has no function for, its target does not list.
-#include "kernels/gemm/cpu/amx.h"
+#include "kernels/gemm/cpu/amx_groups.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _gemm_amx)
@@ -13,8 +13,8 @@ extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
      tilekiln::cpu::run_tiles<tilekiln::cpu::Bf16Tiles, tilekiln::cpu::bf8>},
     {},
     nullptr,
-    nullptr,
-    nullptr,
+    tilekiln::cpu::tiled_groups,
+    tilekiln::cpu::quantise_row,
     tilekiln::cpu::quantise_out,
     tilekiln::cpu::combine,
     sizeof(tilekiln::cpu::TileScratch),

@@ -1,0 +1,232 @@
+// A unit of a product with a quantised b by tiles: sums of a group of k leave their tiles, and are added to those before times their
+// factors, some rows of them beside the products of the next group. bf16 and fp8 are multiplied as bf16, int8 as int8: what b holds is
+// exact in both. Sums of an element run along k in one order, whatever the unit.
+#pragma once
+
+#include "kernels/backends/cpu/amx/bytes.h"
+#include "kernels/gemm/cpu/amx.h"
+#include "kernels/gemm/cpu/unpack.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+constexpr int kPieceSteps = 32;  // of 16 words along k, that lie unpacked: 128 KB of b
+static_assert(kPanel == matrix::kPanelLanes && kPieceSteps * kStepWords <= kMostTileWords);
+
+// A stretch of a piece of k, within one group; steps of it are filled up with 0.
+struct GroupStretch {
+  i64 group, k0, k1;
+  int steps;
+};
+
+// Words of b, that b holds as Weights, of k0 to k1. `from`: the panel's first.
+template <class Dot> struct GroupWords;
+template <> struct GroupWords<Bf16Tiles> {
+  static void unpack(float* to, const matrix::Grouped& g, const uint8_t* from, i64 k0, i64 k1) {
+    if (g.weights == matrix::Weights::int4)
+      unpack_int4_bf16(to, from + k0 / 8 * kLaneBytes, k1 - k0);
+    else
+      unpack_fp8_bf16(to, from + k0 / 2 * (kLaneBytes / 2), k1 - k0);
+  }
+};
+template <> struct GroupWords<Int8Tiles> {
+  static void unpack(float* to, const matrix::Grouped& g, const uint8_t* from, i64 k0, i64 k1) {
+    const i64 words = (k1 - k0) / 4 * kPanel;
+    const bool int4 = g.weights == matrix::Weights::int4;
+    if (int4) unpack_int4_int8(to, from + k0 / 8 * kLaneBytes, k1 - k0);
+    const float* const bytes = int4 ? to : (const float*)(from + k0 / 4 * kLaneBytes);
+    const int excess = int4 ? 8 - kQuadZero : 128;
+    for (i64 i = 0; i < words; i += kLanes) store(to + i, less_bytes(load_unaligned(bytes + i), excess));
+  }
+};
+
+template <class Dot, class T> class TiledGroups {
+ public:
+  TiledGroups(const matrix::Grouped& g, const matrix::Unit& u, TileScratch& x)
+      : g_(g), p_(g.product), u_(u), x_(x), groups_((p_.k + g.group - 1) / g.group) {}
+
+  void run() {
+    const Finish finish = finish_of(p_);
+    for (int m0 = u_.m0; m0 < u_.m1; m0 += kMostTileRows) {
+      const int m1 = least(u_.m1, m0 + kMostTileRows);
+      i64 k = 0;
+      do {
+        const bool first = k == 0;
+        k = take_piece(k);
+        pack_rows_of_a(m0, m1);
+        for (int n = u_.n0; n < u_.n1; n += kPanel) {
+          unpack_panel(n);
+          tiles::fence();
+          for (int m = m0; m < m1; m += kBlockRows) {
+            for (int half = 0; half < kPanel; half += kHalfColumns) {
+              if (m1 - m > kTile)
+                block<true>(m, m0, m1, n, half, first);
+              else
+                block<false>(m, m0, m1, n, half, first);
+            }
+          }
+          settle();
+          if (k < p_.k) continue;
+          for (int m = m0; m < m1; m += kBlockRows)
+            finish.block(p_, sums_of(m, m0, n), m, n, least(m1 - m, kBlockRows), least(u_.n1 - n, kPanel));
+        }
+      } while (k < p_.k);
+    }
+  }
+
+ private:
+  static constexpr int kStepElements = kStepWords * Dot::kWord;
+
+  // Stretches from k on; returns where they end.
+  i64 take_piece(i64 k) {
+    count_ = 0, steps_ = 0;
+    while (k < p_.k && steps_ < kPieceSteps) {
+      const i64 group = k / g_.group, end = least<i64>(p_.k, (group + 1) * g_.group);
+      const i64 to = least(end, k + i64(kPieceSteps - steps_) * kStepElements);
+      const int steps = int((to - k + kStepElements - 1) / kStepElements);
+      stretch_[count_++] = {group, k, to, steps};
+      steps_ += steps, k = to;
+    }
+    return k;
+  }
+
+  // Blocks of 32 rows: [block][step][row][16 words].
+  void pack_rows_of_a(int m0, int m1) {
+    for (int r = 0; r < (m1 - m0 + kBlockRows - 1) / kBlockRows * kBlockRows; ++r) {
+      float* line = x_.a + i64(r / kBlockRows) * steps_ * (kBlockRows * kStepWords) + r % kBlockRows * kStepWords;
+      const T* const row = (const T*)p_.a + (m0 + r) * p_.lda;
+      for (int i = 0; i < count_; ++i) {
+        for (i64 k = stretch_[i].k0; k < stretch_[i].k1; k += kStepElements, line += kBlockRows * kStepWords)
+          store(line, m0 + r < m1 ? TileStages<T>::line(row + k, stretch_[i].k1 - k) : zero());
+      }
+    }
+  }
+
+  void unpack_panel(int n) {
+    const int elements = g_.weights == matrix::Weights::int4 ? 8 : 4;  // in a lane's 4 bytes
+    const uint8_t* const panel = (const uint8_t*)p_.b + i64(n / kPanel) * p_.k / elements * kLaneBytes;
+    float* to = x_.b;
+    for (int i = 0; i < count_; ++i) {
+      const GroupStretch& s = stretch_[i];
+      GroupWords<Dot>::unpack(to, g_, panel, s.k0, s.k1);
+      const i64 words = (s.k1 - s.k0) / Dot::kWord * kPanel, all = i64(s.steps) * kStepWords * kPanel;
+      __builtin_memset(to + words, 0, (all - words) * sizeof(float));
+      to += all;
+    }
+  }
+
+  float* sums_of(int m, int m0, int n) {
+    return x_.waiting + i64(n - u_.n0) / kPanel * (kMostTileRows * kPanel) + (m - m0) * kPanel;
+  }
+
+  template <bool kTwo> void block(int m, int m0, int m1, int n, int half, bool first) {
+    const float* a = x_.a + i64(m - m0) / kBlockRows * steps_ * (kBlockRows * kStepWords);
+    const float* b = x_.b + half;
+    float* const sums = sums_of(m, m0, n) + half;
+    const float* const b_scale = g_.b_scale + i64(n / kPanel) * groups_ * kPanel + half;
+    const float* const a_scale = g_.a_scale ? g_.a_scale + m * g_.a_scale_row : nullptr;
+    if (count_ == 0) {
+      for (int r = 0; r < kBlockRows; ++r) store(sums + r * kPanel, zero()), store(sums + r * kPanel + kLanes, zero());
+    }
+    for (int i = 0; i < count_; ++i) {
+      const GroupStretch& s = stretch_[i];
+      multiply<kTwo>(a, b, s.steps);
+      a += i64(s.steps) * (kBlockRows * kStepWords), b += i64(s.steps) * kStepWords * kPanel;
+      add(kBlockRows);
+      turn_ ^= 1;
+      left_ = {x_.sums + turn_ * (4 * tiles::kTileWords),
+               sums,
+               b_scale + s.group * kPanel,
+               a_scale ? a_scale + s.group * g_.a_scale_step : nullptr,
+               least(m1 - m, kBlockRows),
+               0,
+               first && i == 0};
+      last_ = left_.from;
+    }
+  }
+
+  template <bool kTwo> void multiply(const float* a, const float* b, int steps) {
+    using namespace tiles;
+    constexpr long row = kPanel * 4;
+    load_t1<4>(a, kLineBytes), load<6>(b, row);
+    leave<0>(last_), zero<0>(), Dot::template dot<0, 4, 6>();
+    load<7>(b + kTile, row);
+    leave<1>(last_), zero<1>(), Dot::template dot<1, 4, 7>();
+    if constexpr (kTwo) load_t1<5>(a + kTileWords, kLineBytes);
+    leave<2>(last_);
+    if constexpr (kTwo) zero<2>(), Dot::template dot<2, 5, 6>();
+    leave<3>(last_);
+    if constexpr (kTwo) zero<3>(), Dot::template dot<3, 5, 7>();
+    const int each = steps > 1 ? (kBlockRows + steps - 1) / steps : 0;
+    for (int i = 1; i < steps; ++i) {
+      a += kBlockRows * kStepWords, b += kStepWords * kPanel;
+      load_t1<4>(a, kLineBytes), load<6>(b, row);
+      Dot::template dot<0, 4, 6>();
+      load<7>(b + kTile, row);
+      Dot::template dot<1, 4, 7>();
+      if constexpr (kTwo) {
+        load_t1<5>(a + kTileWords, kLineBytes);
+        Dot::template dot<2, 5, 6>();
+        Dot::template dot<3, 5, 7>();
+      }
+      add(each);
+    }
+  }
+
+  // Adds so many more rows of the group that has left its tiles.
+  TILEKILN_INLINE void add(int rows) {
+    const int end = least(left_.rows, left_.done + rows);
+    if (left_.done >= end) return;
+    const vf low = load_unaligned(left_.b_scale), high = load_unaligned(left_.b_scale + kLanes);
+    for (int r = left_.done; r < end; ++r) {
+      const float* const from = left_.from + (r & kTile) * (2 * kTile) + (r & (kTile - 1)) * kTile;
+      float* const to = left_.to + r * kPanel;
+      vf x = load(from), y = load(from + tiles::kTileWords), by_low = low, by_high = high;
+      if constexpr (Dot::kWord == 4) x = from_int32(x), y = from_int32(y);
+      if (left_.a_scale) {
+        const vf of_row = broadcast(left_.a_scale[r * g_.a_scale_row]);
+        by_low = mul(low, of_row), by_high = mul(high, of_row);
+      }
+      store(to, left_.first ? mul(x, by_low) : fma(x, by_low, load(to)));
+      store(to + kLanes, left_.first ? mul(y, by_high) : fma(y, by_high, load(to + kLanes)));
+    }
+    left_.done = end;
+  }
+
+  void settle() {
+    tiles::settle(last_);
+    add(kBlockRows);
+    left_ = {};
+  }
+
+  // Sums of a group, four tiles one after the other, on their way to those of all.
+  struct Left {
+    float *from = nullptr, *to = nullptr;
+    const float *b_scale = nullptr, *a_scale = nullptr;
+    int rows = 0, done = 0;
+    bool first = false;
+  };
+
+  const matrix::Grouped& g_;
+  const matrix::Problem& p_;
+  const matrix::Unit& u_;
+  TileScratch& x_;
+  const i64 groups_;
+  GroupStretch stretch_[kPieceSteps];
+  int count_ = 0, steps_ = 0, turn_ = 0;
+  float* last_ = nullptr;
+  Left left_;
+};
+
+inline void tiled_groups(const matrix::Grouped& g, const matrix::Unit& u, void* scratch) {
+  TileScratch& x = *(TileScratch*)scratch;
+  tiles::configure();
+  if (g.a_dtype == matrix::Dtype::int8)
+    TiledGroups<Int8Tiles, int8>(g, u, x).run();
+  else if (g.a_dtype == matrix::Dtype::bf16)
+    TiledGroups<Bf16Tiles, bf16>(g, u, x).run();
+  else
+    TiledGroups<Bf16Tiles, fp8>(g, u, x).run();
+  tiles::release();
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET
