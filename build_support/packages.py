@@ -27,6 +27,12 @@ def check(targets: Sequence[str], request: Request) -> None:
             f"target {asked[0]} with mode={request.variant.mode}: a plain Python cannot load a sanitized library. "
             "Use mode=release."
         )
+    if "hf-kernels" in asked and request.toolchain.cross:
+        raise UsageError(
+            "target hf-kernels: its variants are named after the machine that builds them, and "
+            f"{request.toolchain.cxx} compiles for {request.toolchain.elsewhere}. "
+            "Build it on such a machine, or use the target wheel."
+        )
     if "hf-kernels" in asked:
         from . import hf_kernels
 

@@ -146,3 +146,17 @@ def test_everybody_may_read_it(tmp_path):
     found = [tmp_path / "prefix", *(tmp_path / "prefix").rglob("*")]
     assert {path.stat().st_mode & 0o777 for path in found if path.is_file()} == {0o644}
     assert {path.stat().st_mode & 0o777 for path in found if path.is_dir()} == {0o755}
+
+
+def test_a_library_of_macos(tmp_path):
+    """By its own name in the packages too."""
+    where, made = install.place(str(tmp_path / "prefix"), ""), tmp_path / "lib"
+    fake(made, "flash")
+    library = (made / library_name("flash")).rename(made / library_name("flash", "macos"))
+    install.install(tree(), "flash", str(library), where)
+    assert (tmp_path / "prefix/lib/libtilekiln_flash.dylib").is_file()
+    package = (tmp_path / "prefix/lib/cmake/tilekiln/tilekiln-flash.cmake").read_text()
+    assert '/lib/libtilekiln_flash.dylib"' in package
+    assert 'IMPORTED_SONAME "@rpath/libtilekiln_flash.dylib"' in package
+    install.uninstall("flash", where, only_say=False)
+    assert not (tmp_path / "prefix").exists()

@@ -98,7 +98,7 @@ esac
 """
 
 
-def test_devices_that_no_mac_has_are_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_built_for_macos_is_refused(tmp_path: Path) -> None:
     need("llvm-objcopy-22")
     compiler = tmp_path / "clang++"
     compiler.write_text(COMPILER)
@@ -107,6 +107,9 @@ def test_devices_that_no_mac_has_are_refused(tmp_path: Path) -> None:
     said = subprocess.run([*command, "target=cuda-sm80"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert said.returncode == 2
     assert f"target=cuda-sm80 is of cuda devices, and {compiler} compiles for macOS, which has none." in said.stderr
+    said = subprocess.run([*command, "target=all", "hf-kernels"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert said.returncode == 2
+    assert f"and {compiler} compiles for aarch64-macos. Build it on such a machine, or use the target wh" in said.stderr
     said = subprocess.run([*command, "target=all"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "build/nowhere-aarch64-macos-release/lib/libtilekiln_fp32_min.dylib" in said.stdout
 
