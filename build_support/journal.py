@@ -28,10 +28,10 @@ class Made(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """Of the variant in `directory`. With `write` no, as of a build that only tells, it is left as it is."""
+    """Of the variant in `directory`. With `write` no, as of a build that only tells, all files are left as they are."""
 
     def __init__(self, directory: str, write: bool) -> None:
-        self._path, self._lock = os.path.join(directory, FILE), threading.Lock()
+        self._path, self._lock, self._write = os.path.join(directory, FILE), threading.Lock(), write
         self._known = _read(self._path)
         if write:
             atexit.register(self._end)
@@ -48,12 +48,15 @@ class Journal:
         if made.signed == signed and _digest(target) == made.digest:
             self.add(target, signed)
             return True
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(target)
+        if self._write:  # else it may be of a build that is running
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(target)
         return False
 
     def add(self, target: str, signed: str) -> None:
         """One write of a whole line. What cannot be written (a full disk) is made again if this build is killed."""
+        if not self._write:
+            return
         line = msgspec.json.encode(Made(target, signed, _digest(target))) + b"\n"
         with contextlib.suppress(OSError), self._lock, open(self._path, "ab") as file:
             file.write(line)
