@@ -94,9 +94,9 @@ void check(bool right, const char* target, const char* what, int dtype, const Pr
 }
 
 void products(const Target& target, void* scratch) {
-  const int sizes[][3] = {{1, 1, 1},     {1, 70, 33},  {3, 17, 5},     {6, 64, 64},    {7, 65, 66},
-                          {18, 40, 9},   {32, 130, 7}, {65, 129, 31},  {13, 20, 2100}, {72, 8, 16},
-                          {136, 79, 33}, {72, 80, 9},  {250, 66, 1300}};
+  const int sizes[][3] = {{1, 1, 1},       {1, 70, 33},   {3, 17, 5},     {6, 64, 64}, {7, 65, 66},   {18, 40, 9},
+                          {32, 130, 7},    {65, 129, 31}, {13, 20, 2100}, {72, 8, 16}, {136, 79, 33}, {72, 80, 9},
+                          {250, 66, 1300}, {2, 37, 130},  {5, 9, 259},    {15, 70, 67}};
   for (int d = 0; d < kDtypes; ++d) {
     if (target.engine->run[d] == nullptr) continue;  // its target does not list it
     for (const auto& [m, n, k] : sizes) {

@@ -1,5 +1,5 @@
 // Products of few rows for the engine of gemm: compiled with a target's flags like it and joined with it. Nothing leaves this unit but
-// to that engine. Rows of packed panels are tall.h, those of a column-major B dots, which targets with dot products of bf16 and of int8 have.
+// to that engine. Rows of packed panels are tall.h, those of a column-major B dots: of words on targets with dot products of bf16 and of int8.
 #include "kernels/gemm/cpu/dots.h"
 #include "kernels/gemm/cpu/tall.h"
 
@@ -20,10 +20,12 @@ template void tall_product<ComputeInt16>(const Operands&, int);
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET
 
 #if TILEKILN_DOTS
-#include "kernels/backends/cpu/avx512/horizontal.h"
+#include "kernels/gemm/cpu/wide_dots.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
+
+#if TILEKILN_WORD_DOTS
 
 // to[i kPanel + j] = row i of A times row j of B, A rows by B rows; strides and length in bytes. Meanwhile `Ahead` rows from `ahead` on
 // are asked for, b_row apart; 0: what comes next of the rows of B.
@@ -109,12 +111,20 @@ template <class Compute> void run_dots(int size, const matrix::Problem& p, const
   }
 }
 
+#endif
+
 }  // namespace
 
 void dots_unit(const matrix::Problem& p, const matrix::Unit& u, GemmScratch& x) {
+  if (p.dtype == matrix::Dtype::fp16) return run_wide_dots<fp16>(p, u, x);
+#if TILEKILN_WORD_DOTS
   if (p.dtype == matrix::Dtype::fp32) return run_dots<ComputeFp32>(sizeof(float), p, u, x);
   if (p.dtype == matrix::Dtype::bf16) return run_dots<ComputeBf16>(sizeof(bf16), p, u, x);
   run_dots<ComputeInt8>(sizeof(int8), p, u, x);
+#else
+  if (p.dtype == matrix::Dtype::fp32) return run_wide_dots<float>(p, u, x);
+  run_wide_dots<bf16>(p, u, x);
+#endif
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -36,7 +36,10 @@ template <class T> void fp32_unit(const matrix::Problem& p, const matrix::Unit& 
     if (is_turned(p)) return run_turned<ComputeFp32>(kFp32Words<T, true>, p, u, *(GemmScratch*)scratch);
   }
 #if TILEKILN_DOTS
-  if (sizeof(T) == sizeof(float) && is_dots(p)) return dots_unit(p, u, *(GemmScratch*)scratch);
+  // fp8 and bf8 are widened by other engines' words.
+  constexpr bool kDots =
+      sizeof(T) == sizeof(float) || std::is_same_v<T, fp16> || (sizeof(T) == 2 && !TILEKILN_WORD_DOTS);
+  if (kDots && is_dots(p)) return dots_unit(p, u, *(GemmScratch*)scratch);
 #endif
   run_unit<ComputeFp32>(kFp32Words<T, sizeof(T) == sizeof(float)>, p, u, *(GemmScratch*)scratch);
 }
@@ -108,7 +111,7 @@ void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
                                  nullptr,
                                  nullptr,
                                  fresh_product<ComputeInt8, MakeInt8>};
-#if TILEKILN_DOTS
+#if TILEKILN_WORD_DOTS
   if (is_dots(p)) return dots_unit(p, u, *(GemmScratch*)scratch);
 #endif
   run_unit<ComputeInt8>(stages, p, u, *(GemmScratch*)scratch);
