@@ -29,7 +29,7 @@ inline int number_settings(const char* words) {
   return number;
 }
 
-/* What the operator that autograd records is given; -1: a call of somebody else, with dropout. */
+/* The number that the operator that autograd records is given; -1: of a call of somebody else, with dropout. */
 inline int settings_of(double dropout_p, bool causal) {
   if (dropout_p == 0) return causal ? kCausal : kFull;
   const int number = dropout_p > kCausal && dropout_p < kSettings ? int(dropout_p) : -1;

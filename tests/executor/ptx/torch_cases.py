@@ -37,7 +37,7 @@ def fetched(one: Any) -> Any:
 
 
 class Counted:
-    """How many calls of the facade are made."""
+    """A count of the calls of the facade that are made."""
 
     def __init__(self) -> None:
         self.count = 0
