@@ -91,9 +91,12 @@ def products(library: tk.Library) -> None:
     launches = number("launches").value
     library.gemm(matrix(0, 520), w, out=matrix(0, 1000))
     assert number("launches").value == launches
-    # Few rows take narrow tiles, and few of these share their steps among all processors.
-    assert shared(library, "gemm_hopper_64", 16, 4096, 4096) == (64, 0, 4096, 132)
-    assert shared(library, "gemm_hopper_64", 16, 1024, 4096) == (16, 0, 1024, 132)
+    # Few rows take narrow tiles, whose steps two or four blocks share, a cluster; ragged turns all, by way of memory.
+    assert shared(library, "gemm_hopper_64", 16, 4096, 4096) == (64, 64, 0, 128)
+    assert number("cluster").value == 2
+    assert shared(library, "gemm_hopper_128", 16, 1024, 4096) == (8, 8, 0, 32)
+    assert number("cluster").value == 4
+    assert shared(library, "gemm_hopper", 4099, 4240, 4072) == (561, 528, 2112, 132)
     assert shared(library, "gemm_hopper_192", 512, 11008, 4096) == (232, 232, 0, 132)
     number("cluster").value = 0
     # Two blocks, which share what they read of b, have a tile of 256 rows together.

@@ -36,7 +36,10 @@ def placed(draw: random.Random, array: np.ndarray, turned: bool = True) -> np.nd
 
 def product(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
     sizes = draw.choice(LINES), draw.choice(LINES), draw.choice(STEPS)
-    if draw.random() < 0.3:  # whose steps several blocks share
+    if draw.random() < 0.1:  # whose steps all processors share by way of memory: five tiles for three, long
+        steps = 4104 * (2 if dtype in BYTES else 1)
+        return product_of((draw.choice((16, 128)), 600, steps), library, draw, numbers, dtype, turned=False)
+    if draw.random() < 0.3:  # whose steps two or four blocks share, a cluster
         steps = draw.choice((1000, 1032)) * (2 if dtype in BYTES else 1)
         sizes = draw.choice((1, 16, 64, 70, 128)), draw.choice((64, 100, 200, 257)), steps
     return product_of(sizes, library, draw, numbers, dtype)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.executor.ptx.small import kernel
-from tools.executor.ptx.module import Module, writes
+from tools.executor.ptx.module import Module, reads, writes
 
 ARRIVE, WAIT = "barrier.cluster.arrive.release.aligned;\n", "barrier.cluster.wait.acquire.aligned;\n"
 MEET = ARRIVE + WAIT
@@ -93,3 +93,34 @@ def test_faults(body: str, said: str) -> None:
 def test_a_grid_has_whole_clusters() -> None:
     with pytest.raises(Exception, match="LAUNCH: 6 blocks along x, kernel k has clusters of 4"):
         Module(clustered("")).launch("k", (6,), (64,), [writes(np.zeros(8, np.uint32))])
+
+
+# Every block copies 256 bytes to [tile + 512, tile + 768) and waits for them.
+COPIED = (
+    "mov.u32 r6, tile; setp.eq.u32 p2, r0, 0; @p2 mbarrier.init.shared::cta.b64 [tile], 1; "
+    "@p2 fence.mbarrier_init.release.cluster; bar.sync 0;\n"
+    "add.u32 r13, r6, 512; @p2 mbarrier.arrive.expect_tx.shared::cta.b64 _, [tile], 256; "
+    "@p2 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r13], [d1], 256, [tile];\n"
+    "again: mbarrier.try_wait.parity.shared::cta.b64 p3, [tile], 0; @p3 bra there; bra again; there:\n"
+)
+# Each thread stores its number over them in the block behind its own.
+OVER = (
+    "add.u32 r3, r1, 1; and.b32 r3, r3, 3; shl.b32 r9, r0, 2; add.u32 r10, r9, r13; "
+    "mapa.shared::cluster.u32 r8, r10, r3; st.shared::cluster.u32 [r8], r0;\n"
+)
+READ = (
+    "ld.shared.u32 r11, [r10]; mad.lo.u32 r12, r2, 256, r9; cvt.u64.u32 d6, r12; add.s64 d6, d6, d0; "
+    "st.global.u32 [d6], r11;"
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stores_to_where_copies_of_another_block_have_ended(seed: int) -> None:
+    """Known by the wait for the copies and the meeting after it; without the meeting it is a race."""
+    made, data = np.zeros((4, 64), np.uint32), np.arange(64, dtype=np.uint32) + 1000
+    text = clustered(COPIED + MEET + OVER + MEET + READ, 2)
+    Module(text).launch("k", (4,), (64,), [writes(made), reads(data)], seed=seed)
+    assert np.array_equal(made, np.broadcast_to(np.arange(64), (4, 64)))
+    text = clustered(MEET + COPIED + OVER + MEET + READ, 2)
+    with pytest.raises(Exception, match=r"RACE: (stores of the cluster to|writes) shared address"):
+        Module(text).launch("k", (4,), (64,), [writes(made), reads(data)], seed=seed)

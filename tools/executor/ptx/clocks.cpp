@@ -166,9 +166,7 @@ void note_remote(Warp& warp, const Instruction& in, Block& target, u32 address, 
   const Span span = granules(races, address, bytes);
   for (size_t g = span.first; g <= span.last; g++) {
     const int who = races.writer[g];
-    const bool known = who == REMOTE      ? races.write[g] <= warp.cluster_waits
-                       : who < MOST_WARPS ? knows(who, races.write[g])
-                                          : races.write[g] == 0;
+    const bool known = who == REMOTE ? races.write[g] <= warp.cluster_waits : knows(who, races.write[g]);
     if (!known) race(warp, in, "stores of the cluster to", g << races.shift, who);
     for (int k = 0; k < races.warps; k++)
       if (!knows(k, races.read[g * size_t(races.warps) + size_t(k)]))
@@ -177,6 +175,13 @@ void note_remote(Warp& warp, const Instruction& in, Block& target, u32 address, 
     races.writer[g] = REMOTE;
     races.generic[g] = 1;
   }
+  for (size_t c = address / 16; c <= (address + bytes - 1) / 16; c++)
+    for (int k = 0; k < races.warps; k++) {
+      const u32 fetched = races.fetched[c * size_t(races.warps) + size_t(k)];
+      if (fetched & IN_FLIGHT || !knows(int(FETCHES) + k, fetched))
+        fault("RACE", warp, in, "stores of the cluster to shared address %zu, which an operation of warp %d reads",
+              c * 16, k);
+    }
 }
 
 void note_fetch(Warp& warp, const Instruction& in, u32 address, u32 bytes, u32 tag) {

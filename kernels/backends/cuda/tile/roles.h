@@ -26,9 +26,14 @@ template <int kConsumers_, int kProducerRegisters, int kConsumerRegisters> struc
   static __device__ __forceinline__ int arrivals(int warpgroups, int ctas) { return 4 * warpgroups * ctas; }
 
   // init() by one thread, then produce(thread) and consume(Warpgroup) by their warpgroups; `consumers` of these have
-  // work.
+  // work, the others run idle().
   template <bool kCluster, class Init, class Produce, class Consume>
   static __device__ __forceinline__ void run(int consumers, Init&& init, Produce&& produce, Consume&& consume) {
+    run<kCluster>(consumers, init, produce, consume, [] {});
+  }
+  template <bool kCluster, class Init, class Produce, class Consume, class Idle>
+  static __device__ __forceinline__ void run(int consumers, Init&& init, Produce&& produce, Consume&& consume,
+                                             Idle&& idle) {
     const int warpgroup = uniform(threadIdx.x >> 7), thread = threadIdx.x & 127;
     if (threadIdx.x == 0) {
       init();
@@ -44,6 +49,8 @@ template <int kConsumers_, int kProducerRegisters, int kConsumerRegisters> struc
     } else if (warpgroup <= consumers) {
       more_registers<kConsumerRegisters>();
       consume(Warpgroup{warpgroup - 1, thread});
+    } else {
+      idle();
     }
     if constexpr (kCluster) {
       __syncwarp();

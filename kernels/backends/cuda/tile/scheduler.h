@@ -2,10 +2,11 @@
 // (stream-K).
 //
 // Invariants: a worker is a CTA, or a cluster of two (kPairs and TileGrid::pairs) that have a tile's upper and lower
-// half. All warps of a worker walk the same work in the same order. A worker leaves at most two partials: of the tile
-// that it begins inside of, and of one that it begins and does not end. Partials of a tile are added in the order of
-// their steps by the worker that comes last, whichever it is: results have the same bits in every run. Named barrier 1
-// + w is that of consumer warpgroup w.
+// half. With kSplits and TileGrid::splits a cluster shares the steps of one tile instead (cluster_sum.h). All warps of a
+// worker walk the same work in the same order. A worker leaves at most two partials: of the tile that it begins inside
+// of, and of one that it begins and does not end. Partials of a tile are added in the order of their steps by the worker
+// that comes last, whichever it is: results have the same bits in every run. Named barrier 1 + w is that of consumer
+// warpgroup w.
 #pragma once
 
 #include <type_traits>
@@ -18,13 +19,17 @@ namespace tilekiln::cuda {
 struct WorkTile { int tile, first, last; };  // steps [first, last) of a tile
 struct TileCoord { int m, n, batch; };       // in tiles
 
-template <bool kPairs> struct TileScheduler {
+template <bool kPairs, bool kSplits = false> struct TileScheduler {
   const TileGrid& grid;
   int whole, at, end;  // the next whole tile; steps of shared tiles
   explicit __device__ __forceinline__ TileScheduler(const TileGrid& grid)
-      : grid(grid), whole(worker()), at(first_step_of(worker())), end(first_step_of(worker() + 1)) {}
+      : grid(grid),
+        whole(splits() ? blockIdx.x / grid.splits : worker()),
+        at(first_step_of(worker())),
+        end(first_step_of(worker() + 1)) {}
 
   static __device__ __forceinline__ int peers(const TileGrid& grid) { return kPairs ? grid.pairs : 0; }
+  __device__ __forceinline__ bool splits() const { return kSplits && grid.splits > 1; }
   __device__ __forceinline__ int peers() const { return peers(grid); }
   __device__ __forceinline__ int ctas() const { return 1 << peers(); }
   __device__ __forceinline__ int rank() const { return blockIdx.x & peers(); }
@@ -35,6 +40,12 @@ template <bool kPairs> struct TileScheduler {
   }
 
   __device__ __forceinline__ bool next(WorkTile& work) {
+    if (splits() && whole < grid.tiles) {
+      const int part = blockIdx.x % grid.splits;
+      work = {whole, grid.steps * part / grid.splits, grid.steps * (part + 1) / grid.splits};
+      whole = grid.tiles;
+      return true;
+    }
     if (whole < grid.whole) {
       work = {whole, 0, grid.steps};
       whole += workers();
@@ -59,8 +70,8 @@ template <bool kPairs> struct TileScheduler {
 // Stream-K fix-up of a shared tile. True in its last worker, where c becomes the sum of all partials; else c is left
 // for that one. Of `warpgroups` warpgroups that share the tile this is `warpgroup`; `mine`: the warp's rows are of the
 // product; `arrived`: a word of shared memory of the warpgroup's own.
-template <bool kPairs, class Sum, int N>
-TILEKILN_DEVICE bool fix_up(const TileScheduler<kPairs>& scheduler, const WorkTile& work, Sum (&c)[N], int warpgroup,
+template <class Scheduler, class Sum, int N>
+TILEKILN_DEVICE bool fix_up(const Scheduler& scheduler, const WorkTile& work, Sum (&c)[N], int warpgroup,
                             int warpgroups, int thread, bool mine, unsigned& arrived) {
   using Four = std::conditional_t<std::is_same_v<Sum, float>, float4, int4>;
   const TileGrid& grid = scheduler.grid;
@@ -116,12 +127,7 @@ TILEKILN_DEVICE bool fix_up(const TileScheduler<kPairs>& scheduler, const WorkTi
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const bool is_first = group + i == first, counts = group + i <= last;
-        const auto add = [&](Sum& sum, Sum more) {
-          if constexpr (std::is_same_v<Sum, int>)
-            sum = (is_first ? 0 : sum) + (counts ? more : 0);  // two selects spill in the main loop
-          else
-            sum = is_first ? more : counts ? sum + more : sum;
-        };
+        const auto add = [&](Sum& sum, Sum more) { sum = is_first ? more : counts ? sum + more : sum; };
 #pragma unroll
         for (int j = 0; j < kPieces; ++j) {
           Sum* const sum = c + (piece + j) * 4;

@@ -11,6 +11,7 @@ struct TileGrid {
   int pairs;                    // 1: clusters of two CTAs have tiles one below the other, and share their reads of b
   int group;                    // rows of tiles that are walked together, so that their operands stay in L2
   int steps;                    // stages along k of a tile
+  int splits;                   // CTAs of a cluster that share the steps of one tile, all there is for them; 1: none do
   int whole, shared;            // tiles that one worker computes alone, the first ones; steps of the others together
   float4* partials;             // accumulators of tiles that workers share, int32 where sums are
   unsigned* arrivals;           // zeros, one for each warpgroup of each shared tile

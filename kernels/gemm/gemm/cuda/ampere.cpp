@@ -6,7 +6,7 @@ namespace {
 
 // Two blocks of four warps share a processor. Of an A100: 312 TFLOP/s over 216 blocks.
 constexpr int together = 2;
-constexpr Tiles tiles = {"gemm_ampere", 128, 128, 730, 0, 1, 1, 2000, 128, 1, 128};
+constexpr Tiles tiles = {"gemm_ampere", 128, 128, 730, 0, 1, 1, 2000, 128, 1, 128, false, 1};
 
 Tiles choose(const Batch& of, const Build& build, i64 blocks, Shares* shares) {
   const i64 all = tiles_of(of, tiles);

@@ -186,9 +186,10 @@ template <int kFirst, int N, int kCount> TILEKILN_DEVICE void take(const float (
   for (int i = 0; i < kCount; ++i) v[i] = sum[kFirst % N + i];
 }
 // f(v, at) of the sums kCount at .. , one after the other, by one copy of its code.
-template <int kCount, int N, class Function> TILEKILN_DEVICE void in_turns(float (&sum)[N], Function&& f) {
+template <int kCount, int N, class Function>
+TILEKILN_DEVICE void in_turns(float (&sum)[N], Function&& f, int first = 0, int last = N / kCount) {
 #pragma unroll 1
-  for (int at = 0; at < N / kCount; ++at) {
+  for (int at = first; at < last; ++at) {
     float v[kCount];
     switch (at) {
       case 0: take<0>(sum, v); break;
@@ -204,16 +205,18 @@ template <int kCount, int N, class Function> TILEKILN_DEVICE void in_turns(float
   }
 }
 
-// Of a tile at (row, column): rows `row` and row + 8 are the lane's.
+// Of a tile at (row, column): rows `row` and row + 8 are the lane's. Of its turns of 32 columns [first, last).
 template <class P, int N>
-TILEKILN_DEVICE void finish(const P& p, float (&sum)[N], int batch, int row, int column, int lane) {
-  in_turns<16>(sum, [&](Sums& v, int at) {
+TILEKILN_DEVICE void finish(const P& p, float (&sum)[N], int batch, int row, int column, int lane, int first = 0,
+                            int last = N / 16) {
+  const auto turn = [&](Sums& v, int at) {
     if (!as_they_are(p)) {
       combine(p, v, batch, row, column + 32 * at, lane);
       activate(p, v);
     }
     store(p, v, batch, row, column + 32 * at, lane);
-  });
+  };
+  in_turns<16>(sum, turn, first, last);
 }
 
 }  // namespace tilekiln::cuda::gemm

@@ -2,16 +2,19 @@
 //
 // Persistent and warp-specialised: a producer warpgroup (TMA) runs ahead through a pipeline of stages, also into the
 // next tile while the two consumers (wgmma), each with half of a tile's rows, are in their epilogue. Tiles are walked
-// in grouped raster order, and where they or those of the last wave are too few, CTAs share their steps
-// (tile/scheduler.h). Of large products two CTAs, a cluster, have tiles one below the other: each multicasts half of
-// b's columns to both, a third less for L2 to send, whose power the clock gets (8192^3: 1,425 MHz for 1,395, H100).
+// in grouped raster order, and where they or those of the last wave are too few, CTAs share their steps, as a cluster
+// (tile/cluster_sum.h) or by way of memory (tile/scheduler.h). Of large products two CTAs, a cluster, have tiles one
+// below the other: each multicasts half of b's columns to both, a third less for L2 to send, whose power the clock gets
+// (8192^3: 1,425 MHz for 1,395, H100).
 // Either operand may be contiguous along k or along its lines (rows of a, columns of b): four builds. Operands of 8 bits
 // are contiguous along k (wgmma turns no others), and the sums of every stage of 128 are added in fp32 (kApart): the
 // tensor cores keep 14 bits of a sum, which is a per cent of it after some thousands of k. gemm_hopper_fast does not.
 // Factors of blocks are those of such a stage, and of 128 columns: they multiply its sums on their way.
 //
-// -D: BLOCKS (1: with factors of blocks, of e4m3), LINES_A, LINES_B (1: contiguous along its lines), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16;
+// -D: LINES_A, LINES_B (1: contiguous along its lines), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16; BLOCKS (1:
+// with factors of blocks, of e4m3);
 // TILEKILN_FP8 for e4m3, TILEKILN_BF8 for e5m2, TILEKILN_INT8, of whose products TILEKILN_FP16 makes fp16, else bf16.
+#include "kernels/backends/cuda/tile/cluster_sum.h"
 #include "kernels/backends/cuda/tile/mainloop.h"
 #include "kernels/backends/cuda/tile/roles.h"
 #include "kernels/backends/cuda/tile/scheduler.h"
@@ -25,18 +28,16 @@ constexpr matrix::Dtype kBytes = std::is_same_v<BuildElement, e4m3>   ? matrix::
                                  : std::is_same_v<BuildElement, s8>   ? matrix::Dtype::int8
                                                                       : matrix::Dtype();
 constexpr int kDepth = 128 / BuildElement::kBytes;  // along k of a stage
-constexpr bool kEarly = BuildElement::kBytes == 1;  // may begin under the launch before it: 1 to 8 % of small products
 // Sums of fp8 and bf8 are rounded by the tensor cores, those of int8 are exact.
 constexpr bool kRounds = BuildElement::kBytes == 1 && std::is_same_v<ProductSum, float>;
 constexpr Major kMajorA = LINES_A ? Major::MN : Major::K, kMajorB = LINES_B ? Major::MN : Major::K;
 using Warps = Roles<2, LOADER_REGISTERS, REGISTERS>;
 enum NamedBarrier { kOfWarpgroup = 1, kRowsCleared = kOfWarpgroup + Warps::kConsumers };  // the first: fix_up's
 
-#if BLOCKS
-constexpr bool kBlocks = true;
-#else
-constexpr bool kBlocks = false;
+#ifndef BLOCKS
+#define BLOCKS 0
 #endif
+constexpr bool kBlocks = BLOCKS;
 
 // Factors of the blocks of a tile, as multiply_apart asks for them: those of the next step are on their way.
 template <int kParts> struct BlockFactors {
@@ -74,14 +75,14 @@ template <int kParts> struct BlockFactors {
 
 template <int kForm, bool kApart = kRounds> struct Kernel {
   static constexpr int kColumns = kForms[kForm].columns, kBoxes = kForms[kForm].boxes, kPart = kForms[kForm].apart;
-  static constexpr bool kPairs = kForms[kForm].ctas == 2;
+  static constexpr bool kPairs = kForms[kForm].ctas == 2, kSplits = kForms[kForm].splits > 1;
   struct Stage {
     SharedTile<BuildElement, kTileRows, kDepth, kMajorA> a;
     SharedTile<BuildElement, kColumns, kDepth, kMajorB> b;
   };
   using Pipe = Pipeline<Stage, kForms[kForm].stages, kPairs>;
   using Boxes = StoreBoxes<kBoxes>;
-  using Scheduler = TileScheduler<kPairs>;
+  using Scheduler = TileScheduler<kPairs, kSplits>;
   struct Shared {
     Pipe pipe;
     alignas(1024) uint8_t boxes[4 * Warps::kConsumers][kBoxes][Boxes::kBytes];  // of a warp each
@@ -143,19 +144,24 @@ template <int kForm, bool kApart = kRounds> struct Kernel {
       if constexpr (!kApart) finish_stages(pipe, c, first, last);
       const int warp = w.warp(), row = tile.m + w.index * 64 + warp * 16;
       const bool mine = row < p.m;
-      if (last - first < p.grid.steps &&
-          !fix_up(scheduler, work, c.v, w.index, Warps::kConsumers, w.thread, mine, s.arrived[w.index]))
+      int turn = 0, turns = kColumns / 32;  // of 32 columns, that this CTA finishes
+      if (scheduler.splits()) {
+        const int splits = p.grid.splits, rank = blockIdx.x % splits;
+        add_over_cluster(c.v, s.pipe.stage, splits, rank, w.index, w.thread, mine);
+        turn = turns / splits * rank, turns = turn + turns / splits;
+      } else if (last - first < p.grid.steps &&
+                 !fix_up(scheduler, work, c.v, w.index, Warps::kConsumers, w.thread, mine, s.arrived[w.index]))
         continue;
       with_numbers(p, c.v, [&](auto& sum) {
         // A narrow tile is well served by the epilogue of any place: a second one would be 60 kB of code.
         if constexpr (kColumns > 64) {
-          if (p.features & kAligned && tile.m + kTileRows <= p.m && tile.n + kColumns <= p.n) {
+          if (!scheduler.splits() && p.features & kAligned && tile.m + kTileRows <= p.m && tile.n + kColumns <= p.n) {
             const Boxes boxes = {shared_address(s.boxes[w.index * 4 + warp]), lane};
             finish_aligned(p, boxes, sum, tile.batch, row, tile.n);
             return;
           }
         }
-        if (mine) finish(p, sum, tile.batch, row + lane / 4, tile.n, lane);
+        if (mine) finish(p, sum, tile.batch, row + lane / 4, tile.n, lane, turn, turns);
       });
     }
   }
@@ -173,7 +179,7 @@ template <int kForm, bool kApart = kRounds> struct Kernel {
   }
 
   static __device__ __forceinline__ void run(const Params& p) {
-    if constexpr (kEarly) let_next_launch_begin();
+    let_next_launch_begin();  // 1 to 8 % of small products
     auto& s = shared_memory<Shared>();
     const int consumers = p.m > kTileRows / 2 ? 2 : 1;  // the second one has no rows of few
     const bool gathers = p.features & (kGatherA | kGatherB);
@@ -181,16 +187,20 @@ template <int kForm, bool kApart = kRounds> struct Kernel {
       if (!(p.features & kGatherA)) ask_for(p.a);
       if (!(p.features & kGatherB)) ask_for(p.b);
     }
-    Warps::run<kPairs>(
+    Warps::run<kPairs || kSplits>(
         consumers, [&] { s.pipe.init(gathers ? 1 + 4 : 1, Warps::arrivals(consumers, 1 << Scheduler::peers(p.grid))); },
         [&](int thread) {
-          if constexpr (kEarly) wait_for_launch_before();
+          wait_for_launch_before();
           if (thread == 0 || gathers) produce(p, s, thread);
+          if (kSplits && p.grid.splits > 1) attend_cluster_sum();
         },
         [&](Warpgroup w) {
           clear_rows(p, s, consumers);
-          if constexpr (kEarly) wait_for_launch_before();
+          wait_for_launch_before();
           consume(p, s, w);
+        },
+        [&] {
+          if (kSplits && p.grid.splits > 1) attend_cluster_sum();
         });
   }
 };

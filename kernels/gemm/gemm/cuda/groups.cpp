@@ -29,7 +29,7 @@ tilekiln_status launch_groups(const Site& site, const void* problem) {
     return fail_argument("out", "had %lld tiles of %d x %d or more, must have fewer than 2^30 on cuda", most,
                          build.rows, build.columns);
   const int pairs = across > 1 ? 1 : 0;
-  const Tiles form = {"gemm_groups", build.rows, build.columns, 0, 0, 0, 0, 0, 0, 1, build.columns};
+  const Tiles form = {"gemm_groups", build.rows, build.columns, 0, 0, 0, 0, 0, 0, 1, build.columns, true, 1};
   GroupParams params = {};
   Params& product = params.product;
   fill_epilogue(all, &product);

@@ -115,6 +115,8 @@ struct Tiles {
   int part_rows;      // of a part that are
   int ctas;           // that compute one tile
   int b_columns;      // of a copy of b
+  bool early;         // the kernel waits for the launch before it
+  int splits;         // CTAs that share the steps of a tile, as a cluster
   [[nodiscard]] double stage_ns(i64 workers) const {
     return std::max(compute_ns, static_cast<double>(stage_bytes) / std::min(cta_l2, l2 / static_cast<double>(workers)));
   }
@@ -171,6 +173,7 @@ tilekiln_status fill_params(const Batch& of, const Build& build, const Tiles& fo
   params->grid.rows_a = copied_rows(p, form);
   constexpr int rows_in_flight = 16;
   params->grid.pairs = form.ctas - 1;
+  params->grid.splits = form.splits;
   params->grid.group = rows_in_flight / form.ctas;
   return TILEKILN_OK;
 }
@@ -191,13 +194,13 @@ tilekiln_status launch_shared(const Site& site, const Kernel* kernel, const Tile
   }
   return launch(site, {kernel,
                        form.function,
-                       {static_cast<unsigned>(shares.grid * form.ctas), 1, 1},
+                       {static_cast<unsigned>(shares.grid * form.ctas * form.splits), 1, 1},
                        static_cast<unsigned>(build.threads),
                        static_cast<unsigned>(build.shared_bytes),
                        params,
                        false,
-                       build.bytes != 0 && params->grid.shared == 0,  // memory of a launch comes between two
-                       static_cast<unsigned>(form.ctas)});
+                       form.early && params->grid.shared == 0,  // memory of a launch comes between two
+                       static_cast<unsigned>(form.ctas * form.splits)});
 }
 
 Operand operand_a(const Batch& of, const Build& build, const Tiles& form) {

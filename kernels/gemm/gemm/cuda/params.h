@@ -66,14 +66,15 @@ constexpr int kTileRows = 128;
 struct Form {
   const char* function;
   int columns, stages;
-  int boxes;  // through which a warp stores
-  int ctas;   // 2: two may share their reads of b
+  int boxes;   // through which a warp stores
+  int ctas;    // 2: two may share their reads of b
+  int splits;  // of k among CTAs of a cluster, at most; 1: none
   int apart;  // columns of 8-bit operands whose sums of a stage are added together: registers hold them beside the tile's
 };
-constexpr Form kForms[] = {{"gemm_hopper", 256, 4, 2, 2, 128},
-                           {"gemm_hopper_192", 192, 5, 1, 1, 192},
-                           {"gemm_hopper_128", 128, 6, 2, 1, 128},
-                           {"gemm_hopper_64", 64, 8, 1, 1, 64}};
+constexpr Form kForms[] = {{"gemm_hopper", 256, 4, 2, 2, 1, 128},
+                           {"gemm_hopper_192", 192, 5, 1, 1, 1, 192},
+                           {"gemm_hopper_128", 128, 6, 2, 1, 4, 128},
+                           {"gemm_hopper_64", 64, 8, 1, 1, 2, 64}};
 constexpr int kFastColumns = 256;  // of gemm_hopper_fast, the first form with sums that the tensor cores keep
 
 // Constants of a build that the host must know; the cubin holds one as `gemm_build`.
