@@ -1,19 +1,25 @@
 """One runner for drawn problems of operators (tilekiln.reference.drawn), whatever their arrays lie on.
 
 A kind of device is a subclass of Device: how an array gets there and back. Signatures are those of the kernels that a
-library has for it.
+library has for it. GPUs have problems of attention, too (tests/python/attention_problems.py).
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import tilekiln as tk
 from tilekiln.reference import drawn
 from tilekiln.reference.drawn import EDGES, Call, Edges, Random
+
+from tests.python import attention_problems as attention
 
 
 class Device(abc.ABC):
@@ -22,6 +28,12 @@ class Device(abc.ABC):
     edges: ClassVar[Edges] = EDGES["cpu"]
     kernels: ClassVar[str] = ""
     """Is part of the names of instances for it."""
+    of_attention: ClassVar[tuple[attention.Edges, attention.Bounds] | None] = None
+    """Of problems of attention, which it has where this is given."""
+    times: ClassVar[int] = 1
+    """Calls of a problem, whose results must be the same bits."""
+    lost: ClassVar[float] = 0.0
+    """What a product of fp8 may lose there."""
 
     @abc.abstractmethod
     def put(self, array: np.ndarray, written: bool) -> Any:
@@ -58,11 +70,18 @@ def made(library: tk.Library, operator: str, call: Call, device: Device, **optio
 
 
 def share(library: tk.Library, operator: str, call: Call, device: Device, **options: Any) -> float:
-    """The largest error of a call as a share of its bound: at most 1 is right. options and errors as `made`."""
+    """The largest error of a call as a share of its bound: at most 1 is right. options and errors as `made`.
+
+    AssertionError: another call made other bits, too.
+    """
     from tilekiln.bench.answers import answer  # which needs the binding
 
     results = made(library, operator, call, device, **options)
-    return call.judge(results) if call.judge else answer(operator, call.given, results)
+    for _ in range(device.times - 1):
+        again = made(library, operator, call, device, **options)
+        other = [name for name in results if results[name].tobytes() != again[name].tobytes()]
+        assert not other, f"{', '.join(other)}: other bits in another call"
+    return call.judge(results) if call.judge else answer(operator, call.given, results, lost=device.lost)
 
 
 def serving(library: tk.Library, operator: str, call: Call, kernels: list[tk.Instance]) -> list[int]:
@@ -95,3 +114,92 @@ def calls(operator: str, signatures: list[dict[str, Any]], edges: Edges, seed: o
     while True:
         for signature in random.some(signatures, len(signatures)):
             yield drawn.draw(operator, random, signature)
+
+
+def operator_of(family: str) -> str:
+    """The operator whose kernels these are."""
+    return attention.OPERATORS.get(family, family)
+
+
+@dataclasses.dataclass
+class Kind:
+    """Problems of kernels of a family for a dtype and, of attention, head dims; what became of those that were run."""
+
+    family: str
+    dtype: str
+    hdim: str
+    signatures: list[dict[str, Any]]
+    problems: int = 0
+    worst: float = 0.0  # error as a share of its bound
+    wrong: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return ":".join(filter(None, (self.family, self.dtype, self.hdim)))
+
+    def __str__(self) -> str:
+        said = " ".join(filter(None, (operator_of(self.family), self.dtype, self.hdim)))
+        worst = f"worst error {self.worst:.2f} of its bound"
+        return f"{said}: {self.problems} problems, {len(self.wrong)} wrong, {worst}"
+
+    def calls(self, device: type[Device], seed: int) -> Iterator[Call]:
+        """Without end."""
+        if self.hdim and device.of_attention:
+            return attention.calls(self.family, self.signatures, *device.of_attention, seed)
+        return calls(self.family, self.signatures, device.edges, f"{seed} {self.dtype}")
+
+    def run(
+        self,
+        library: tk.Library,
+        device: type[Device],
+        count: int,
+        seed: int,
+        within: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext(),
+    ) -> None:
+        """So many problems. within: of each, by what it is."""
+        operator = operator_of(self.family)
+        for number, call in enumerate(itertools.islice(self.calls(device, seed), count)):
+            said = f"{operator}({call}), case {number} of seed {seed}"
+            self.judge(said, partial(share, library, operator, call, device()), within)
+
+    def judge(
+        self,
+        said: str,
+        check: Callable[[], float],
+        within: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext(),
+    ) -> None:
+        """Counts one problem; check() -> its error. Whatever it raises is told of what was said."""
+        self.problems += 1
+        try:
+            with within(said):
+                error = check()
+        except Exception as raised:
+            error = np.inf
+            self.wrong.append(f"{type(raised).__name__}: {(str(raised).splitlines() or [''])[0]}: {said}")
+        else:
+            if not error <= 1:
+                self.wrong.append(f"error {error:.3g} times its bound: {said}")
+        self.worst = max(self.worst, error)
+
+
+def kinds(library: tk.Library, device: type[Device]) -> dict[str, Kind]:
+    """All that the library has for a device, by name."""
+    every = [
+        Kind(*key, own) for key, own in attention.signatures(library, device.kernels).items() if device.of_attention
+    ]
+    every += [Kind(family, dtype, "", own) for (family, dtype), own in signatures(library, device.kernels).items()]
+    return {kind.name: kind for kind in every}
+
+
+def chosen(every: dict[str, Kind], names: list[str]) -> list[Kind]:
+    """Those of these names, all without any: FAMILY:DTYPE or FAMILY:DTYPE:HDIMS as kinds are named, or DTYPE:HDIMS of
+    any family. LookupError: there is none of a name."""
+    found = {
+        name: [kind for kind in every.values() if kind.name == name or f"{kind.dtype}:{kind.hdim}" == name]
+        for name in names
+    }
+    unknown = sorted(name for name, own in found.items() if not own)
+    if unknown:
+        raise LookupError(f"names: {' '.join(unknown)} is in no kernel of the library, which has {' '.join(every)}")
+    ids = {id(kind) for own in found.values() for kind in own}
+    return [kind for kind in every.values() if not names or id(kind) in ids]

@@ -14,7 +14,7 @@ from codegen.schema.operator_types import DTYPES
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = re.compile(r'"(fp32|bf16)": *\(?(np\.dtype|np\.float|ml_dtypes\.|torch\.|jnp\.)')
-OTHERS = ("tests/executor/amdgcn/matrices.py", "tools/gpu/gemm_cases.py")
+OTHERS = ("tests/executor/amdgcn/matrices.py",)
 """The executor of AMD's instructions has its own words."""
 
 

@@ -48,15 +48,6 @@ class Sizes:
     store_randval: bool = True
 
 
-def drawn_mask(draw: random.Random, windows: Sequence[tuple[int, int]], sinks: Sequence[int]) -> dict[str, Any]:
-    """Fields of Sizes, here and over KV caches."""
-    return {
-        "window": draw.choice(windows),
-        "mask_origin": draw.choice(("bottom_right", "top_left")),
-        "sink_size": draw.choice(sinks),
-    }
-
-
 def drawn_sizes(
     draw: random.Random,
     hdim: tuple[int, int],
@@ -135,37 +126,6 @@ class Problem:
             drawn = expected.randval >= 0
             assert np.array_equal(made["randval"][drawn], expected.randval[drawn]), "randval differs"
             assert np.all(made["randval"][~drawn] == POISON), "randval was written where no byte belongs"
-
-
-def subnormal_weights(problem: Problem) -> float:
-    """Largest loss of an element of out where weights are kept in fp16: half a step of 2^-24 of each below 2^-14.
-
-    Of every key, over the share that dropout keeps. For kernels of CUDA; 0 for other dtypes.
-    """
-    if problem.dtype != "fp16":
-        return 0.0
-    keys = -2 if problem.sizes.layout == "bhsd" else -3
-    kept = 1 - float(problem.inputs.get("dropout_p", 0.0))
-    sums = np.nansum(np.abs(problem.inputs["v"].astype(np.float64)), axis=keys)
-    return 2.0**-25 / kept * float(sums.max(initial=0))
-
-
-P_OF_E4M3 = 2.0**-4 + 2.0**-7
-"""Tolerance.weight of kernels of CUDA whose P is e4m3 and whose tensor cores keep some 13 bits of the sum of a row."""
-
-
-def sums_of_bytes(problem: Problem, expected: reference.Result) -> Any:
-    """Further loss of an element of out where P is e4m3 on a GPU; 0 for other dtypes.
-
-    Scores as the tensor cores sum them, and half a step of a weight below 2^-6 of e4m3's 2^8.
-    """
-    if not problem.dtype.startswith("fp8"):
-        return 0.0
-    bhsd = problem.sizes.layout == "bhsd"
-    size = expected.score_size if bhsd else np.swapaxes(expected.score_size, -1, -2)
-    scale = float(np.max(np.abs(problem.inputs.get("v_descale", 1.0)), initial=0.0))
-    values = np.nansum(np.abs(problem.inputs["v"].astype(np.float64)), axis=-2 if bhsd else -3).max(initial=0)
-    return 2.0**-11 * size[..., None] * expected.magnitude + 2.0**-18 * scale * float(values)
 
 
 def poisoned(array: np.ndarray) -> np.ndarray:

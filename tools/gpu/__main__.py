@@ -1,6 +1,6 @@
-"""python tools/gpu build|gates|compare|check|bench|test|field: kernels, gated anywhere, run and timed on a GPU.
+"""python tools/gpu build|gates|compare|bench|test|field: kernels, gated anywhere, run and timed on a GPU.
 
-build, gates, compare, check and bench take kernels alone, each launched by these programs. test and bench --library
+build, gates, compare and bench take kernels alone, each launched by these programs. test and bench --library
 take a library with a cuda target. What no library holds yet, tools/gpu/README.md says.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +27,6 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     compare.add_argument("before", type=Path, help="folder that tools/gpu build --out wrote of the tree before")
     compare.add_argument("after", type=Path, help="the same of the tree after")
     compare.add_argument("names", nargs="*", metavar="NAME", help="only kernels whose name begins so (all)")
-    check = commands.add_parser("check", help="compare every kernel with float64, on a GPU")
     bench = commands.add_parser("bench", help="time every kernel beside cuDNN and PyTorch's flash, on a GPU")
     test = commands.add_parser(
         "test", help="call libraries with CUDA tensors: the CPU's problems, streams, graphs; on a GPU"
@@ -45,7 +43,10 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         "several GPUs; tests: the CPU's own test files, with the libraries whose receipts they name",
     )
     test.add_argument(
-        "names", nargs="*", metavar="NAME", help="only these DTYPE:HDIM, such as bf16:128x128, or files of tests (all)"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="only these, such as bf16:128x128, fmha_bwd_dq_dk_dv:bf16:64x64 or gemm:fp16, or files of tests (all)",
     )
     values = commands.add_parser(
         "values", help="write what kernels make of fixed problems to a file, for tests where there is no GPU; on a GPU"
@@ -57,12 +58,11 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         add_help=False,
         help="the field table of a GPU: every row of tools/field.yaml beside its best peer; -h of it",
     )
-    for command in (build, gates, check, bench):
+    for command in (build, gates, bench):
         command.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="where cubins are (build/gpu)")
         command.add_argument("names", nargs="*", metavar="NAME", help="only kernels whose name begins so (all)")
     build.add_argument("-j", "--jobs", type=int, default=0, help="compilers at a time (one a core)")
     build.add_argument("--no-gates", action="store_true", help="compile only; for a machine without cuobjdump")
-    check.add_argument("--small", action="store_true", help="a few small cases; for compute-sanitizer")
     bench.add_argument(
         "--library",
         type=Path,
@@ -82,56 +82,40 @@ def library_test(options: argparse.Namespace) -> int:
     import tilekiln as tk
     import torch
 
-    from tools.gpu import (
-        backward_behaviour,
-        backward_cases,
-        behaviour,
-        builds,
-        cases,
-        devices,
-        frameworks,
-        kv_behaviour,
-        kv_cases,
-    )
+    from tests import cases as drawn
+    from tests.python import attention_problems as attention
+    from tools.gpu import backward_behaviour, behaviour, builds, cases, devices, frameworks, kv_behaviour
 
     seed = int(time.time()) if options.seed is None else options.seed
     libraries = [tk.load(path) for path in options.library]
-    others = [one for one in libraries if "fmha_fwd" not in one.operators]
-    if others:
-        from tools.gpu import gemm_cases, rows_cases
-
-        if len(others) < len(libraries):
-            raise builds.GpuError("library: were of attention and of others, must be of one kind")
-        print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {libraries}, seed {seed}", flush=True)
-        runs = [(one, gemm_cases if any("gemm" in name for name in one.operators) else rows_cases) for one in others]
-        return int(sum(cases.run(one, options.cases, seed) for one, cases in runs) > 0)
-    library = libraries[0]
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {libraries}, seed {seed}", flush=True)
     bad = 0
-    if options.only in (None, "behaviour"):
-        behaviour.first_uses(library)
-        bad += behaviour.run(library) + cases.refusals(library) + backward_behaviour.run(library)
-        behaviour.call_times(library)
-    if options.only in (None, "cache"):
-        bad += kv_behaviour.run(library)
-        for one in libraries:
-            bad += kv_cases.run(one, options.cases, seed)
-    if options.only in (None, "devices"):
-        bad += devices.run(library)
-    if options.only in (None, "frameworks"):
-        bad += frameworks.run(library)
-    if options.only in (None, "problems"):
-        every = [
-            ("{}:{}x{}".format(dtype, *hdim), partial(kind.run, libraries, dtype, hdim, own, options.cases, seed))
-            for family, kind in (("fmha_fwd", cases), ("fmha_bwd_dq_dk_dv", backward_cases))
-            for (dtype, hdim), own in cases.signatures(libraries, family).items()
-        ]
-        known = list(dict.fromkeys(name for name, _ in every))
-        if unknown := [name for name in options.names if name not in known]:
-            raise builds.GpuError(
-                f"NAME: was {unknown[0]!r}, must be one of {' '.join(known)}, which the libraries have"
+    for library in (one for one in libraries if "fmha_fwd" in one.operators):
+        if options.only in (None, "behaviour"):
+            behaviour.first_uses(library)
+            bad += behaviour.run(library) + cases.refusals(library) + backward_behaviour.run(library)
+            behaviour.call_times(library)
+        if options.only in (None, "cache"):
+            bad += kv_behaviour.run(library)
+        if options.only in (None, "devices"):
+            bad += devices.run(library)
+        if options.only in (None, "frameworks"):
+            bad += frameworks.run(library)
+        break  # of the first
+    for library in libraries:
+        every = drawn.kinds(library, cases.Cuda)
+        caches = {name: kind for name, kind in every.items() if kind.family in attention.kv_problems.FAMILIES}
+        if options.only is not None:
+            every = {"cache": caches, "problems": {name: every[name] for name in every.keys() - caches}}.get(
+                options.only, {}
             )
-        bad += sum(run() for name, run in every if not options.names or name in options.names)
+        try:
+            kinds = drawn.chosen(every, options.names) if every else []
+        except LookupError as error:
+            raise builds.GpuError(str(error.args[0])) from None
+        bad += cases.run(library, kinds, options.cases, seed)
+        if options.only in (None, "problems") and not options.names:
+            bad += cases.further(library)
     print(f"{bad} bad", flush=True)
     return int(bad > 0)
 
@@ -158,10 +142,6 @@ def main(argv: list[str]) -> int:
             from tools.gpu import compare
 
             compare.run(options.before, options.after, options.names)
-        elif options.command == "check":
-            from tools.gpu import check
-
-            return check.run(options.out, options.names, options.small)
         elif options.command == "values":
             import tilekiln as tk
 

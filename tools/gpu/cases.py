@@ -1,24 +1,29 @@
-"""Forward through a library with CUDA tensors: problems of tests/python/problems.py against float64."""
+"""Drawn problems of every operator through a library with CUDA tensors, against float64."""
 
 from __future__ import annotations
 
-import dataclasses
-import random
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tilekiln as tk
 import torch
-from tilekiln import reference
 from tilekiln._core.dtypes import TORCH, WORDS
+from tilekiln.reference.drawn import EDGES
+from tilekiln.reference.gemm import LOST_OF_BYTES
 
-from tests.python import judged, problems
-from tools.gpu.judge import tolerance
-from tools.gpu.tally import Tally
+from tests import cases
+from tests.python import attention_problems as attention
 
-EDGES = (0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 131, 191, 192, 193, 300)
+HANGS = 20.0  # s
+TOLD = 5
+"""Failures that are printed of one kind of problem."""
+LARGE = {"bf16": 4e-3, "fp16": 5e-4}
+"""The largest relative error of a large product, by dtype."""
 
 
 def on_device(array: np.ndarray, shifted: bool = False) -> torch.Tensor:
@@ -41,84 +46,94 @@ def on_host(tensor: torch.Tensor, like: np.ndarray) -> np.ndarray:
     return tensor.contiguous().view(bits).cpu().numpy().view(like.dtype)
 
 
-def signatures(libraries: list[tk.Library], family: str) -> dict[tuple[str, tuple[int, int]], list[dict[str, Any]]]:
-    """Of the libraries' kernels of GPUs, by dtype and head dims; each once."""
-    found: dict[tuple[str, tuple[int, int]], list[dict[str, Any]]] = {}
-    for one in (one for library in libraries for one in library.instances()):
-        if one.family == family and "_cuda_sm" in one.name:
-            s = dict(one.signature)
-            own = found.setdefault((str(s["dtype"]), (int(s["hdim_q"]), int(s["hdim_v"]))), [])
-            if s not in own:
-                own.append(s)
-    return found
+class Cuda(cases.Device):
+    """PyTorch's tensors."""
+
+    edges, kernels, times, lost = EDGES["gpu"], "_cuda_", 2, LOST_OF_BYTES
+    of_attention: ClassVar = (attention.EDGES["gpu"], attention.CUDA)
+
+    def put(self, array: np.ndarray, written: bool) -> torch.Tensor:
+        return on_device(array, shifted=True)
+
+    def back(self, there: torch.Tensor, like: np.ndarray) -> np.ndarray:
+        return on_host(there, like)
 
 
-def drawn_sizes(draw: random.Random, dtype: str, hdim: tuple[int, int]) -> problems.Sizes:
-    sizes = problems.drawn_sizes(draw, hdim, EDGES, most=(3, 3), far=130, scale=0.4 if dtype == "bf16" else 0.1)
-    if not dtype.startswith("fp8"):
-        return sizes
-    # The copy engine counts in 16 bytes: head dims and strides of 16 elements.
-    if draw.random() < 0.2:
-        sizes = dataclasses.replace(sizes, nhead_q=2, nhead_k=1)
-    even = {"hdim_q": hdim[0] - 16 * draw.choice((0, 0, 1)), "hdim_v": hdim[1] - 16 * draw.choice((0, 0, 1))}
-    return dataclasses.replace(sizes, **even, strides=draw.choice(("dense", "exchanged")))
+@contextmanager
+def watched(said: str) -> Iterator[None]:
+    """A kernel that does not end takes the process with it."""
+
+    def hung() -> None:
+        print(f"BAD no answer after {HANGS} s: {said}", flush=True)
+        os._exit(3)
+
+    watchdog = threading.Timer(HANGS, hung)
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
 
 
-def excess(dtype: str, problem: problems.Problem, expected: reference.Result, made: dict[str, np.ndarray]) -> float:
-    """The worst error as a share of its bound; inf for a NaN and for a byte in rows that must stay untouched."""
-    bound = tolerance(dtype, float(problem.inputs.get("softcap", 0.0)))
-    more: Any = problems.subnormal_weights(problem) + problems.sums_of_bytes(problem, expected)
-    return judged.excess(bound, expected, made, problem.sizes.layout, more)
+def run(library: tk.Library, kinds: list[cases.Kind], count: int, seed: int) -> int:
+    """Prints a line of each; how many problems are wrong."""
+    for kind in kinds:
+        kind.run(library, Cuda, count, seed, watched)
+        if kind.family == "fmha_fwd":
+            for call in attention.named_calls(kind.signatures, attention.CUDA, seed):
+                kind.judge(f"fmha_fwd({call})", partial(cases.share, library, "fmha_fwd", call, Cuda()), watched)
+        print("\n".join([str(kind), *(f"BAD {text[:600]}" for text in kind.wrong[:TOLD])]), flush=True)
+    return sum(len(kind.wrong) for kind in kinds)
 
 
-def run(
-    libraries: list[tk.Library], dtype: str, hdim: tuple[int, int], own: list[dict[str, Any]], cases: int, seed: int
-) -> int:
-    """Prints a line; the number of those that do not hold. Each case is of another signature as long as there are any;
-    it goes to the first library that has it.
-    """
-    draw, tally = random.Random(f"{seed} {dtype} {hdim}"), Tally(f"library fmha_fwd {dtype} {hdim[0]}x{hdim[1]}")
-    order = draw.sample(own, len(own))
-    for case in range(cases):
-        signature, sizes = dict(order[case % len(order)]), drawn_sizes(draw, dtype, hdim)
-        if signature["qscale"] == "blockscale" and sizes.nhead_q == 1:  # one block each is pertensor
-            signature["qscale"] = "pertensor"
-        problem = problems.make(signature, sizes, seed + case)
-        tally.judge(f"case {case}: {signature} {sizes}", partial(one, libraries, dtype, problem, case % 2 == 0))
-    return tally.told()
+def special_rows(library: tk.Library) -> str:
+    """NaN, infinities and rows of -infinity, as the operators' pages say."""
+    nan, inf = float("nan"), float("inf")
+    x = torch.ones(6, 70, device="cuda")
+    x[0, 3], x[1, 68], x[2], x[3, :35], x[4, 2] = nan, inf, -inf, -inf, -inf
+    y = library.softmax(x).cpu().numpy()
+    if not (np.isnan(y[:3]).all() and (y[3, :35] == 0).all() and np.allclose(y[3, 35:], 1 / 35) and y[4, 2] == 0):
+        return f"softmax: {y[:, :4]}"
+    y = library.silu_and_mul(x, torch.ones_like(x)).cpu().numpy()
+    if not (np.isnan(y[0, 3]) and y[1, 68] == inf and (abs(y[2]) < 1e-30).all()):
+        return "silu_and_mul"
+    x = torch.ones(7, 70, device="cuda")
+    x[0], x[1, 3], x[2, 68], x[3, 0], x[4], x[5] = 0, nan, inf, -inf, 1e-31, 1e-29
+    y, scale = (one.cpu().numpy() for one in library.smoothquant(x, y_dtype="int8", smooth_scale=None))
+    zeros = (y[:5] == 0).all() and (scale[[0, 4]] == 0).all() and np.isnan(scale[1:4]).all()
+    return "" if zeros and (y[5:] == 127).all() and scale[5] > 0 else f"smoothquant: {scale}"
 
 
-def call(libraries: list[tk.Library], **arguments: Any) -> None:
-    for library in libraries[:-1]:
-        try:
-            library.fmha_fwd(**arguments)
-            return
-        except tk.NoKernelError:
-            continue
-    libraries[-1].fmha_fwd(**arguments)
+def large(library: tk.Library, dtype: str) -> str:
+    """4k and ragged near it, tiles of every width, in all layouts, by rows that PyTorch makes in fp64."""
+    for m, n, k in ((4096, 4096, 4096), (4099, 4240, 4072), (512, 11008, 4096), (500, 4096, 4096), (1000, 9000, 4096)):
+        rows = torch.randint(0, m, (64,), device="cuda")
+        for turned_a in (False, True):
+            for turned_b in (False, True):
+                a = torch.randn((k, m) if turned_a else (m, k), device="cuda", dtype=TORCH[dtype])
+                b = torch.randn((n, k) if turned_b else (k, n), device="cuda", dtype=TORCH[dtype])
+                a, b = a.T if turned_a else a, b.T if turned_b else b
+                try:
+                    out = library.gemm(a, b)
+                except tk.NoKernelError:  # of a layout
+                    continue
+                wide = a[rows].double() @ b.double()
+                error = ((out[rows].double() - wide).norm() / wide.norm()).item()
+                if not error < LARGE[dtype]:
+                    return f"{m} x {n} x {k}, a turned {turned_a}, b turned {turned_b}: error {error:.2e}"
+    return ""
 
 
-def one(libraries: list[tk.Library], dtype: str, problem: problems.Problem, unread: bool) -> tuple[float, bool]:
-    """The error, and whether a second run gives the same bytes. `unread`: with max_seqlen_q and max_seqlen_k."""
-    expected = problem.reference()
-    inputs = {
-        name: on_device(value) if isinstance(value, np.ndarray) else value for name, value in problem.inputs.items()
-    }
-    if unread and max(problem.sizes.lengths_k) > 0:  # the kernel reads the index arrays
-        more = 0 if "bias" in inputs else 3  # its columns are max_seqlen_k
-        inputs |= {
-            "max_seqlen_q": max(1, *problem.sizes.lengths_q) + more,
-            "max_seqlen_k": max(1, *problem.sizes.lengths_k) + more,
-        }
-    blank = problem.outputs()
-    results = []
-    for _ in range(2):
-        made = {name: on_device(array) for name, array in blank.items()}
-        call(libraries, **inputs, **made)
-        torch.cuda.synchronize()
-        results.append({name: on_host(tensor, blank[name]) for name, tensor in made.items()})
-    same = all(np.array_equal(results[0][n].view(np.uint8), results[1][n].view(np.uint8)) for n in blank)
-    return excess(dtype, problem, expected, results[0]), same
+def further(library: tk.Library) -> int:
+    """Count of what is wrong beside drawn problems: rows with NaN and infinities, large products."""
+    families = {one.family for one in library.instances()}
+    checks: dict[str, Callable[[], str]] = {}
+    if {"softmax", "silu_and_mul", "smoothquant"} <= families:
+        checks["special rows"] = partial(special_rows, library)
+    for dtype in LARGE:
+        if any(one.family == "gemm" and one.signature["dtype"] == dtype for one in library.instances()):
+            checks[f"gemm {dtype}, large"] = partial(large, library, dtype)
+    return sum(report(name, lambda check=check: check() or None) for name, check in checks.items())  # type: ignore[misc]
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [

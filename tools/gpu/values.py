@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ from tilekiln.reference import drawn as drawer
 
 from tests import cases
 from tests.executor.ptx import other_cases
-from tests.executor.ptx.device import DeviceArray, device_name
-from tests.python import gradients, kv_problems, problems
-from tools.hip import backward_cases, cache_cases
-from tools.hip import cases as forward_cases
+from tests.executor.ptx.device import device_name
+from tests.executor.ptx.other_cases import Executed
+from tests.python import attention_problems as attention
+from tests.python import kv_problems, problems
 
 SEED, KEPT = 20261122, 24
 OF_OTHERS, TRIES = 3, 30
@@ -50,15 +51,10 @@ def elements(array: np.ndarray) -> list[float]:
 def drawn(library: tk.Library) -> list[dict[str, Any]]:
     """Problems of every family that the library has for CUDA targets: what `made` takes."""
     draw, found, products = random.Random(SEED), [], other_cases.products(library)
-    for family in ("fmha_fwd", backward_cases.FAMILY, *kv_problems.FAMILIES):
+    for family in attention.FAMILIES:
         held = [dict(one.signature) for one in library.instances() if one.family == family and "_cuda_" in one.name]
         for signature in draw.sample(held, min(len(held), 4)):
-            if family == "fmha_fwd":
-                sizes: Any = forward_cases.drawn_sizes(draw, signature["hdim_q"], signature["hdim_v"])
-            elif family == backward_cases.FAMILY:
-                sizes = backward_cases.drawn_sizes(draw, signature)
-            else:
-                sizes = cache_cases.drawn_sizes(draw, family)
+            sizes = attention.drawn_sizes(draw, family, signature, attention.EDGES["executor"])
             found.append({"family": family, "signature": signature, "sizes": dataclasses.asdict(sizes), "seed": SEED})
     rows = cases.signatures(library, "_cuda_")
     for (operator, _), own in ((key, own) for key, own in rows.items() if ":".join(key) not in products):
@@ -73,35 +69,19 @@ def made(library: tk.Library, of: dict[str, Any]) -> tuple[dict[str, np.ndarray]
     family, seed = of["family"], of["seed"]
     if ":" in family:
         return other_cases.seen(library, family, seed)
-    if "sizes" not in of:
-        call = drawer.draw(family, drawer.Random(seed, other_cases.Executed.edges), of["signature"])
-        results = cases.made(library, family, call, other_cases.Executed())
-        assert answer(family, call.given, results) <= 1, f"{family}({call})"
-        return {name: array for name, array in call.given.items() if isinstance(array, np.ndarray)}, results
-    lists = {name: tuple(value) if isinstance(value, list) else value for name, value in of["sizes"].items()}
-    if family == "fmha_fwd":
-        problem: Any = problems.make(of["signature"], problems.Sizes(**lists), seed)
-        outputs, call = problem.outputs(), library.fmha_fwd
-    elif family == backward_cases.FAMILY:
-        problem = gradients.make(of["signature"], problems.Sizes(**lists), seed)
-        outputs, call = problem.outputs(), library.fmha_bwd
+    if "sizes" in of:
+        lists = {name: tuple(value) if isinstance(value, list) else value for name, value in of["sizes"].items()}
+        sizes = (kv_problems if family in kv_problems.FAMILIES else problems).Sizes(**lists)
+        problem = attention.made(family, of["signature"], sizes, seed)
+        options = {"attend": False} if family == "fmha_fwd_appendkv" else {}
+        call = attention.call(family, problem, attention.CUDA, **options)
     else:
-        problem = kv_problems.make(family, of["signature"], kv_problems.Sizes(**lists), seed)
-        if family == "fmha_fwd_appendkv":
-            given = {
-                k: DeviceArray(v) if isinstance(v, np.ndarray) else v for k, v in cache_cases.fresh(problem).items()
-            }
-            library.fmha_fwd_appendkv(**given, attend=False)
-            inputs = {name: array for name, array in problem.inputs.items() if isinstance(array, np.ndarray)}
-            return inputs, {name: given[name].host() for name in kv_problems.WRITTEN}
-        expected = problem.reference()
-        problem.randval = False
-        outputs, call = problem.outputs(expected), getattr(library, family)
-    on_device = {name: DeviceArray(array) for name, array in outputs.items()}
-    given = {k: DeviceArray(v) if isinstance(v, np.ndarray) else v for k, v in problem.inputs.items()}
-    call(**given, **getattr(problem, "only_facade", {}), **on_device)
-    inputs = {name: array for name, array in problem.inputs.items() if isinstance(array, np.ndarray)}
-    return inputs, {name: array.host() for name, array in on_device.items()}
+        call = drawer.draw(family, drawer.Random(seed, Executed.edges), of["signature"])
+    results = cases.made(library, cases.operator_of(family), call, Executed())
+    judge = call.judge or partial(answer, family, call.given)
+    assert judge(results) <= 1, f"{family}({call})"
+    given = problem.inputs if "sizes" in of else call.given
+    return {name: array for name, array in given.items() if isinstance(array, np.ndarray)}, results
 
 
 def write(libraries: list[tk.Library], out: Path) -> int:

@@ -48,7 +48,9 @@ def report(options: argparse.Namespace) -> int:
     """0 when all holds."""
     import tilekiln as tk
 
-    from tools.hip import backward_cases, cache_cases, cases, device, drawn_cases, times
+    from tests import cases
+    from tools.hip import device, times
+    from tools.hip.cases import Hip
 
     seed = int(time.time()) if options.seed is None else options.seed
     library = tk.load(options.library)
@@ -62,50 +64,36 @@ def report(options: argparse.Namespace) -> int:
         "wrong": 0,
     }
     print("\n".join(f"{name}: {value}" for name, value in said.items() if name != "wrong"), flush=True)
-    every: dict[str, tuple[Any, list[dict[str, Any]]]] = {
-        f"{dtype}:{q}x{v}": ((dtype, q, v), own) for (dtype, q, v), own in cases.signatures(library).items()
-    }
-    for key, own in {**backward_cases.signatures(library), **cache_cases.signatures(library)}.items():
-        every["{}:{}:{}x{}".format(*key)] = (key, own)
-    drawn = drawn_cases.signatures(library)
-    every |= {":".join(key): (key, own) for key, own in drawn.items()}
+    every = cases.kinds(library, Hip)
     if not every:
         raise device.HipError(f"--library: {options.library} has no kernel of a HIP target, must be built for one")
-    unknown = set(options.names) - set(every)
-    if unknown:
-        raise device.HipError(
-            f"names: {' '.join(sorted(unknown))} is in no kernel of the library, which has {' '.join(every)}"
-        )
-    chosen = {name: own for name, own in every.items() if not options.names or name in options.names}
+    try:
+        chosen = cases.chosen(every, options.names)
+    except LookupError as error:
+        raise device.HipError(str(error.args[0])) from None
     said["problems"], said["times"] = [], []
     executed = 0
-    for key, own in chosen.values():
-        if key in drawn:
-            outcome = drawn_cases.run(library, key, own, options.cases, seed)
-        elif len(key) == 3:
-            outcome = cases.run(library, *key, own, options.cases, seed)
-        elif key[0] == backward_cases.FAMILY:
-            outcome = backward_cases.run(library, key, own, options.cases, seed)
-        else:
-            outcome = cache_cases.run(library, key, own, options.cases, seed)
-        executed += min(options.cases, len(own))
-        print("\n".join([outcome.line, *(f"  {text}" for text in outcome.wrong[:5])]), flush=True)
+    for kind in chosen:
+        kind.run(library, Hip, options.cases, seed)
+        executed += min(options.cases, len(kind.signatures))
+        print("\n".join([str(kind), *(f"  {text}" for text in kind.wrong[:5])]), flush=True)
         said["problems"].append(
             {
-                "family": outcome.family,
-                "dtype": outcome.dtype,
-                **({"hdim": f"{outcome.hdim_q}x{outcome.hdim_v}"} if outcome.hdim_q else {}),
-                "worst": outcome.worst,
-                "cases": outcome.cases,
+                "family": cases.operator_of(kind.family),
+                "dtype": kind.dtype,
+                **({"hdim": kind.hdim} if kind.hdim else {}),
+                "worst": kind.worst,
+                "cases": kind.problems,
             }
         )
-        said["wrong"] += len(outcome.wrong)
-    listed = sum(len(own) for _, own in every.values())
+        said["wrong"] += len(kind.wrong)
+    listed = sum(len(kind.signatures) for kind in every.values())
     print(f"signatures: {executed} executed of {listed}; {said['wrong']} problems wrong", flush=True)
     if not options.no_times and not device.emulated():
-        for dtype, hdim_q, hdim_v in (key for key, _ in chosen.values() if len(key) == 3):
+        for kind in (one for one in chosen if one.family == "fmha_fwd"):
+            hdim_q, hdim_v = map(int, kind.hdim.split("x"))
             for causal in (False, True):
-                line = times.measure(library, dtype, hdim_q, hdim_v, options.seqlen, causal)
+                line = times.measure(library, kind.dtype, hdim_q, hdim_v, options.seqlen, causal)
                 said["times"].append(line)
                 print(" ".join(f"{name} {value}" for name, value in line.items()), flush=True)
     if options.out:

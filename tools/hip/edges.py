@@ -21,14 +21,15 @@ from typing import Any
 import numpy as np
 import tilekiln as tk
 
-from tests import sampling
-from tests.python import gradients, kv_problems, problems
+from tests import cases, sampling
+from tests.python import attention_problems as attention
+from tests.python import kv_problems, problems
+from tests.python.attention_problems import BACKWARD
 from tools.executor.amdgcn.code_object import ARCHITECTURES
-from tools.hip import backward_cases, cache_cases, cases
+from tools.hip.cases import Hip
 from tools.hip.device import HipError, emulated
 
 INTERLEAVINGS = (1, 2, 3, 4, 5)
-BACKWARD = backward_cases.FAMILY
 LENGTHS: dict[str, Callable[[int], int]] = {
     "none": lambda tile: 0,
     "one": lambda tile: 1,
@@ -97,25 +98,16 @@ def error(
     """Of each interleaving, as a share of its bound; LSE is always checked where there is one."""
     mask, lengths = MASKS[case.mask], case.lengths(tile)
     if family in kv_problems.FAMILIES:
-        cached = kv_problems.Sizes(**{"sink_size": 0, **lengths, **mask})
-        over = once(kv_problems.make(family, signature, cached, seed))
-        return [cache_cases.one(library, over, unread=False) for _ in interleaved()]
-    padding = case.sequences if "seqlen" in case.sequences else "none"
-    dims = {"hdim_q": signature["hdim_q"], "hdim_v": signature["hdim_v"]}
-    sizes = problems.Sizes(**{**lengths, **dims, "padding": padding, "store_randval": False, **mask})
-    if family == BACKWARD:
-        back = once(gradients.make(signature, sizes, seed))
-        return [backward_cases.one(library, back, bool(signature["deterministic"])) for _ in interleaved()]
-    problem = once(problems.make(signature, sizes, seed))
-    assert problem.lse
-    return [cases.one(library, problem, unread=False) for _ in interleaved()]
-
-
-def once(problem: Any) -> Any:
-    """The problem, whose reference is worked out once for all interleavings."""
-    expected = problem.reference()
-    problem.reference = lambda: expected
-    return problem
+        sizes: Any = kv_problems.Sizes(**{"sink_size": 0, **lengths, **mask})
+    else:
+        padding = case.sequences if "seqlen" in case.sequences else "none"
+        dims = {"hdim_q": signature["hdim_q"], "hdim_v": signature["hdim_v"]}
+        sizes = problems.Sizes(**{**lengths, **dims, "padding": padding, "store_randval": False, **mask})
+    problem = attention.made(family, signature, sizes, seed)
+    assert family != "fmha_fwd" or problem.lse
+    options = {"deterministic": bool(signature["deterministic"])} if family == BACKWARD else {}
+    call = attention.call(family, problem, attention.HIP, **options)
+    return [cases.share(library, cases.operator_of(family), call, Hip()) for _ in interleaved()]
 
 
 def interleaved() -> Any:
@@ -126,7 +118,8 @@ def interleaved() -> Any:
 
 def of_library(library: tk.Library, family: str, dtype: str) -> tuple[tuple[int, int], list[dict[str, Any]]]:
     """The tile of the GPU's instances of a family and dtype, and their signatures."""
-    own = [one for one in cases.instances(library, family) if one.name.endswith(os.environ["TILEKILN_HIPSIM_ARCH"])]
+    here = f"_hip_{os.environ['TILEKILN_HIPSIM_ARCH']}"
+    own = [one for one in library.instances() if one.family == family and one.name.endswith(here)]
     own = [one for one in own if dict(one.signature)["dtype"] == dtype]
     tiles = re.findall(r"_waves_b(\d+)x(\d+)", own[0].name)
     if not tiles:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tilekiln as tk
 from tilekiln._core.dtypes import FLOATS, NUMPY
 from tilekiln.reference import gemm
-from tilekiln.reference.drawn import EDGES, Call
+from tilekiln.reference.drawn import EDGES
 
 from tests import cases
 from tests.executor.ptx.device import TARGET, DeviceArray
+from tests.python import attention_problems as attention
 
 DTYPES = FLOATS
 BYTES: dict[str, Any] = {word: NUMPY[word] for word in ("fp8", "bf8", "int8")}
@@ -232,27 +232,13 @@ class Executed(cases.Device):
     """Arrays of cudasim's device, or of a GPU."""
 
     edges, kernels = EDGES["executor"], TARGET
+    of_attention: ClassVar = (attention.EDGES["executor"], attention.CUDA)
 
     def put(self, array: np.ndarray, written: bool) -> DeviceArray:
         return DeviceArray(array, shifted=True)
 
     def back(self, there: DeviceArray, like: np.ndarray) -> np.ndarray:
         return there.host()
-
-
-class Drawn:
-    """Drawn problems of an operator and a dtype, one after the other."""
-
-    def __init__(self, operator: str, signatures: list[dict[str, Any]]) -> None:
-        self.operator, self.signatures = operator, signatures
-        self.calls: Iterator[Call] | None = None
-
-    def __call__(self, library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
-        if self.calls is None:
-            self.calls = cases.calls(self.operator, self.signatures, Executed.edges, draw.random())
-        call = next(self.calls)
-        error = cases.share(library, self.operator, call, Executed())
-        return "" if error <= 1 else f"{call}: {error}"
 
 
 def products(library: tk.Library) -> dict[str, Any]:
@@ -265,12 +251,6 @@ def products(library: tk.Library) -> dict[str, Any]:
     }
     found = {f"{family}:{dtype}": every[family] for family, dtype in sorted(held) if family in every}
     return found | {f"wide_gemm:{dtype}": WideProducts() for family, dtype in sorted(held) if family == "gemm"}
-
-
-def checks(library: tk.Library) -> dict[str, Any]:
-    """Those of `products`, and of drawn problems for all other operators."""
-    every = cases.signatures(library, TARGET)
-    return {":".join(key): Drawn(key[0], own) for key, own in sorted(every.items())} | products(library)
 
 
 def seen(library: tk.Library, name: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

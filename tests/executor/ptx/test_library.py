@@ -67,5 +67,5 @@ def test_a_kernel_without_its_ptx_is_named(emulated: Callable[..., Emulated], tm
 
 def test_two_seeds_interleave_differently_and_agree(emulated: Callable[..., Emulated]) -> None:
     for seed in (3, 4):
-        said, code = emulated("caches").run(2, seed, "fmha_fwd_splitkv:bf16:64")
+        said, code = emulated("caches").run(2, seed, "fmha_fwd_splitkv:bf16:64x64")
         assert code == 0, said

@@ -10,17 +10,20 @@ from typing import Any
 import numpy as np
 
 from build_support.toolchains import hip
+from tests.python import attention_problems as attention
 from tests.python import problems
 from tools.executor.amdgcn.code_object import CodeObject, Pointer, llvm_tool, reads, wave_size, writes
-from tools.hip.cases import excess
-
-__all__ = ["excess"]
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "kernels" / "attention" / "fmha_fwd" / "hip" / "forward.hip"
 FEATURES = {"window": 1, "alibi": 2, "softcap": 4, "lse": 8, "sink": 32, "bias": 64, "top_left": 128}
 ROUNDING = {"truncate": 0, "even": 256, "up": 512}  # of P in bf16, where no instruction does it
 LOG2E = 1.4426950408889634
+
+
+def excess(problem: problems.Problem, made: dict[str, np.ndarray], bounds: attention.Bounds = attention.HIP) -> float:
+    """As attention.error."""
+    return attention.error(problem, problem.reference(), bounds, made)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,12 +29,12 @@ from typing import Any
 import numpy as np
 import tilekiln as tk
 
-from tests import sampling
+from tests import cases, sampling
 from tests.kernels.hip.waits import NOP, WAIT, weakened
-from tests.python import gradients, kv_problems, problems
-from tools.hip import backward_cases, cache_cases, cases
+from tests.python import attention_problems as attention
+from tests.python import kv_problems, problems
+from tools.hip.cases import Hip
 from tools.hip.device import runtime
-from tools.hip.edges import once
 
 SECONDS = 60  # of a fault that makes a kernel run for ever
 
@@ -81,28 +81,24 @@ def covering(signatures: list[dict[str, Any]], draw: random.Random, pairs: bool)
 def checks(library: tk.Library, family: str, dtype: str, draw: random.Random, pairs: bool) -> list[Check]:
     """Problems of several tiles each, in which every value of every axis stands, or with `pairs` every two."""
     here = f"_hip_{os.environ['TILEKILN_HIPSIM_ARCH']}"  # to ask the library would load a code object in this process
-    every = [dict(one.signature) for one in cases.instances(library, family) if one.name.endswith(here)]
+    every = [dict(one.signature) for one in library.instances() if one.family == family and one.name.endswith(here)]
     own = list({str(one): one for one in every if one["dtype"] == dtype}.values())
     made: list[Check] = []
     for number, signature in enumerate(covering(own, draw, pairs)):
         window = ((-1, 0), (40, 9))[number % 2] if signature.get("mask") == "window" else (-1, -1)
-        if family == backward_cases.FAMILY:
+        options: dict[str, Any] = {}
+        if family == attention.BACKWARD:
             dims = {"hdim_q": signature["hdim_q"], "hdim_v": signature["hdim_v"]}
             padding = ("none", "cu_seqlens" if signature["mode"] == "group" else "seqlen")[number // 2 % 2]
-            sizes = problems.Sizes(
+            sizes: Any = problems.Sizes(
                 (70, 30), (150, 64), 2, 1, window=window, padding=padding, bias_heads=True, bias_batch=True, **dims
             )
-            back = once(gradients.make(signature, sizes, number))
-            deterministic = bool(signature["deterministic"])
-            made.append(functools.partial(backward_cases.one, problem=back, deterministic=deterministic))
-            continue
-        rows, splits = ((5, 70), 0) if number % 2 else ((3, 1), 3)
-        if signature.get("sink"):  # columns before the window of some split
-            rows, splits, window = (3, 1), 3, (40, 9)
-        over = kv_problems.make(
-            family,
-            signature,
-            kv_problems.Sizes(
+            options["deterministic"] = bool(signature["deterministic"])
+        else:
+            rows, splits = ((5, 70), 0) if number % 2 else ((3, 1), 3)
+            if signature.get("sink"):  # columns before the window of some split
+                rows, splits, window = (3, 1), 3, (40, 9)
+            sizes = kv_problems.Sizes(
                 lengths_q=rows,
                 lengths_k=(200, 65),
                 nhead_q=4,
@@ -111,13 +107,14 @@ def checks(library: tk.Library, family: str, dtype: str, draw: random.Random, pa
                 page_size=(16, 64)[number // 2 % 2],
                 num_splits=splits if family == "fmha_fwd_splitkv" else 0,
                 sink_size=5 if signature.get("sink") else 0,
-            ),
-            number,
-        )
-        if family != "fmha_fwd_appendkv":
-            once(over)
-        made.append(functools.partial(cache_cases.one, problem=over, unread=False))
+            )
+        call = attention.call(family, attention.made(family, signature, sizes, number), attention.HIP, **options)
+        made.append(functools.partial(held, operator=cases.operator_of(family), call=call))
     return made
+
+
+def held(library: tk.Library, operator: str, call: Any) -> float:
+    return cases.share(library, operator, call, Hip())
 
 
 def outcome(library: tk.Library, every: list[Check], objects: Path, said: Path, covered: Path | None = None) -> str:

@@ -50,8 +50,10 @@ EVERY_INSTANCE = """
 import sys
 import numpy as np
 import tilekiln as tk
+from tests import cases
+from tests.python import attention_problems as attention
 from tests.python import kv_problems
-from tools.hip import cache_cases
+from tools.hip.cases import Hip
 library = tk.Library(sys.argv[1])
 for page_size, layout in ((1, "linear"), (16, "vectorized"), (1024, "linear"), (1024, "vectorized")):
     where = f"family=fmha_batch_prefill mask=window bias=alibi softcap=no lse=yes dropout=no sink=no lookup=vllm"
@@ -59,11 +61,9 @@ for page_size, layout in ((1, "linear"), (16, "vectorized"), (1024, "linear"), (
     own = [one for one in own if "hip_gfx1201" in one.name]
     sizes = kv_problems.Sizes(lengths_q=(5, 3), lengths_k=(130, 77), nhead_q=4, nhead_k=2, window=(60, 0))
     problem = kv_problems.make("fmha_batch_prefill", dict(own[0].signature), sizes, 1)
+    call = attention.call("fmha_batch_prefill", problem, attention.HIP)
     for one in own:
-        expected = problem.reference()
-        made = {name: cache_cases.DeviceArray(array) for name, array in problem.outputs(expected).items()}
-        library.fmha_batch_prefill(**cache_cases.on_device(problem.inputs), **made, instance=one.number)
-        error = cache_cases.error_of(problem, expected, {name: array.host() for name, array in made.items()})
+        error = cases.share(library, "fmha_batch_prefill", call, Hip(), instance=one.number)
         assert error <= 1, (one.name, error)
         print("held", page_size, layout, one.name.split("_nqscale_")[1])
 """

@@ -12,6 +12,7 @@ from tilekiln import reference
 
 from tests.kernels.hip import forward
 from tests.kernels.hip.forward import Build
+from tests.python import attention_problems as attention
 from tests.python import problems
 from tools.executor.amdgcn.code_object import ARCHITECTURES, CodeObject
 
@@ -49,9 +50,10 @@ def check(code: CodeObject, build: Build, signature: dict, sizes: problems.Sizes
     if "softcap" in problem.inputs:
         problem.inputs["softcap"] = (1.5, 50.0, 1e-2, 1e6, 1e20)[seed % 5]
     rounding = ("truncate", "even", "up")[seed % 3]
-    bound = reference.TOLERANCE["bf16"] if build.dtype == "bf16" and rounding != "truncate" else None
+    even = build.dtype == "bf16" and rounding != "truncate"
+    bounds = attention.Bounds(reference.TOLERANCE) if even else attention.HIP
     made = forward.run(code, build, problem, seed=seed, rounding=rounding, **options)
-    worst = forward.excess(problem, made, bound)
+    worst = forward.excess(problem, made, bounds)
     assert worst <= 1, f"{build}, {signature}, {sizes}, seed {seed}, {rounding}: error {worst:.3g} times its bound"
 
 

@@ -105,7 +105,7 @@ def test_a_report_that_does_not_hold_says_so(libraries):
     assert "TILEKILN_HIPSIM_ARCH: was gfx000, must be" in said
     said, code = run([*words, str(libraries["flash"]), "fp16:80x80"])
     assert code == 1
-    assert "names: fp16:80x80 is in no kernel of the library, which has fp16:64x64 bf16:64x64" in said
+    assert "names: fp16:80x80 is in no kernel of the library, which has fmha_fwd:fp16:64x64 fmha_fwd:bf16:64x64" in said
     said, code = run([*words, "no/such.so"])
     assert code == 1
     assert "no/such.so" in said
