@@ -73,9 +73,9 @@ def in_kernel(name: str, change: Callable[[str], str]) -> Callable[[str], str]:
     return within
 
 
-FORWARD, BACKWARD = ("fmha_fwd_d64", "fmha_fwd:bf16:64x64"), ("fmha_bwd_d64", "fmha_bwd_dq_dk_dv:bf16:64")
+FORWARD, BACKWARD = ("fmha_fwd_d64", "fmha_fwd:bf16:64x64"), ("fmha_bwd_d64", "fmha_bwd_dq_dk_dv:bf16:64x64")
 DECODE, GEMM = ("fmha_decode_d64", "fmha_fwd_splitkv:bf16:64x64"), ("gemm_row_column", "gemm:bf16")
-AMPERE, FP8 = ("fmha_fwd_ampere_d64", "fmha_fwd:bf16:64x64"), ("fmha_fwd_fp8_d128", "fmha_fwd:fp8bf16:128")
+AMPERE, FP8 = ("fmha_fwd_ampere_d64", "fmha_fwd:bf16:64x64"), ("fmha_fwd_fp8_d128", "fmha_fwd:fp8bf16:128x128")
 GEMM_AMPERE, ROWS = ("gemm_ampere_row_column", "gemm:bf16"), ("softmax", "softmax:bf16")
 AMPERE_WIDE = ("fmha_bwd_ampere_d256", "fmha_bwd_dq_dk_dv:bf16:256x256")
 ONE_PAIR = swap(r"(shfl\.sync\.bfly\.b32 [^;]*), %r\d+, (%r\d+), (%r\d+);", r"\1, 0, \2, \3;")
