@@ -35,6 +35,10 @@ class Device(abc.ABC):
     lost: ClassVar[float] = 0.0
     """What a product of fp8 may lose there."""
 
+    def instance(self, library: tk.Library, operator: str, arguments: dict[str, Any]) -> dict[str, int]:
+        """The argument `instance` of a call for another kernel than the library's choice; of these, on the device."""
+        return {}
+
     @abc.abstractmethod
     def put(self, array: np.ndarray, written: bool) -> Any:
         """A copy of the array there, with its strides and its address modulo 16; written: by the call."""
@@ -59,7 +63,8 @@ def made(library: tk.Library, operator: str, call: Call, device: Device, **optio
         name: there[call.over[name]] if name in call.over else device.put(array, True)
         for name, array in call.made.items()
     }
-    getattr(library, operator)(**{**there, **results}, **options)
+    arguments = {**there, **results}
+    getattr(library, operator)(**arguments, **{**device.instance(library, operator, arguments), **options})
     back = {
         name: device.back(one, call.given[call.over[name]] if name in call.over else call.made[name])
         for name, one in results.items()
@@ -129,7 +134,11 @@ class Kind:
     dtype: str
     hdim: str
     signatures: list[dict[str, Any]]
+    edges: Edges | None = None  # others than the device's
     problems: int = 0
+    missing: int = (
+        0  # drawn, and the call's own signature has no kernel in the library: a matrix of one row is of both layouts
+    )
     worst: float = 0.0  # error as a share of its bound
     wrong: list[str] = dataclasses.field(default_factory=list)
 
@@ -140,13 +149,14 @@ class Kind:
     def __str__(self) -> str:
         said = " ".join(filter(None, (operator_of(self.family), self.dtype, self.hdim)))
         worst = f"worst error {self.worst:.2f} of its bound"
-        return f"{said}: {self.problems} problems, {len(self.wrong)} wrong, {worst}"
+        without = f", {self.missing} without a kernel" if self.missing else ""
+        return f"{said}: {self.problems} problems, {len(self.wrong)} wrong, {worst}{without}"
 
     def calls(self, device: type[Device], seed: int) -> Iterator[Call]:
         """Without end."""
         if self.hdim and device.of_attention:
             return attention.calls(self.family, self.signatures, *device.of_attention, seed)
-        return calls(self.family, self.signatures, device.edges, f"{seed} {self.dtype}")
+        return calls(self.family, self.signatures, self.edges or device.edges, f"{seed} {self.dtype}")
 
     def run(
         self,
@@ -156,9 +166,11 @@ class Kind:
         seed: int,
         within: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext(),
     ) -> None:
-        """So many problems. within: of each, by what it is."""
+        """So many problems. within: of each, by what it is. What has no kernel is drawn again."""
         operator = operator_of(self.family)
-        for number, call in enumerate(itertools.islice(self.calls(device, seed), count)):
+        for number, call in enumerate(itertools.islice(self.calls(device, seed), 3 * count)):
+            if self.problems == count:
+                break
             said = f"{operator}({call}), case {number} of seed {seed}"
             self.judge(said, partial(share, library, operator, call, device()), within)
 
@@ -173,6 +185,12 @@ class Kind:
         try:
             with within(said):
                 error = check()
+        except tk.NoKernelError as raised:
+            if drawn.MODULES.get(self.family, self.family) == "gemm":
+                self.problems, self.missing = self.problems - 1, self.missing + 1
+                return
+            error = np.inf
+            self.wrong.append(f"NoKernelError: {str(raised).splitlines()[0]}: {said}")
         except Exception as raised:
             error = np.inf
             self.wrong.append(f"{type(raised).__name__}: {(str(raised).splitlines() or [''])[0]}: {said}")

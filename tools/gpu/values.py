@@ -20,15 +20,13 @@ from tilekiln.bench.answers import answer
 from tilekiln.reference import drawn as drawer
 
 from tests import cases
-from tests.executor.ptx import other_cases
-from tests.executor.ptx.device import device_name
-from tests.executor.ptx.other_cases import Executed
+from tests.executor.ptx.device import Executed, device_name
 from tests.python import attention_problems as attention
 from tests.python import kv_problems, problems
 
 SEED, KEPT = 20261122, 24
-OF_OTHERS, TRIES = 3, 30
-"""Problems of a family other than attention's, and seeds tried for products: a library may lack what one draws."""
+OF_OTHERS = 3
+"""Problems of a family and dtype other than attention's."""
 RELATIVE, OF_RMS = 2.0**-7, 2.0**-8
 """Bound on |executor - GPU|: a step of bf16 of the value, and a part of the result's root mean square. Both sum in
 fp32, in orders and with roundings of their own; the GPU's ex2, lg2 and tanh are approximate."""
@@ -50,25 +48,24 @@ def elements(array: np.ndarray) -> list[float]:
 
 def drawn(library: tk.Library) -> list[dict[str, Any]]:
     """Problems of every family that the library has for CUDA targets: what `made` takes."""
-    draw, found, products = random.Random(SEED), [], other_cases.products(library)
+    draw, found = random.Random(SEED), []
     for family in attention.FAMILIES:
         held = [dict(one.signature) for one in library.instances() if one.family == family and "_cuda_" in one.name]
         for signature in draw.sample(held, min(len(held), 4)):
             sizes = attention.drawn_sizes(draw, family, signature, attention.EDGES["executor"])
             found.append({"family": family, "signature": signature, "sizes": dataclasses.asdict(sizes), "seed": SEED})
-    rows = cases.signatures(library, "_cuda_")
-    for (operator, _), own in ((key, own) for key, own in rows.items() if ":".join(key) not in products):
+    for (operator, _), own in cases.signatures(library, "_cuda_").items():
         found += [{"family": operator, "signature": draw.choice(own), "seed": SEED + k} for k in range(OF_OTHERS)]
-    for name in products:
-        found += [{"family": name, "seed": SEED + k} for k in range(TRIES)]
+        rows = [signature for signature in own if signature.get("layout_out") == "row"]
+        if operator == "gemm" and rows:
+            more = [{"family": operator, "signature": draw.choice(rows), "seed": SEED + k} for k in range(OF_OTHERS)]
+            found += [{**one, "wide": True} for one in more]
     return found
 
 
 def made(library: tk.Library, of: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Inputs and results of one problem, run on the device."""
     family, seed = of["family"], of["seed"]
-    if ":" in family:
-        return other_cases.seen(library, family, seed)
     if "sizes" in of:
         lists = {name: tuple(value) if isinstance(value, list) else value for name, value in of["sizes"].items()}
         sizes = (kv_problems if family in kv_problems.FAMILIES else problems).Sizes(**lists)
@@ -76,7 +73,8 @@ def made(library: tk.Library, of: dict[str, Any]) -> tuple[dict[str, np.ndarray]
         options = {"attend": False} if family == "fmha_fwd_appendkv" else {}
         call = attention.call(family, problem, attention.CUDA, **options)
     else:
-        call = drawer.draw(family, drawer.Random(seed, Executed.edges), of["signature"])
+        edges = drawer.WIDE if of.get("wide") else Executed.edges
+        call = drawer.draw(family, drawer.Random(seed, edges), of["signature"])
     results = cases.made(library, cases.operator_of(family), call, Executed())
     judge = call.judge or partial(answer, family, call.given)
     assert judge(results) <= 1, f"{family}({call})"
@@ -89,8 +87,6 @@ def write(libraries: list[tk.Library], out: Path) -> int:
     records, refused = list[dict[str, Any]](), 0
     for library in libraries:
         for of in drawn(library):
-            if ":" in of["family"] and sum(one["family"] == of["family"] for one in records) == OF_OTHERS:
-                continue
             try:
                 inputs, results = made(library, of)
             except (tk.ArgumentError, tk.NoKernelError):
@@ -109,7 +105,7 @@ def write(libraries: list[tk.Library], out: Path) -> int:
 def compare(library: tk.Library, records: list[dict[str, Any]]) -> tuple[float, int, int, list[str]]:
     """The worst error as a share of its bound, results bit for bit the same, results in all, and what is wrong."""
     worst, same, count, wrong = 0.0, 0, 0, []
-    known = {one.family for one in library.instances() if "_cuda_" in one.name} | other_cases.products(library).keys()
+    known = {one.family for one in library.instances() if "_cuda_" in one.name}
     for of in records:
         if of["family"] not in known:
             continue

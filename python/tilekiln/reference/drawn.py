@@ -58,7 +58,8 @@ class Edges(NamedTuple):
     times: int = 1  # of the lengths that a drawer chooses itself
     lines: Sequence[int] = (0, 1, 2, 7, 8, 31, 64, 65, 127, 128, 129, 150)  # m and n of a product
     steps: Sequence[int] = (0, 1, 8, 15, 31, 32, 33, 64, 100)  # k
-    products: Sequence[tuple[int, int, int]] = ()  # m, n, k of four in ten
+    products: Sequence[tuple[int, int, int]] = ()  # m, n, k of some
+    often: float = 0.4  # share of those
     unchecked: bool = False  # starts of groups, which the kernel reads
 
 
@@ -79,6 +80,11 @@ EDGES = {
         long=(20011, 33032, 33032),  # rows that registers do not hold
         rows=(0, 1, 3, 7, 17),
         few=(0, 1, 3, 7),
+        lines=(1, 2, 7, 8, 63, 64, 65, 128, 129, 257),
+        steps=(0, 1, 8, 15, 16, 63, 64, 65, 200),
+        products=tuple(  # whose steps several blocks share
+            (m, n, k) for m in (1, 16, 64, 70, 128) for n in (64, 100, 200, 257) for k in (1000, 1032, 2064)
+        ),
         unchecked=True,
     ),
     "hip": Edges(columns=(1, 3, 8, 64, 67, 256, 257, 1032, 4099)),
@@ -99,6 +105,13 @@ EDGES = {
     ),
 }
 """By device; executor: that of PTX."""
+OUTS = [(m, n) for m in (100, 128) for n in (576, 700, 768)] + [(m, 256) for m in (200, 256)]
+WIDE = EDGES["executor"]._replace(products=tuple((m, n, k) for m, n in OUTS for k in (16, 65, 300)), often=1.0)
+"""As many columns as the executor's three processors have in tiles of 192 or of 256; or what two have that share b.
+
+Every size in turn, to rows of out: that each form of the kernels has its sizes is then no matter of luck. A product
+whose out is turned is computed as its transpose, whose sizes are of another form.
+"""
 ROOM = ((0, 0), (0, 0), (16, 8), (3, 1))
 """Elements between rows, and before the first: packed, further apart, and further apart at an odd address."""
 

@@ -336,7 +336,7 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
         return _draw_groups(random, signature)
     edges, dtype = random.edges, signature["dtype"]
     m, n, k = (random.turn(lengths) for lengths in (edges.lines, edges.lines, edges.steps))
-    if edges.products and random.chance(0.4):
+    if edges.products and random.chance(edges.often):
         m, n, k = random.turn(edges.products)
     first = (random.whole(1, 3),) if operator == "batched_gemm" else ()
     to = signature.get("out_dtype", "int32" if dtype == "int8" else dtype)

@@ -6,8 +6,14 @@ import ctypes
 import os
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
+import tilekiln as tk
+from tilekiln.reference.drawn import EDGES
+
+from tests import cases
+from tests.python import attention_problems
 from tests.python.device_arrays import OnDevice
 
 CUDA = 2  # DLPack's kDLCUDA
@@ -53,3 +59,26 @@ class DeviceArray(OnDevice):
 
     def to_host(self, to: ctypes.c_void_p) -> None:
         ask("cuMemcpyDtoH_v2", to, self.pointer, ctypes.c_size_t(self.bytes))
+
+
+class Executed(cases.Device):
+    """Arrays of cudasim's device, or of a GPU."""
+
+    edges, kernels = EDGES["executor"], TARGET
+    of_attention: ClassVar = (attention_problems.EDGES["executor"], attention_problems.CUDA)
+
+    def put(self, array: np.ndarray, written: bool) -> DeviceArray:
+        return DeviceArray(array, shifted=True)
+
+    def back(self, there: DeviceArray, like: np.ndarray) -> np.ndarray:
+        return there.host()
+
+    def instance(self, library: tk.Library, operator: str, arguments: dict[str, Any]) -> dict[str, int]:
+        """Every second product of fp8 or bf8 is that of the kernel of accumulate=fast."""
+        a = arguments["a"].like if operator == "gemm" else None
+        if a is None or not a.dtype.name.startswith("float8") or sum(a.shape) % 2:
+            return {}
+        every = {one.number: one for one in library.instances("family=gemm")}
+        signature = every[library.gemm_find(**arguments)].signature
+        alike = (one for one in every.values() if one.signature == signature)
+        return {"instance": next(one.number for one in alike if one.algorithm["accumulate"] == "fast")}

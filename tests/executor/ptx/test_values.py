@@ -23,7 +23,7 @@ sys.exit(bool(wrong) or not count)
 """
 
 
-@pytest.mark.parametrize("name", ["attention", "caches", "products", "rows", "norm_default"])
+@pytest.mark.parametrize("name", ["attention", "caches", "products", "groups", "rows", "norm_default"])
 def test_results_are_those_of_a_gpu(name: str, emulated: Callable[..., Emulated]) -> None:
     written = json.loads(VALUES.read_text())
     assert {one.get("device", written["device"]) for one in written["records"]} <= DEVICES
