@@ -301,7 +301,7 @@ def _append(problem: kv_problems.Problem, given: dict[str, Any], bounds: Bounds,
 
 
 def error(problem: Any, expected: reference.Result, bounds: Bounds, results: dict[str, np.ndarray]) -> float:
-    """The worst error of out and lse as a share of its bound; infinity where a row must stay untouched and was not."""
+    """The worst error of out and lse as a share of its bound. AssertionError: as of judged."""
     bound = bounds.forward(problem.dtype, float(problem.inputs.get("softcap", 0.0)))
     more = subnormal_weights(problem) + sums_of_bytes(problem, expected) if bounds is CUDA else 0.0
     return judged.excess(bound, expected, results, problem.inputs.get("layout", "bshd"), more)

@@ -10,7 +10,8 @@ import numpy as np
 from tilekiln import reference
 
 from tests.python import problems
-from tests.python.problems import STORAGE, Sizes, poisoned, still_poison
+from tests.python.judged import gradient_excess, random_bytes
+from tests.python.problems import STORAGE, Sizes, poisoned
 
 
 @dataclasses.dataclass
@@ -50,21 +51,10 @@ class BackwardProblem:
 
     def check(self, made: dict[str, np.ndarray], expected: reference.Gradients) -> None:
         """Values within tolerance where the call writes, poison where it must not."""
-        for name in ("dq", "dk", "dv", "dbias", "d_sink"):
-            if name in made:
-                worst = reference.gradient_excess(self.dtype, expected, **{name: made[name]})
-                assert worst <= 1, f"{name}: error {worst:.3g} times its bound"
-                untouched = made[name][~getattr(expected, name).touched]
-                assert still_poison(untouched), f"{name} was written where it must stay untouched"
-        known = ~np.isnan(expected.delta)
-        size = np.maximum(1.0, np.max(np.abs(expected.delta[known]), initial=0.0))
-        np.testing.assert_allclose(made["delta"][known], expected.delta[known], rtol=0, atol=1e-5 * size)
-        assert still_poison(made["delta"][~known]), "delta was written where it must stay untouched"
+        worst = gradient_excess(reference.TOLERANCE[self.dtype], expected, made)
+        assert worst <= 1, f"error {worst:.3g} times its bound"
         if "randval" in made:
-            assert self.forward.randval is not None
-            drawn = self.forward.randval >= 0
-            assert np.array_equal(made["randval"][drawn], self.forward.randval[drawn]), "randval differs"
-            assert np.all(made["randval"][~drawn] == problems.POISON), "randval was written where no byte belongs"
+            random_bytes(made["randval"], self.forward.randval)
 
 
 def make(

@@ -1,4 +1,7 @@
-"""Errors of attention and its gradients as shares of their bounds, whatever device made them."""
+"""Errors of attention and its gradients as shares of their bounds, whatever device made them.
+
+AssertionError: something was written that must stay untouched, or a random byte differs.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,12 @@ import numpy as np
 from tilekiln import reference
 from tilekiln.reference.tolerance import Tolerance
 
-from tests.python.problems import still_poison
+POISON = 0xA5  # fills every output before a call: rows that must stay untouched must still hold it after
+
+
+def still_poison(array: np.ndarray) -> bool:
+    """Does every byte still hold POISON?"""
+    return bool(np.all(np.ascontiguousarray(array).view(np.uint8) == POISON))
 
 
 def share(got: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> float:
@@ -21,29 +29,39 @@ def share(got: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> float:
     return float(np.max(np.where(np.isnan(ratio), np.inf, ratio), initial=0.0))
 
 
+def of_touched(name: str, got: np.ndarray, expected: np.ndarray, bound: np.ndarray, touched: np.ndarray) -> float:
+    """As share, where a call writes."""
+    assert still_poison(got[~touched]), f"{name} was written where it must stay untouched"
+    return share(got[touched], expected[touched], bound[touched])
+
+
+def random_bytes(got: np.ndarray, expected: np.ndarray | None) -> None:
+    assert expected is not None
+    drawn = expected >= 0
+    assert np.array_equal(got[drawn], expected[drawn]), "randval differs"
+    assert still_poison(got[~drawn]), "randval was written where no byte belongs"
+
+
 def excess(
     bound: Tolerance, expected: reference.Result, made: dict[str, np.ndarray], layout: str, more: Any = 0.0
 ) -> float:
-    """Of out, and lse where it was made; infinity where a row must stay untouched and was not.
+    """Of out, and lse and random bytes where they were made.
 
     layout: of out; lse lies as in the reference. more: further term of out's bound, of its shape or a number.
     """
     rows = expected.touched if layout == "bhsd" else np.swapaxes(expected.touched, -1, -2)
-    judged = [("out", expected.out, bound.out_bound(expected) + more, rows)]
+    worst = of_touched("out", made["out"], expected.out, bound.out_bound(expected) + more, rows)
     if "lse" in made:
-        judged.append(("lse", expected.lse, bound.lse_bound(expected), expected.touched))
-    worst = 0.0
-    for name, value, limit, touched in judged:
-        if not still_poison(made[name][~touched]):
-            return np.inf
-        worst = max(worst, share(made[name][touched], value[touched], limit[touched]))
+        worst = max(worst, of_touched("lse", made["lse"], expected.lse, bound.lse_bound(expected), expected.touched))
+    if "randval" in made:
+        random_bytes(made["randval"], expected.randval)
     return worst
 
 
 def gradient_excess(
     bound: Tolerance, expected: reference.Gradients, made: dict[str, np.ndarray], reach: float = 0.0
 ) -> float:
-    """Of the gradients that were made, and of delta; infinity where something must stay untouched and was not.
+    """Of the gradients that were made, and of delta.
 
     reach: further error of a gradient but that of sinks, times the largest of its terms' factors.
     """
@@ -57,12 +75,7 @@ def gradient_excess(
             known = gradient.magnitude > 0
             factors = np.divide(gradient.spread, gradient.magnitude, out=np.zeros_like(gradient.value), where=known)
             limit = limit + reach * factors
-        touched = gradient.touched
-        if not still_poison(made[name][~touched]):
-            return np.inf
-        worst = max(worst, share(made[name][touched], gradient.value[touched], limit[touched]))
+        worst = max(worst, of_touched(name, made[name], gradient.value, limit, gradient.touched))
     known = ~np.isnan(expected.delta)
-    if not still_poison(made["delta"][~known]):
-        return np.inf
     size = 1e-5 * max(1.0, float(np.max(np.abs(expected.delta[known]), initial=0.0)))
-    return max(worst, share(made["delta"][known], expected.delta[known], np.full(int(known.sum()), size)))
+    return max(worst, of_touched("delta", made["delta"], expected.delta, np.full(known.shape, size), known))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tilekiln as tk
 
-from tests.python import gradients, problems
+from tests.python import gradients, judged, problems
 
 
 @pytest.fixture(autouse=True)
@@ -255,7 +255,7 @@ def test_prepare_in_stream_order_waits_for_nothing_and_reads_late():
     inputs = {**problem.inputs, "seqstart_q": starts_q, "seqstart_k": starts_k}
     launcher.run(**inputs, **made, workspace=workspace, deterministic=True, stream=stream)
     assert not stream.query()
-    assert all(problems.still_poison(array) for array in made.values())
+    assert all(judged.still_poison(array) for array in made.values())
     gate.set()
     stream.synchronize()
     problem.check(made, problem.reference())
@@ -340,4 +340,4 @@ def test_runs_that_do_not_fit_the_launcher():
         launcher.prepare(workspace[:64], *index_arrays(problem))
     with pytest.raises(tk.ArgumentError, match=r"^seqstart_q: "):
         launcher.prepare(workspace)
-    assert all(problems.still_poison(array) for array in made.values())
+    assert all(judged.still_poison(array) for array in made.values())

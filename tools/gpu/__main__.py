@@ -102,18 +102,19 @@ def library_test(options: argparse.Namespace) -> int:
         if options.only in (None, "frameworks"):
             bad += frameworks.run(library)
         break  # of the first
+    held: list[tuple[tk.Library, dict[str, drawn.Kind]]] = []
     for library in libraries:
         every = drawn.kinds(library, cases.Cuda)
         caches = {name: kind for name, kind in every.items() if kind.family in attention.kv_problems.FAMILIES}
-        if options.only is not None:
-            every = {"cache": caches, "problems": {name: every[name] for name in every.keys() - caches}}.get(
-                options.only, {}
-            )
-        try:
-            kinds = drawn.chosen(every, options.names) if every else []
-        except LookupError as error:
-            raise builds.GpuError(str(error.args[0])) from None
-        bad += cases.run(library, kinds, options.cases, seed)
+        others = {name: kind for name, kind in every.items() if name not in caches}
+        held.append((library, {None: every, "cache": caches, "problems": others}.get(options.only, {})))
+    known = {name: kind for _, every in held for name, kind in every.items()}
+    try:
+        names = {kind.name for kind in drawn.chosen(known, options.names)} if known else set()
+    except LookupError as error:
+        raise builds.GpuError(str(error.args[0])) from None
+    for library, every in held:
+        bad += cases.run(library, [kind for name, kind in every.items() if name in names], options.cases, seed)
         if options.only in (None, "problems") and not options.names:
             bad += cases.further(library)
     print(f"{bad} bad", flush=True)

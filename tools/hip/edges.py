@@ -149,7 +149,7 @@ def main(words: list[str]) -> int:
         case, signature = whole[number]
         try:
             errors = error(library, asked.family, case, tile, signature, number)
-        except (tk.ArgumentError, tk.NoKernelError, RuntimeError, HipError) as raised:
+        except (tk.ArgumentError, tk.NoKernelError, RuntimeError, AssertionError, HipError) as raised:
             errors = [np.inf]
             print(f"{type(raised).__name__}: {str(raised).splitlines()[0]}: {case}", flush=True)
         if max(errors) > 1:
