@@ -82,8 +82,9 @@ EDGES = {
         few=(0, 1, 3, 7),
         lines=(1, 2, 7, 8, 63, 64, 65, 128, 129, 257),
         steps=(0, 1, 8, 15, 16, 63, 64, 65, 200),
-        products=tuple(  # whose steps several blocks share
-            (m, n, k) for m in (1, 16, 64, 70, 128) for n in (64, 100, 200, 257) for k in (1000, 1032, 2064)
+        products=(  # whose steps a cluster shares; long ones, five tiles for three processors: by way of memory
+            *((m, n, k) for m in (1, 16, 64, 70, 128) for n in (64, 100, 200, 257) for k in (1000, 1032, 2064)),
+            *((16, 600, 4104), (128, 600, 4104), (16, 600, 8208), (128, 600, 8208)),
         ),
         unchecked=True,
     ),
