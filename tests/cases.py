@@ -86,6 +86,9 @@ def share(library: tk.Library, operator: str, call: Call, device: Device, **opti
         again = made(library, operator, call, device, **options)
         other = [name for name in results if results[name].tobytes() != again[name].tobytes()]
         assert not other, f"{', '.join(other)}: other bits in another call"
+    for name, where in call.untouched.items():
+        left = np.ascontiguousarray(results[name][where]).view(np.uint8)
+        assert (left == 0xFF).all(), f"{name} was written where it must stay as it is"
     return call.judge(results) if call.judge else answer(operator, call.given, results, lost=device.lost)
 
 

@@ -25,7 +25,8 @@ class Call(NamedTuple):
 
     given: arrays and numbers that it reads, by name. made: its results as they lie before it, of bytes 0xFF. over: of
     results that lie where an argument does, the name of that argument. judge: the error of results as a share of a
-    bound, where that of tilekiln.bench.answers is not the device's. said: what it was drawn from.
+    bound, where that of tilekiln.bench.answers is not the device's. said: what it was drawn from. untouched: by
+    name of a result, which of its rows the call must leave as they are.
     """
 
     given: dict[str, Any]
@@ -33,6 +34,7 @@ class Call(NamedTuple):
     over: dict[str, str] = {}  # noqa: RUF012  # nobody changes it
     judge: Callable[[dict[str, Array]], float] | None = None
     said: str = ""
+    untouched: dict[str, Array] = {}  # noqa: RUF012
 
     def __str__(self) -> str:
         if self.said:
