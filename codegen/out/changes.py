@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -123,8 +123,8 @@ class _Sides:
                 warn(f"receipt {name} is not compared: {why}")
                 code = max(code, 1 if absent else 2)
                 continue
-            _put(os.path.join(folder, "a"), name, _generated(was, name, _in(self.old)))
-            _put(os.path.join(folder, "b"), name, _generated(made, name, _in(self.root.root)))
+            _put(os.path.join(folder, "a"), name, _generated(was, name, self.old))
+            _put(os.path.join(folder, "b"), name, _generated(made, name, self.root.root))
             compared.append(name)
         if not compared and not code:
             raise nothing[0]
@@ -159,13 +159,9 @@ def _receipts(tree: str) -> set[str]:
     return {name.removesuffix(".yaml") for name in os.listdir(os.path.join(tree, "receipts"))}
 
 
-def _in(tree: str) -> Callable[[str], bool]:
-    return lambda path: os.path.isfile(os.path.join(tree, path))
-
-
-def _generated(contents: Mapping[str, bytes], receipt: str, stands: Callable[[str], bool]) -> dict[str, bytes]:
-    """Of a receipt's tree of sources the files that are generated and text. `stands`: whether a path is in the tree."""
-    text = {path: data for path, data in contents.items() if not stands(path)}
+def _generated(contents: Mapping[str, bytes], receipt: str, tree: str) -> dict[str, bytes]:
+    """Of a receipt's tree of sources the files that are generated and text. `tree`: the folder whose files are not."""
+    text = {path: data for path, data in contents.items() if not os.path.isfile(os.path.join(tree, path))}
     text.pop(f"{GENERATED}/{receipt}/manifest.cpp", None)  # the manifest again, deflated
     described = msgspec.json.decode(text.pop(MARKER, b"{}"))
     described["files"] = {}  # a digest of each file, those of the tree too
