@@ -33,7 +33,7 @@ class Device(abc.ABC):
     times: ClassVar[int] = 1
     """Calls of a problem, whose results must be the same bits."""
     lost: ClassVar[float] = 0.0
-    """What a product of fp8 may lose there."""
+    """Loss that a product of fp8 may have there."""
 
     def instance(self, library: tk.Library, operator: str, arguments: dict[str, Any]) -> dict[str, int]:
         """The argument `instance` of a call for another kernel than the library's choice; of these, on the device."""

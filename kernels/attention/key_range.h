@@ -30,7 +30,7 @@ struct KeyRange {
     return {max(from, tiles<kKeys>(top + rows - 1 - mask.left)),
             max(from, max(min(keys, top + mask.right + 1), 0) / kKeys), 0};
   }
-  // How many tiles hold the keys below `end`.
+  // Number of tiles that hold the keys below `end`.
   template <int kKeys> TILEKILN_DEVICE int tiles(int end) { return max(end + kKeys - 1, 0) / kKeys; }
 };
 

@@ -25,7 +25,7 @@ PROGRAMS = [path for path in sorted(FOLDER.glob("*.cpp")) if path.name != "kerne
 EXAMPLES = {path.stem: re.findall(r"^EXAMPLE\(\s*_(\d\d_\w+),", path.read_text(), re.M) for path in PROGRAMS}
 """By program, in the order of their numbers."""
 RECEIPTS = ["flash", "pytorch", "aiter_batch", "aiter_group", "fp32", "fp32_min", "fp8"]
-"""Whose listings the program about receipts reads."""
+"""Receipts whose listings the program about receipts reads."""
 PLANNED = {
     "18_splitkv_run": "5 splits: out planned",
     "19_masks": "share a kernel: 1",

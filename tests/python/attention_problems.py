@@ -74,7 +74,7 @@ EDGES = {
 
 
 class Bounds(NamedTuple):
-    """How exact kernels of a device are, by dtype. tanh: relative error of that of a soft cap."""
+    """Exactness of a device's kernels, by dtype. tanh: relative error of that of a soft cap."""
 
     of: Mapping[str, Tolerance]
     tanh: float = 0.0

@@ -1,4 +1,4 @@
-"""What attention can be asked for: masks, biases, dropout, grouped heads, fp8, soft caps, sinks, head dims."""
+"""Features of attention: masks, biases, dropout, grouped heads, fp8, soft caps, sinks, head dims."""
 
 import ml_dtypes
 import numpy as np

@@ -1,4 +1,4 @@
-"""How arrays lie: padded or packed sequences, column-major v, heads before or after the sequence."""
+"""Layouts of arrays: padded or packed sequences, column-major v, heads before or after the sequence."""
 
 import numpy as np
 from dispatch_example import attention, forward, main, normal, over, qkv, verdict

@@ -159,7 +159,7 @@ def at_least(name: str, number: Any, least: int) -> int:
 
 
 def word_of(name: str, word: str, words: Mapping[str, Mapping[str, Value]]) -> Mapping[str, Value]:
-    """What a word of a setter sets. ArgumentError."""
+    """Values that a word of a setter sets. ArgumentError."""
     found = words.get(word)
     if found is None:
         raise one_of(name, word, words)

@@ -14,7 +14,7 @@ constexpr int kRoom = 60;                      // the power of 2 up to which a m
 constexpr int kHighest = (kRoom + 127) * 128;  // its bits
 constexpr float kNoShift = -0x1p22f;           // of a row that has seen no key: any score is above it by more than that
 
-// What scratch holds for a pass. With Q and O of 128 head dims as much as L1: tiles of K and V are read around it.
+// Scratch of a pass. With Q and O of 128 head dims as much as L1: tiles of K and V are read around it.
 struct PassScratch {
   alignas(64) float s[2][kPassRows * kGroupKeys];  // tiles of scores: [2][2] of queries and keys
   alignas(64) float p[2][kBlockGroups * kTwoTiles];

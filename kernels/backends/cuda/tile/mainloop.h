@@ -24,7 +24,7 @@ TILEKILN_DEVICE void multiply_stages(Consumer<Pipe>& pipe, Fragment<kColumns>& c
     pipe.advance();
   }
 }
-// How multiply_apart adds the sums of a stage: as they are.
+// Sums of a stage as multiply_apart adds them: as they are.
 struct PlainSums {
   __device__ __forceinline__ void step(int, int) {}
   __device__ __forceinline__ float operator()(float sum, float part, int, int) const { return sum + part; }
