@@ -8,6 +8,7 @@ grad goes there through autograd; a traced one (torch.compile, torch.export, fak
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 _keys = torch._C._dispatch_keys
 _included = torch._C._dispatch_tls_local_include_set
 _is_compiling = torch.compiler.is_compiling
+
+
+recorded_attention: Callable[..., tuple[Tensor, Tensor] | None] | None = None
+"""`recorded.attention`, which that module puts here: it stands above this one."""
 
 
 def _plain(device: str | torch.device) -> list[tuple[int, int]]:
@@ -183,7 +188,7 @@ def watched(
     q: Tensor, k: Tensor, v: Tensor, others: dict[str, Any], deterministic: bool | None, return_lse: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """(out, lse or None, randval or None) of a call that autograd records, functorch transforms or torch traces."""
-    from . import derivatives, recorded
+    from . import derivatives
 
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
@@ -192,7 +197,7 @@ def watched(
     records = torch.is_grad_enabled() and _requires_grad(q, k, v, others)
     if records and direct and sink is None and (bias is None or not bias.requires_grad):
         rest = {name: value for name, value in others.items() if name != "bias"} if "bias" in others else others
-        made = recorded.attention(q, k, v, bias, deterministic, rest)
+        made = recorded_attention and recorded_attention(q, k, v, bias, deterministic, rest)
         if made is not None:
             return made[0], made[1] if return_lse else None, None
     if records:

@@ -16,7 +16,7 @@ from torch import Tensor
 from tilekiln._core.native import ArgumentError, NoKernelError
 from tilekiln.api import operators as facade
 
-from . import native
+from . import calls, native
 
 Call = Callable[..., Any]
 TRAINING = -4
@@ -182,3 +182,6 @@ def _taught(missed: int, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, s
     except (ArgumentError, NoKernelError, KeyError):
         return False
     return bool(native.library.tilekiln_torch_teach(b"fmha_fwd", chosen.path.encode(), back))
+
+
+calls.recorded_attention = attention
