@@ -43,7 +43,7 @@ int main() {
   for (const int64_t units : {1, 16}) {
     std::vector<double> direct, seam;
     for (int round = 0; round < 101; ++round) {
-      direct.push_back(per_call([&] { static_cast<void>(run_ranges(run, units, 1.0, 64, range)); }));
+      direct.push_back(per_call([&] { static_cast<void>(run_ranges(run, units, 1.0, 64, false, range)); }));
       seam.push_back(per_call([&] { static_cast<void>(launch_stage(run, choice, problem, units, 1.0, 64, unit)); }));
     }
     std::nth_element(direct.begin(), direct.begin() + 50, direct.end());
