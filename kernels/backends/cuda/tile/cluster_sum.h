@@ -8,8 +8,8 @@
 
 namespace tilekiln::cuda {
 
-// Behind it, of a cluster of `splits` CTAs (2 or 4) the CTA `rank` has the whole sums of the rank-th of as many parts of
-// c; the others of c are undefined. Called by the warpgroups with accumulators, of which this is `warpgroup`, while all
+// Behind it the CTA `rank` of a cluster of `splits` (2 or 4) has the whole sums of the rank-th of as many parts of c;
+// the others of c are undefined. Called by the warpgroups with accumulators, of which this is `warpgroup`, while all
 // other threads of the cluster call attend_cluster_sum. `mine`: the warp has rows of the product. `room`: shared memory
 // for the accumulators of all warpgroups, which nobody else uses once its CTA is here.
 template <class Sum, int N>

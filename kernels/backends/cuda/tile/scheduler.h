@@ -2,11 +2,11 @@
 // (stream-K).
 //
 // Invariants: a worker is a CTA, or a cluster of two (kPairs and TileGrid::pairs) that have a tile's upper and lower
-// half. With kSplits and TileGrid::splits a cluster shares the steps of one tile instead (cluster_sum.h). All warps of a
-// worker walk the same work in the same order. A worker leaves at most two partials: of the tile that it begins inside
-// of, and of one that it begins and does not end. Partials of a tile are added in the order of their steps by the worker
-// that comes last, whichever it is: results have the same bits in every run. Named barrier 1 + w is that of consumer
-// warpgroup w.
+// half. A cluster shares the steps of one tile instead with kSplits and TileGrid::splits (cluster_sum.h). All warps of
+// a worker walk the same work in the same order. A worker leaves at most two partials: of the tile that it begins
+// inside of, and of one that it begins and does not end. Partials of a tile are added in the order of their steps by
+// the worker that comes last, whichever it is: results have the same bits in every run. Named barrier 1 + w is that of
+// consumer warpgroup w.
 #pragma once
 
 #include <type_traits>
