@@ -306,6 +306,13 @@ CALLS = [
         values={"b": draws((41, 16), 8, np.int8).T, "out": ((40, 41), "fp16")},
     ),
     Call(
+        "gemm",
+        dtype=FP8,
+        of="gemm_fp8",
+        lengths={"M": 5, "N": 140, "K": 300},
+        values={"a_scale": ((5, 3), "fp32"), "b_scale": ((2, 3), "fp32"), "out": ((5, 140), "bf16")},
+    ),
+    Call(
         "gemm_list",
         values={
             "a": ((40,), "fp16"),

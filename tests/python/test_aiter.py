@@ -233,7 +233,7 @@ def test_out_and_short_sequences(face):
     exact, exact_lse = upstream.attention(*(x[None].float() for x in (q[6:15], k[12:27], v[12:27])))
     close(out[6:15], exact[0])
     torch.testing.assert_close(lse[:, 6:15], exact_lse[0], atol=1e-3, rtol=1e-3)
-    new = face.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 9, 15, min_seqlen_q=4, **where)
+    new, _ = face.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 9, 15, min_seqlen_q=4, return_lse=True, **where)
     assert torch.equal(new[6:15], out[6:15])
     assert not new[:6].any()
     assert not new[15:].any()

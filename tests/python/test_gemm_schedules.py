@@ -90,6 +90,8 @@ def test_halves_and_order_are_what_they_say(library: tk.Library) -> None:
 
 
 def test_k_is_split_where_out_is_small(library: tk.Library) -> None:
+    if library.isa == "amx":
+        pytest.skip("tiles answer bf16 here, and have no schedule but one")
     every = instances(library, "gemm")
 
     def schedule(m: int, n: int, k: int) -> Any:
