@@ -29,7 +29,7 @@ def test_no_line_of_pip_can_find_the_other_project() -> None:
     found = lines_of_pip()
     assert len(found) > 15
     ours = [(name, line) for name, line in found if OURS.search(line.partition("install")[2])]
-    assert len(ours) > 2
+    assert len(ours) > 1
     wrong = [one for one in ours if "--no-index" not in one[1] or "--find-links" not in one[1]]
     assert wrong == []
     assert [one for one in ours if re.search(r" \"?tilekiln(\[|\"|$| )", one[1])] == []

@@ -172,7 +172,7 @@ def _ends(given: Given) -> dict[str, Any]:
 
 
 def _gemm(given: Given, made: Given) -> float:
-    names = ("a", "b", "c", "bias", "alpha", "beta", "activation", "row_scale", "column_scale", "lost")
+    names = ("a", "b", "c", "bias", "alpha", "beta", "activation", "row_scale", "column_scale", "lost", "a_scale", "b_scale")
     right = gemm_.gemm(**_only(given, *names), **_ends(given), dtype=given.get("out_dtype"))
     return _product(made["out"], right)
 
