@@ -28,7 +28,7 @@ constexpr int kWideDotRows = kLanes == 16 ? 15 : 6;
 // Whether a problem is one of dots: by the problem alone, so that an element's bits do not depend on how out is cut.
 TILEKILN_INLINE bool is_dots(const matrix::Problem& p) {
   const bool words = TILEKILN_WORD_DOTS && p.dtype != matrix::Dtype::fp16;
-  return p.m <= (words ? kDotRows : kWideDotRows) && p.b_columns && !p.a_columns && (p.ldb != 0 || p.n == 1);
+  return p.m <= (words ? kDotRows : kWideDotRows) && p.b_columns && !p.a_columns;
 }
 
 // fp32, fp16, bf16, and int8 where words are multiplied. In dots.cpp.
