@@ -172,8 +172,9 @@ def _ends(given: Given) -> dict[str, Any]:
 
 
 def _gemm(given: Given, made: Given) -> float:
-    names = ("a", "b", "c", "bias", "alpha", "beta", "activation", "row_scale", "column_scale", "lost", "a_scale", "b_scale")
-    right = gemm_.gemm(**_only(given, *names), **_ends(given), dtype=given.get("out_dtype"))
+    scales = ("row_scale", "column_scale", "a_scale", "b_scale")
+    names = ("a", "b", "c", "bias", "alpha", "beta", "activation", "lost")
+    right = gemm_.gemm(**_only(given, *names, *scales), **_ends(given), dtype=given.get("out_dtype"))
     return _product(made["out"], right)
 
 
