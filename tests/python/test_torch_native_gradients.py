@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import tilekiln as tk
 
-from tests.python.test_torch_native import native, python
-
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.host_only("tests/executor/ptx/test_torch.py has these of a device")]
+from tests.python.test_torch_native import native, python  # noqa: E402
+
 __all__ = ["native", "python"]
 
 SETTINGS: dict[str, dict[str, Any]] = {
