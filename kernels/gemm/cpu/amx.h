@@ -118,6 +118,21 @@ class Ahead {
   int lines_;
 };
 
+// A step along K onto four tiles of sums, two without kTwo: A packed, B words of half a panel.
+template <class Dot, bool kTwo> TILEKILN_INLINE void multiply_step(const float* a, const float* b) {
+  using namespace tiles;
+  constexpr long row = kPanel * 4;
+  load_t1<4>(a, kLineBytes), load<6>(b, row);
+  Dot::template dot<0, 4, 6>();
+  load<7>(b + kTile, row);
+  Dot::template dot<1, 4, 7>();
+  if constexpr (kTwo) {
+    load_t1<5>(a + kTileWords, kLineBytes);
+    Dot::template dot<2, 5, 6>();
+    Dot::template dot<3, 5, 7>();
+  }
+}
+
 // `steps` >= 1 of a block: A packed, B words of half a panel. kTwo: whether it has more than 16 rows. `last`: sums of the block before.
 template <class Dot, bool kTwo>
 TILEKILN_INLINE void block_steps(const float* a, const float* b, int steps, const float* from, float* last,
@@ -135,15 +150,7 @@ TILEKILN_INLINE void block_steps(const float* a, const float* b, int steps, cons
   if constexpr (kTwo) enter<3, kPanel>(from), Dot::template dot<3, 5, 7>();
   for (int i = 1; i < steps; ++i) {
     a += kBlockRows * kStepWords, b += kStepWords * kPanel;
-    load_t1<4>(a, kLineBytes), load<6>(b, row);
-    Dot::template dot<0, 4, 6>();
-    load<7>(b + kTile, row);
-    Dot::template dot<1, 4, 7>();
-    if constexpr (kTwo) {
-      load_t1<5>(a + kTileWords, kLineBytes);
-      Dot::template dot<2, 5, 6>();
-      Dot::template dot<3, 5, 7>();
-    }
+    multiply_step<Dot, kTwo>(a, b);
     ahead.some(), finishing.some();
   }
 }

@@ -159,15 +159,7 @@ template <class Dot, class T> class TiledGroups {
     const int each = steps > 1 ? (kBlockRows + steps - 1) / steps : 0;
     for (int i = 1; i < steps; ++i) {
       a += kBlockRows * kStepWords, b += kStepWords * kPanel;
-      load_t1<4>(a, kLineBytes), load<6>(b, row);
-      Dot::template dot<0, 4, 6>();
-      load<7>(b + kTile, row);
-      Dot::template dot<1, 4, 7>();
-      if constexpr (kTwo) {
-        load_t1<5>(a + kTileWords, kLineBytes);
-        Dot::template dot<2, 5, 6>();
-        Dot::template dot<3, 5, 7>();
-      }
+      multiply_step<Dot, kTwo>(a, b);
       add(each);
     }
   }

@@ -8,15 +8,11 @@
 #include "kernels/attention/cpu/dlanes/append.h"
 #include "kernels/attention/cpu/dlanes/combine.h"
 #include "kernels/attention/cpu/dlanes/decode.h"
+#include "kernels/attention/cpu/element.h"
 #include "kernels/backends/cpu/saturate.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
-
-template <int Bytes> struct Bits;
-template <> struct Bits<1> { using Type = uint8_t; };
-template <> struct Bits<2> { using Type = uint16_t; };
-template <> struct Bits<4> { using Type = uint32_t; };
 
 template <class Row, class T, bool Direct> constexpr RowProducts products() {
   constexpr int kKDims = Direct ? Row::kDims : 1, kVDims = Direct ? 2 * kLanes : 1;

@@ -5,17 +5,13 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
+#include "kernels/attention/cpu/element.h"
 #include "kernels/attention/cpu/qlanes/cache_keys.h"
 #include "kernels/attention/cpu/qlanes/forward.h"
 #include "kernels/attention/cpu/qlanes/stages.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
-
-template <int Bytes> struct Bits;
-template <> struct Bits<1> { using Type = uint8_t; };
-template <> struct Bits<2> { using Type = uint16_t; };
-template <> struct Bits<4> { using Type = uint32_t; };
 
 // q of Q, cache of T, both converted to fp32 (fp32 itself: used where it lies); bias of B, results of Out.
 template <class Q, class T, class B, class Out> void fp32_tile(const KvProblem& a, const KvUnit& u, void* scratch) {

@@ -6,16 +6,13 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
+#include "kernels/attention/cpu/element.h"
 #include "kernels/attention/cpu/qlanes/cache_keys.h"
 #include "kernels/attention/cpu/qlanes/stages.h"
 #include "kernels/attention/cpu/qtiles/plain.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
-
-template <int Bytes> struct Bits;
-template <> struct Bits<1> { using Type = uint8_t; };
-template <> struct Bits<2> { using Type = uint16_t; };
 
 // The rows of a block, wherever its pages lie; of vectorized pages unpacked into `w`.
 template <class T> class CachedRows {
