@@ -25,6 +25,11 @@ OPERATORS = ("fmha_fwd", "reduce", "softmax")
 and the plainest. tests/python compiles and runs those of all others; every family's packing and table has tests."""
 
 
+MIXED = ("include/tilekiln", "python/tilekiln", docs.FOLDER)
+"""Folders of generated files and of files by hand."""
+MADE = b"Made by `python -m codegen"
+
+
 def contents(root: Tree, commands: Sequence[tuple[str, str]]) -> dict[str, bytes]:
     """By path. `commands`: titles and texts of their help. Golden files are of a tree that has its tests."""
     made = written.of_tree(root)
@@ -35,7 +40,7 @@ def contents(root: Tree, commands: Sequence[tuple[str, str]]) -> dict[str, bytes
 
 
 def stale(root: Tree, commands: Sequence[tuple[str, str]]) -> list[str]:
-    """Those that are not what would be written now, and golden files that would be removed."""
+    """Those that are not what would be written now, and files that would be removed."""
     made = contents(root, commands)
     changed = [path for path, text in made.items() if not files.unchanged(os.path.join(root.root, path), text)]
     return sorted([*changed, *_gone(root, made)])
@@ -52,9 +57,13 @@ def write(root: Tree, commands: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _gone(root: Tree, made: dict[str, bytes]) -> list[str]:
-    """Golden files of what is no more. Other folders hold files by hand too."""
-    found = root.places.walk(GOLDEN)
-    return [path for path in found if path not in made]
+    """Files of what is no more: golden ones, and those that say of themselves that codegen made them."""
+    left = [path for path in root.places.walk(GOLDEN) if path not in made]
+    for path in [path for folder in MIXED for path in root.places.walk(folder) if path not in made]:
+        with open(root.places.at(path), "rb") as file:
+            if MADE in file.read(400):
+                left.append(path)
+    return left
 
 
 def plans(root: Tree) -> dict[str, str]:

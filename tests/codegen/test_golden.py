@@ -50,6 +50,12 @@ def test_what_is_out_of_date_is_named_and_written(copy: Copy) -> None:
     )
     assert committed.write(copy.tree(), commands) == [f"{path}: written" for path in named]
     assert committed.stale(copy.tree(), commands) == []
+    gone = "include/tilekiln/operators/gone.h"  # of an operator that is no more
+    (copy.path / gone).write_text("// Made by `python -m codegen operators --write` from its operator.yaml.\n")
+    (copy.path / "include/tilekiln/by_hand.h").write_text("// Of a host.\n")
+    assert committed.stale(copy.tree(), commands) == [gone]
+    assert committed.write(copy.tree(), commands) == [f"{gone}: removed"]
+    assert (copy.path / "include/tilekiln/by_hand.h").exists()
 
 
 def test_the_tree_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
