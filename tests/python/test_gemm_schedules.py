@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln._core.dtypes import NUMPY
 from tilekiln.reference import gemm as reference
 
 from tests.python.guard import guarded
