@@ -247,6 +247,22 @@ def test_blocks_have_the_same_bits_for_any_threads(fp8: tk.Library) -> None:
     assert all(fp8.gemm(a, b, num_threads=threads, **more).tobytes() == one for threads in (2, 5))
 
 
+def test_a_factor_of_no_number_goes_where_its_block_goes(fp8: tk.Library) -> None:
+    """It meets the sum of a block, not each of its numbers, of which some are 0."""
+    a, b = np.ones((3, 300), NUMPY["fp8"]), np.ones((300, 130), NUMPY["fp8"])
+    a[:, ::2] = 0
+    a_scale, b_scale = np.ones((3, 3), np.float32), np.ones((2, 3), np.float32)
+    a_scale[0, 1], a_scale[1, 2], b_scale[1, 0] = np.inf, np.nan, -np.inf
+    made = fp8.gemm(a, b, a_scale=a_scale, b_scale=b_scale, out_dtype="fp32")
+    assert np.isposinf(made[0, :128]).all()
+    assert np.isnan(made[0, 128:]).all()  # +inf of a's block and -inf of b's
+    assert np.isnan(made[1]).all()
+    assert (made[2, :128] == 150).all()
+    assert np.isneginf(made[2, 128:]).all()
+    right = reference.gemm(a, b, a_scale=a_scale, b_scale=b_scale, dtype="fp32")
+    assert not reference.faults(made, right)
+
+
 def test_what_blocks_refuse(fp8: tk.Library, linear: tk.Library) -> None:
     a, b = np.zeros((3, 200), NUMPY["fp8"]), np.zeros((200, 130), NUMPY["fp8"])
     right = {"a_scale": np.ones((3, 2), np.float32), "b_scale": np.ones((2, 2), np.float32)}

@@ -137,16 +137,19 @@ def gemm(
     with np.errstate(all="ignore"):
         if alpha != 0:
             wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+            parts = [(wide_a, wide_b, np.float64(1))]
             if a_scale is not None and b_scale is not None:
-                wide_a = wide_a * np.repeat(a_scale.astype(np.float64), BLOCK, axis=1)[:, :k]
-                wide_b = (
-                    wide_b * np.repeat(np.repeat(b_scale.T.astype(np.float64), BLOCK, axis=0), BLOCK, axis=1)[:k, :n]
-                )
+                of_columns = np.repeat(b_scale.astype(np.float64), BLOCK, axis=0)[:n].T
+                factors = [np.multiply.outer(a_scale[:, i].astype(np.float64), one) for i, one in enumerate(of_columns)]
+                ranges = (slice(i, i + BLOCK) for i in range(0, k, BLOCK))
+                parts = [(wide_a[:, of], wide_b[of], one) for of, one in zip(ranges, factors, strict=True)]
             alpha = float(np.float32(alpha))
             rows = 1.0 if row_scale is None else row_scale.astype(np.float64)[:, None]
             columns = 1.0 if column_scale is None else column_scale.astype(np.float64)
-            x += alpha * rows * columns * (wide_a @ wide_b)
-            magnitude += np.abs(alpha * rows * columns) * (np.abs(wide_a) @ np.abs(wide_b))
+            x += alpha * rows * columns * sum(factor * (a @ b) for a, b, factor in parts)
+            magnitude += np.abs(alpha * rows * columns) * sum(
+                np.abs(factor) * (np.abs(a) @ np.abs(b)) for a, b, factor in parts
+            )
         if c is not None and beta != 0:
             beta = float(np.float32(beta))
             x += beta * c.astype(np.float64)
