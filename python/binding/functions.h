@@ -2,7 +2,7 @@
 #ifndef TILEKILN_BINDING_FUNCTIONS_H
 #define TILEKILN_BINDING_FUNCTIONS_H
 
-#include "reader.h"
+#include "operator_calls.h"
 
 static int operator_traverse(Operator* self, visitproc visit, void* arg) {
   Py_VISIT((PyObject*)Py_TYPE(self));

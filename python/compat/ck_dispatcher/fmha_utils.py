@@ -21,6 +21,13 @@ from typing import Any
 import fmha_caches
 import numpy as np
 import tilekiln as tk
+from fmha_reference import (  # noqa: F401 upstream's names, which programs import from here
+    FmhaValidator,
+    cpu_attention_bwd,
+    cpu_attention_fwd,
+    cpu_attention_fwd_with_intermediates,
+)
+from fmha_reference import wrong as _wrong
 from tilekiln._core.dtypes import FLOATS, NUMPY
 from tilekiln._generated.tables import OPERATORS
 from tilekiln.api import operators
@@ -40,10 +47,6 @@ FAMILIES = {
     "bwd_dq_dk_dv": ("mode", "mask", "bias", "dbias", "dropout", "softcap", "sink", "deterministic"),
 }
 """The families that a config may be of, and the axes of ours that it says."""
-
-
-def _wrong(name: str, was: object, must: str) -> tk.ArgumentError:
-    return tk.ArgumentError(f"{name}: was {was!r}, must be {must}")
 
 
 @dataclasses.dataclass
@@ -228,58 +231,6 @@ def spec_to_config(spec: FmhaKernelSpec, **fields: Any) -> FmhaKernelConfig:
     """The config of a short form: n1 and k0max are the head dim, k1 is k0."""
     tile = (spec.m0, spec.n0, spec.k0, spec.hdim, spec.k0, spec.hdim)
     return FmhaKernelConfig(hdim_q=spec.hdim, hdim_v=spec.hdim, pipeline=spec.pipeline, tile=tile, **fields)
-
-
-def _heads(array: Any, nhead_q: int) -> Any:
-    return np.repeat(np.asarray(array, np.float32), nhead_q // array.shape[1], axis=1)
-
-
-def _probabilities(q: Any, k: Any, scale: float, mask_type: int) -> Any:
-    if mask_type not in (0, 1, 2):
-        raise _wrong("mask_type", mask_type, "0 (none), 1 (top left) or 2 (bottom right)")
-    scores = np.float32(scale) * np.asarray(q, np.float32) @ k.swapaxes(-1, -2)
-    rows, columns = scores.shape[-2:]
-    if mask_type:
-        shift = columns - rows if mask_type == 2 else 0
-        scores = np.where(np.arange(columns) <= np.arange(rows)[:, None] + shift, scores, np.float32(-1e9))
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
-
-
-def cpu_attention_fwd(Q: Any, K: Any, V: Any, scale: float, mask_type: int = 0) -> Any:  # noqa: N803 upstream's names
-    """Attention in float32, BHSD; K and V are repeated for grouped queries."""
-    return _probabilities(Q, _heads(K, Q.shape[1]), scale, mask_type) @ _heads(V, Q.shape[1])
-
-
-def cpu_attention_fwd_with_intermediates(Q: Any, K: Any, V: Any, scale: float) -> tuple[Any, Any]:  # noqa: N803
-    """The same without a mask, and the probabilities."""
-    weights = _probabilities(Q, _heads(K, Q.shape[1]), scale, 0)
-    return weights @ _heads(V, Q.shape[1]), weights
-
-
-def cpu_attention_bwd(Q: Any, K: Any, V: Any, out: Any, dO: Any, P: Any, scale: float) -> tuple[Any, Any, Any]:  # noqa: N803
-    """dQ, dK and dV in float32, of as many heads as Q: grouped queries are not summed."""
-    q, k, v, o, d_out, p = (np.asarray(array, np.float32) for array in (Q, K, V, out, dO, P))
-    if k.shape[1] != q.shape[1]:
-        raise _wrong("K", f"{k.shape[1]} heads", f"{q.shape[1]}, those of Q: repeat them")
-    d_scores = p * (d_out @ v.swapaxes(-1, -2) - (d_out * o).sum(axis=-1, keepdims=True))
-    return scale * d_scores @ k, scale * d_scores.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ d_out
-
-
-class FmhaValidator:
-    """Results against expected ones."""
-
-    def __init__(self, rtol: float = 1e-2, atol: float = 1e-2) -> None:
-        self.rtol, self.atol = rtol, atol
-
-    def check(self, output: Any, reference: Any) -> tuple[bool, float, float]:
-        """(close, largest difference, largest relative difference)."""
-        got, want = np.asarray(output, np.float32), np.asarray(reference, np.float32)
-        if got.shape != want.shape:
-            raise _wrong("output", got.shape, f"{want.shape}, the shape of reference")
-        difference = np.abs(got - want)
-        relative = difference / (np.abs(want) + 1e-6)
-        return bool(np.allclose(got, want, self.rtol, self.atol)), float(difference.max()), float(relative.max())
 
 
 class FmhaDispatcherLib:
