@@ -2,26 +2,16 @@
 
 #if defined(__x86_64__)
 
-#include <cpuid.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "kernels/backends/cpu/x86_64.h"
+
 namespace tilekiln {
 namespace {
-
-// Of the processor, with registers of 512 bits that the system saves.
-bool has_dots_of_bf16() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  constexpr unsigned saved_by_system = 1u << 27, dots = 1u << 5, wide_registers = 0xe6;
-  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & saved_by_system) == 0) return false;
-  if (__get_cpuid_count(7, 1, &a, &b, &c, &d) == 0 || (a & dots) == 0) return false;
-  unsigned low = 0, high = 0;
-  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return (low & wide_registers) == wide_registers;
-}
 
 int64_t now() {
   timespec at = {};
@@ -77,7 +67,7 @@ double timed() {
 
 Answer ask() {
   Answer made;
-  if (!has_dots_of_bf16()) return made;
+  if (!x86_64::has_avx512bf16()) return made;
   const char* const word = getenv("TILEKILN_BF16");
   const bool is_said = word != nullptr && *word != 0;
   if (is_said && (strcmp(word, "fp32") == 0 || strcmp(word, "dots") == 0)) {

@@ -2,10 +2,11 @@
 
 #if defined(__x86_64__) && defined(__linux__)
 
-#include <cpuid.h>
 #include <errno.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "kernels/backends/cpu/x86_64.h"
 
 namespace tilekiln::amx {
 namespace {
@@ -17,14 +18,9 @@ constexpr unsigned long kTiles = 18;
 }  // namespace
 
 bool present() noexcept {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  constexpr unsigned saved_by_system = 1u << 27, products_and_tiles = 1u << 22 | 1u << 24 | 1u << 25;
-  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & saved_by_system) == 0) return false;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & products_and_tiles) != products_and_tiles) return false;
-  unsigned low = 0, high = 0;
-  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  constexpr unsigned configuration_and_data = 3u << 17;
-  return (low & configuration_and_data) == configuration_and_data;
+  constexpr unsigned products_and_tiles = 1u << 22 | 1u << 24 | 1u << 25, configuration_and_data = 3u << 17;
+  return (x86_64::leaf(7).d & products_and_tiles) == products_and_tiles &&
+         (x86_64::saved() & configuration_and_data) == configuration_and_data;
 }
 
 const char* refusal() noexcept {
