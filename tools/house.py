@@ -168,14 +168,6 @@ def _room(name: str) -> Callable[[Tree], Parts]:
     return lambda tree: tree.lines(tree.among(tree.declared["rooms"][name]))
 
 
-def _circles(tree: Tree) -> Parts:
-    """Files in each circle of imports, those in functions too, as tests/codegen/test_arrows.py lists them."""
-    listed = ast.parse(tree.text("tests/codegen/test_arrows.py")).body
-    assigned = [one for one in listed if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "CIRCLES"]
-    circles = ast.literal_eval(assigned[-1].value)
-    return {min(circle): len(circle) for circle in circles}
-
-
 COUNTS: dict[str, tuple[str, Callable[[Tree], Parts], Callable[[Iterable[int]], int]]] = {
     "files": ("files, rooms with a budget apart", files, sum),
     "lines": ("lines, rooms with a budget apart", lines, sum),
@@ -185,7 +177,6 @@ COUNTS: dict[str, tuple[str, Callable[[Tree], Parts], Callable[[Iterable[int]], 
     "drawers": ("lines that draw and judge calls of operators", _room("drawers"), sum),
     "golden": ("lines of golden files", _room("golden"), sum),
     "hip-builds": ("lines of HIP's declared builds", _room("hip-builds"), sum),
-    "circles": ("circles of imports, hidden ones too", _circles, lambda counts: len(list(counts))),
     "words": ("words with a better one", words, sum),
     "comments": ("comments that begin with neither a noun nor a verb", comments, sum),
     "conditionals": ("preprocessor conditionals in .cu and .hip", conditionals, sum),

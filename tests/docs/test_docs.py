@@ -95,7 +95,7 @@ def test_python(  # type: ignore[no-untyped-def]
     monkeypatch.setenv("TILEKILN_PATH", os.pathsep.join(map(str, built)))
     monkeypatch.setattr("tilekiln.api.operators._at_hand", functools.cache(tilekiln.libraries))
     monkeypatch.setattr("tilekiln.api.operators._served", {})
-    monkeypatch.setattr("tilekiln.api.just_in_time.loaded", [])
+    monkeypatch.setattr("tilekiln.api.registry.built", [])
     monkeypatch.setenv("TILEKILN_JIT", str(tmp_path))
     monkeypatch.setenv("TILEKILN_JIT_OPTIONS", " ".join(shared_objects()))
     namespace: dict[str, object] = {"np": np}

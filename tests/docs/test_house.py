@@ -19,7 +19,6 @@ PLANTED = {
     "drawers": ("tools/gpu/other_cases.py", "DRAWN = 1\n"),
     "golden": ("tests/codegen/golden/deep/er.txt", "said\n"),
     "hip-builds": ("kernels/backends/hip/more.yaml", "a: 1\n"),
-    "circles": ("tests/codegen/test_arrows.py", 'CIRCLES = [{"b", "a"}]\n'),
     "words": ("kernels/load.h", "// The copy engine loads it.\n"),
     "comments": (
         "kernels/norm/own.h",
@@ -45,7 +44,6 @@ def tree(tmp_path: Path) -> Path:
     files = {
         "README.md": "Words.\n",
         "python/tilekiln/__init__.py": "",
-        "tests/codegen/test_arrows.py": "CIRCLES = []\n",
         "tools/short.py": "def short():\n    return 1\n",
         "kernels/norm/cuda/few.cu": "KERNEL void few();\nint one() { return 1; }\nKERNEL void few() {\n}\n",
         "kernels/room/b.h": "//\n",

@@ -52,15 +52,15 @@ def gemm_examples(scons: Scons, binding: object) -> str:
 @pytest.fixture
 def gemm(gemm_examples: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     """ctypes_utils, upstream's names of products, over that library."""
-    from tilekiln.api import operators  # here, as it needs the binding
+    from tilekiln.api import registry  # here, as it needs the binding
 
     monkeypatch.syspath_prepend(ROOT / "python" / "compat" / "ck_dispatcher")
     monkeypatch.setenv("TILEKILN_PATH", gemm_examples)
-    operators.look_again()
+    registry.invalidate()
     import ctypes_utils
 
     yield ctypes_utils
-    operators.look_again()
+    registry.invalidate()
 
 
 @pytest.fixture(autouse=True)
@@ -73,9 +73,9 @@ def _native_kernels_forget() -> None:
 @pytest.fixture
 def at_hand(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package's functions find the `library` of the test's file, and no other."""
-    from tilekiln.api import operators  # here, as it needs the binding
+    from tilekiln.api import operators, registry  # here, as it needs the binding
 
-    operators.look_again()
+    registry.invalidate()
     monkeypatch.setattr(operators, "_at_hand", lambda: [library])
     yield
     operators._served.clear()

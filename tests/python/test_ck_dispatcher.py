@@ -20,15 +20,15 @@ COMPAT = pathlib.Path(__file__).resolve().parents[2] / "python" / "compat" / "ck
 
 @pytest.fixture
 def fmha(flash: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Any:
-    from tilekiln.api import operators
+    from tilekiln.api import registry
 
     monkeypatch.syspath_prepend(COMPAT)
     monkeypatch.setenv("TILEKILN_PATH", flash.path)
-    operators.look_again()
+    registry.invalidate()
     import fmha_utils
 
     yield fmha_utils
-    operators.look_again()
+    registry.invalidate()
 
 
 def arrays(problem: Any) -> tuple[Any, Any, Any]:

@@ -67,7 +67,7 @@ def say(
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., str]:
     """say(program, *arguments) -> what it prints; it runs in this process, over the tests' libraries."""
-    from tilekiln.api import operators
+    from tilekiln.api import registry
 
     def run(program: pathlib.Path, *arguments: str) -> str:
         folder = program.parts[1]
@@ -75,12 +75,12 @@ def say(
         monkeypatch.setenv("TILEKILN_PATH", os.pathsep.join(paths))
         monkeypatch.syspath_prepend(ROOT / program.parent)
         monkeypatch.syspath_prepend(ROOT / "python" / "compat" / "ck_dispatcher")
-        operators.look_again()
+        registry.invalidate()
         monkeypatch.setattr(sys, "argv", [str(program), *arguments])
         try:
             runpy.run_path(str(ROOT / program), run_name="__main__")
         finally:
-            operators.look_again()
+            registry.invalidate()
         return capsys.readouterr().out
 
     return run

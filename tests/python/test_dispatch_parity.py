@@ -71,20 +71,20 @@ def bits(result: Any) -> list[bytes]:
 @pytest.fixture(scope="module")
 def built(load: Any, binding: object, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Library, dispatcher, and by case the library that `jit` built for it; all cases in one build."""
-    from tilekiln.api import just_in_time, operators
+    from tilekiln.api import registry
 
     library, flash = (load(receipt, targets="all") for receipt in ("ck_default", "flash"))
     of_case = {name: flash if "alibi_slopes" in case else library for name, case in CASES.items()}
     calls = {name: call_of(case)[0] for name, case in CASES.items()}
-    before = list(just_in_time.loaded)
+    before = list(registry.built)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEKILN_JIT", str(tmp_path_factory.mktemp("jit") / "store"))
         patch.setenv("TILEKILN_JIT_OPTIONS", " ".join(shared_objects()))
         made = tk.jit([selection(of_case[name], calls[name]) for name in CASES])
         dispatchers = {one.receipt: Dispatcher(Registry(one.receipt)).add_library(one) for one in (library, flash)}
         yield of_case, dispatchers, dict(zip(CASES, made, strict=True))
-    just_in_time.loaded[:] = before
-    operators.look_again()
+    registry.built[:] = before
+    registry.invalidate()
 
 
 @pytest.mark.parametrize("name", CASES)

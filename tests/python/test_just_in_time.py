@@ -34,10 +34,10 @@ def store(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, binding: obje
     monkeypatch.setenv("TILEKILN_JIT", str(tmp_path / "store"))
     monkeypatch.setenv("TILEKILN_JIT_OPTIONS", " ".join(shared_objects()))
     monkeypatch.delenv("TILEKILN_JIT_SIZE", raising=False)
-    before = list(tilekiln.api.just_in_time.loaded)
+    before = list(tilekiln.api.registry.built)
     yield tmp_path / "store"
-    tilekiln.api.just_in_time.loaded[:] = before
-    tilekiln.api.operators.look_again()
+    tilekiln.api.registry.built[:] = before
+    tilekiln.api.registry.invalidate()
 
 
 def test_kernels_are_built_once_and_found_by_other_processes(
@@ -66,7 +66,7 @@ def test_kernels_are_built_once_and_found_by_other_processes(
     q, k, v = np.random.default_rng(1).standard_normal((3, 1, 20, 2, 48)).astype(np.float32)
     expected = tk.reference.fmha_fwd(q, k, v)
     np.testing.assert_allclose(libraries[0].fmha_fwd(q, k, v), expected, rtol=1e-5, atol=1e-5)
-    # From now on nothing is built, here and elsewhere.
+    # Builds stop here: nothing is built from now on, here and elsewhere.
     monkeypatch.setattr(tilekiln.api.just_in_time, "_run", lambda *_: pytest.fail("built again"))
     assert tk.jit(FIRST) is libraries[0]
     code = f"""
@@ -153,9 +153,9 @@ def test_what_is_no_kernel_is_refused_with_the_reason(config: tilekiln.api.just_
 
 def test_a_call_that_finds_no_kernel_has_it_built(monkeypatch: pytest.MonkeyPatch) -> None:
     small = tk.jit(SECOND)
-    tilekiln.api.just_in_time.loaded.clear()
+    tilekiln.api.registry.built.clear()
     monkeypatch.setattr(tilekiln.api.operators, "libraries", lambda: [small])
-    tilekiln.api.operators.look_again()
+    tilekiln.api.registry.invalidate()
     q, k, v = np.random.default_rng(2).standard_normal((3, 1, 20, 2, 41)).astype(np.float32)
     with pytest.raises(tk.NoKernelError):
         tk.attention(q, k, v)

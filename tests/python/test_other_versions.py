@@ -159,7 +159,7 @@ def test_add_library(pretend, flash, tmp_path):
         assert len(tilekiln.api.library._added) == 2
     finally:
         tilekiln.api.library._added.clear()
-        tilekiln.api.operators.look_again()
+        tilekiln.api.registry.invalidate()
 
 
 def test_the_demo_without_rich(monkeypatch, capsys):

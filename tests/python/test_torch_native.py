@@ -33,10 +33,10 @@ def native(flash: tk.Library, torch_kernels: object, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def python(native: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """python(call) -> how many calls of the facade it makes."""
-    from tilekiln.torch import calls, dot_product, operators
+    from tilekiln.torch import calls, dot_product, lower_calls, operators
 
     count = []
-    for module in (calls, operators, dot_product):
+    for module in (calls, lower_calls, operators, dot_product):
         run = module._call
         monkeypatch.setattr(module, "_call", lambda *given, run=run: count.append(1) or run(*given))
 

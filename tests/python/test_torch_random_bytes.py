@@ -48,18 +48,18 @@ def test_packed_sequences(build_library: Any, lengths: dict[str, Any]) -> None:
 def test_a_call_whose_kernels_store_none(monkeypatch: pytest.MonkeyPatch, build_library: Any) -> None:
     """A GPU: the kernel is not asked for the bytes, and S_dmask is as on the CPU, gradients too."""
     from tilekiln.compat import flash_attn
-    from tilekiln.torch import calls
+    from tilekiln.torch import calls, lower_calls
 
     build_library("flash")
     tensors = [torch.randn(2, 9, 2, 32, requires_grad=True) for _ in range(3)]
     made, asked = [], []
-    own = calls.run_forward
+    own = lower_calls.run_forward
 
     def seen(*given: Any) -> Any:
         asked.append("return_randval" in given[-1])
         return own(*given)
 
-    monkeypatch.setattr(calls, "run_forward", seen)
+    monkeypatch.setattr(lower_calls, "run_forward", seen)
     for stored in (True, False):
         monkeypatch.setattr(calls, "stores_bytes", lambda q, stored=stored: stored)
         torch.manual_seed(4)

@@ -11,7 +11,7 @@ from typing import Any
 
 import tilekiln as tk
 import torch
-from tilekiln.api import operators
+from tilekiln.api import operators, registry
 
 from tools.gpu.behaviour import equal
 from tools.gpu.cases import report
@@ -222,7 +222,7 @@ CHECKS: dict[str, Callable[[tk.Library], str | None]] = {
 
 
 def run(library: tk.Library) -> int:
-    operators.look_again()
+    registry.invalidate()
     operators._at_hand = functools.cache(lambda: [library])  # what tilekiln.jax chooses from
     checks = dict(CHECKS)
     if importlib.util.find_spec("jax") is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tilekiln as tk
 import torch
-from tilekiln.api import operators
+from tilekiln.api import operators, registry
 
 from tools.gpu.behaviour import equal
 from tools.gpu.cases import report
@@ -298,7 +298,7 @@ CHECKS: dict[str, dict[str, Callable[[tk.Library], str | None]]] = {
 
 def run(library: tk.Library) -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch has the memory too
-    operators.look_again()
+    registry.invalidate()
     operators._at_hand = functools.cache(lambda: [library])  # what tilekiln.jax chooses from
     bad = 0
     for framework, checks in CHECKS.items():

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from . import dtypes
+from .torch_calls import of_torch
 
 
 def unknown_argument(function: str, name: str, known: tuple[str, ...]) -> str:
@@ -35,9 +36,7 @@ def recorded(operator: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) 
 
     The library is then the one that `tilekiln.attention` and its like would choose.
     """
-    from ..torch import calls
-
-    return calls.as_operator(operator, arrays, arguments)
+    return of_torch().as_operator(operator, arrays, arguments)
 
 
 def adopt(like: Any, made: Any) -> Any:

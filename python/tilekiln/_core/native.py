@@ -1,9 +1,8 @@
 """The compiled binding, from the package when installed, else from the tree's build directory."""
 
 import pathlib
+import sys
 import sysconfig
-
-import tilekiln
 
 from . import distribution
 from .system import BUILT_FOR
@@ -31,7 +30,7 @@ def _find() -> None:
     for folder, file in (("python-release", name), ("python-debug", name), (crossed, stable)):
         directory = TREE / "build" / folder
         if (directory / file).is_file():
-            tilekiln.__path__.append(str(directory))
+            sys.modules[__name__.partition(".")[0]].__path__.append(str(directory))
             return
     raise ImportError(
         f"Tilekiln's binding {name} is not built. It was looked for in {PACKAGE} and in "
@@ -41,7 +40,8 @@ def _find() -> None:
 
 _find()
 
-from .. import _binding as binding  # noqa: E402
+import tilekiln._binding as binding  # noqa: E402
+
 from .._binding import (  # noqa: E402
     ABI_VERSION,
     ArgumentError,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, overload
 
 from .._core.distribution import SOURCES, SOURCES_NEED, install_line
 from .._core.native import TREE, ArgumentError, NoKernelError, __version__, in_tree
-from . import _jit_key
+from . import _jit_key, registry
 from ._jit_key import Recipe
 from .library import Library, _open
 
@@ -24,9 +24,6 @@ Progress = Callable[[int, int], object]
 
 _STEP = re.compile(r"\[\s*(\d+)/(\d+)(?:, [^]]* left)?\] ")
 _DEFAULT_SIZE = 2_000_000_000
-
-loaded: list[Library] = []
-"""Libraries this process has asked for, the last first; `attention` looks here after the libraries at hand."""
 
 
 class Entry(NamedTuple):
@@ -76,11 +73,9 @@ def jit(config: Config | list[Config], *, progress: bool | Progress | None = Non
         paths = [path or _found(store, recipe, text) for text, path in zip(texts, paths, strict=True)]
     libraries = [_open(path) for path in paths if path is not None]
     for library in dict.fromkeys(libraries):
-        if library not in loaded:
-            loaded.insert(0, library)
-            from . import operators
-
-            operators.look_again()
+        if library not in registry.built:
+            registry.built.insert(0, library)
+            registry.invalidate()
     return libraries if isinstance(config, list) else libraries[0]
 
 

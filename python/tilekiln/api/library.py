@@ -17,7 +17,7 @@ from .._core import outside, variables
 from .._core.distribution import install_line, of_receipt
 from .._core.native import TREE, ArgumentError, NoKernelError, binding, in_tree
 from .._core.system import BUILT_FOR, LIBRARY_SUFFIX
-from . import selection
+from . import registry, selection
 
 if TYPE_CHECKING:
     from ..tune.table import Table
@@ -420,9 +420,7 @@ def add_library(path: str | os.PathLike[str]) -> Library:
     library = _open(pathlib.Path(path))
     found = Found(library.receipt, pathlib.Path(path), "add_library", str(path))
     _added[:] = [found, *(other for other in _added if other.path != found.path)]
-    from . import operators
-
-    operators.look_again()
+    registry.invalidate()
     return library
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from .._core.frameworks import recorded, records
 from .._core.native import ArgumentError, NoKernelError
+from .._core.torch_calls import of_torch
 from .._generated.tables import OPERATORS
+from . import registry
 from ._refusals import Refused, may_be_built, one_error
 from .library import Library, how_to_build, libraries, looked_in
 
@@ -61,13 +63,9 @@ def attention(
         )
         and torch.is_grad_enabled()
     ):
-        from ..torch import derivatives
-
-        return derivatives.attention(q, k, v, deterministic, arguments)
+        return of_torch().attention(q, k, v, deterministic, arguments)
     if torch is not None and torch.autograd.forward_ad._current_level >= 0:
-        from ..torch import operators
-
-        operators.check_tangents(q, k, v, *arguments.values())
+        of_torch().check_tangents(q, k, v, *arguments.values())
     if on_missing == "raise":
         if profiler is None:
             return _run("fmha_fwd", (q, k, v), arguments, q, v)
@@ -92,20 +90,15 @@ def attention_backward(
 
 @functools.cache
 def _at_hand() -> list[Library]:
-    asked_for = sys.modules.get("tilekiln.api.just_in_time")
-    return [*libraries(), *(asked_for.loaded if asked_for else ())]
+    return [*libraries(), *registry.built]
 
 
-forgetters: list[Callable[[], None]] = []
-"""Functions that clear other memories of which library served which call."""
-
-
-def look_again() -> None:
-    """Forget which libraries were at hand, and what served which call."""
+def _cache_clear() -> None:
     _at_hand.cache_clear()
     _served.clear()
-    for forget in forgetters:
-        forget()
+
+
+registry.cache_clear_hooks.append(_cache_clear)
 
 
 def at_hand() -> list[Library]:
@@ -193,9 +186,7 @@ def _call(operator: str, arrays: tuple[Any, ...], arguments: Any) -> Any:
 
 def _traced(operator: str, arrays: tuple[Any, ...], arguments: Any) -> Any:
     """Of torch.compile: PyTorch's operator, whose result it knows by its shapes. The choice is made when it runs."""
-    from ..torch import calls
-
-    return calls.without_grad(operator, arrays, arguments)
+    return of_torch().without_grad(operator, arrays, arguments)
 
 
 _call._torchdynamo_inline = _traced  # type: ignore[attr-defined]  # what it follows in place of a function
@@ -242,7 +233,7 @@ def _built(error: NoKernelError) -> Library:
     """A library with the kernel that a refusal speaks of, built. The refusal where it names none."""
     if error.problem is None or not may_be_built(error):
         raise error
-    from .just_in_time import jit
+    from .just_in_time import jit  # which few programs want
 
     return jit(error.problem)
 

@@ -13,7 +13,10 @@ Importing this registers the custom operators `torch.ops.tilekiln.*`; `calls` ha
 
 from __future__ import annotations
 
-from .._core import needs_torch  # noqa: F401
+from .._core import (
+    needs_torch,  # noqa: F401
+    torch_calls,
+)
 from . import _profiler, batching, calls, compiled, derivatives, native, operators
 from ._optimize import Optimized, optimize
 from .biased_experts import BiasedExperts
@@ -22,6 +25,9 @@ from .norms import LayerNorm, RMSNorm
 from .packed import Experts, Linear
 from .routing import use
 
+torch_calls.registered = torch_calls.TorchCalls(
+    calls.attention, calls.as_operator, calls.without_grad, operators.check_tangents
+)
 _profiler.watch()
 
 __all__ = [

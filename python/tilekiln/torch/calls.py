@@ -7,7 +7,6 @@ grad goes there through autograd; a traced one (torch.compile, torch.export, fak
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -15,97 +14,28 @@ import torch
 from torch import Tensor
 
 from tilekiln._generated.tables import OPERATORS
-from tilekiln.api._refusals import wrong_argument
 from tilekiln.api.operators import _call
 
-from . import operators
+from . import derivatives, lower_calls, operators
+from .lower_calls import backward, traced
 from .random_bytes import random_bytes
+from .watchers import transformed, untouched
 
 if TYPE_CHECKING:
-    from ._declared import FmhaBwdArguments, FmhaFwdArguments
+    from ._declared import FmhaFwdArguments
 
-_keys = torch._C._dispatch_keys
-_included = torch._C._dispatch_tls_local_include_set
-_is_compiling = torch.compiler.is_compiling
-
+__all__ = [
+    "appendkv", "as_operator", "attention", "autocast", "backend", "backward", "batch_prefill", "draw_rng_state",
+    "forward", "pagedkv", "splitkv", "stores_bytes", "untouched", "watched", "without_grad",
+]  # fmt: skip
 
 recorded_attention: Callable[..., tuple[Tensor, Tensor] | None] | None = None
 """`recorded.attention`, which that module puts here: it stands above this one."""
 
 
-def _plain(device: str | torch.device) -> list[tuple[int, int]]:
-    """Dispatch keys of an ordinary tensor and thread, in inference mode and out of it.
-
-    Looked at in a thread of its own: this one may be in a mode, such as FakeTensorMode, which tensors it makes are of.
-    """
-    found = []
-
-    def look() -> None:
-        for inference in (True, False):
-            with torch.inference_mode(inference):
-                found.append((_keys(torch.empty(0, device=device)).raw_repr(), _included().raw_repr()))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    return found
-
-
-_TENSORS = {tensor for tensor, _ in _plain("cpu")}
-"""Dispatch keys of tensors that no transform or subclass wraps, of the CPU and of devices met so far."""
-_DEVICES = {"cpu"}
-TYPES = frozenset((Tensor, torch.nn.Parameter))
-"""Subclasses may have a __torch_function__, which only calls through the dispatcher reach."""
-_MODES = frozenset(thread for _, thread in _plain("cpu"))
-"""Dispatch keys of a thread that runs no transform and traces nothing."""
-
-
-def _met(tensor: Tensor, keys: int) -> bool:
-    """Is it a plain tensor of a device that is met now?"""
-    if tensor.device.type not in operators.DEVICE_TYPES or tensor.device.type in _DEVICES:
-        return False
-    _DEVICES.add(tensor.device.type)
-    _TENSORS.update(seen for seen, _ in _plain(tensor.device))
-    return keys in _TENSORS
-
-
 def backend(tensor: Tensor) -> str:
     """The backend, by the name that targets have for it, whose kernels read a tensor's device."""
     return "hip" if tensor.is_cuda and torch.version.hip else tensor.device.type
-
-
-def untouched(*tensors: Tensor | None) -> bool:
-    """Does nothing (functorch, tracing, a mode, a subclass) stand between these tensors and a kernel?
-
-    Past the first of them, what the dispatcher would see is asked only of what a kernel would not refuse: that takes
-    half a microsecond a tensor.
-    """
-    if _is_compiling() or _included().raw_repr() not in _MODES:
-        return False
-    met = False
-    for tensor in tensors:  # not any(): a generator costs a microsecond
-        if tensor is None:
-            continue
-        if type(tensor) not in TYPES:
-            return False
-        if met:
-            if tensor.is_neg():
-                return False
-            continue
-        keys = _keys(tensor).raw_repr()
-        if keys not in _TENSORS and not _met(tensor, keys):
-            return False
-        met = True
-    return True
-
-
-def _transformed() -> bool:
-    """Is functorch at work, and nothing that traces?"""
-    return (
-        not torch.compiler.is_compiling()
-        and torch._C._functorch.peek_interpreter_stack() is not None
-        and not torch._C._len_torch_dispatch_stack()
-    )
 
 
 def draw_rng_state() -> Tensor:
@@ -160,7 +90,7 @@ def forward(
         return out, lse, bits if apart else randval, rng_state
     if return_lse:
         others["return_lse"] = True
-    out, lse, randval = run_forward(q, k, v, operators.facade_arguments(others))
+    out, lse, randval = lower_calls.run_forward(q, k, v, operators.facade_arguments(others))
     return out, lse, bits if apart else randval, rng_state
 
 
@@ -169,13 +99,12 @@ def stores_bytes(q: Tensor) -> bool:
     return q.is_cpu
 
 
-def run_forward(q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
-    """(out, lse or None, randval or None) through the facade, with its arguments and return_randval."""
-    if arguments.get("return_randval"):
-        return operators.run("fmha_fwd", (q, k, v), arguments)
-    arguments.pop("return_randval", None)
-    made = _call("fmha_fwd", (q, k, v), arguments)
-    return (*made, None) if arguments.get("return_lse") else (made, None, None)
+def attention(q: Tensor, k: Tensor, v: Tensor, deterministic: bool | None, arguments: Any) -> Any:
+    """As `tilekiln.attention`, for inputs of which some require grad."""
+    others = dict(arguments)
+    return_lse = others.pop("return_lse", False)
+    out, lse, _ = watched(q, k, v, others, deterministic, return_lse)
+    return (out, lse) if return_lse else out
 
 
 def _requires_grad(q: Tensor, k: Tensor, v: Tensor, others: dict[str, Any]) -> bool:
@@ -188,8 +117,6 @@ def watched(
     q: Tensor, k: Tensor, v: Tensor, others: dict[str, Any], deterministic: bool | None, return_lse: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """(out, lse or None, randval or None) of a call that autograd records, functorch transforms or torch traces."""
-    from . import derivatives
-
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
     bias, sink = others.get("bias"), others.get("sink")
@@ -208,66 +135,14 @@ def watched(
             derivatives.check_backward(
                 q, v, {**others, "deterministic": deterministic}, bias is not None and bias.requires_grad
             )
-    if direct or _transformed():
+    if direct or transformed():
         attention = derivatives.Attention if direct else derivatives.TransformedAttention
         rest = {name: value for name, value in others.items() if name not in ("bias", "sink")}
         out, lse, randval = attention.apply(q, k, v, bias, sink, deterministic, rest)
     else:
         arguments = {**others, "return_lse": return_lse or records, "deterministic": deterministic}
-        out, lse, randval = _traced("fmha_fwd", (q, k, v), arguments)
+        out, lse, randval = traced("fmha_fwd", (q, k, v), arguments)
     return out, lse if return_lse else None, randval if others.get("return_randval") else None
-
-
-def backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    *,
-    dq: Tensor | None = None,
-    dk: Tensor | None = None,
-    dv: Tensor | None = None,
-    dbias: bool = False,
-    d_sink: bool = False,
-    deterministic: bool | None = False,
-    **arguments: Unpack[FmhaBwdArguments],
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """(dq, dk, dv, dbias, d_sink) of `Library.fmha_bwd`; the last two are None unless asked for with True.
-
-    dq, dk, dv: where to write, shapes and dtypes of q, k and v. dbias has the full shape (batch, nhead_q, seqlen_q,
-    seqlen_k), group (nhead_q, total_q, max_seqlen_k), also when bias is broadcast. Give rng_state as the forward
-    returned it. deterministic: None is what torch.are_deterministic_algorithms_enabled() says.
-    """
-    others: dict[str, Any] = dict(arguments)
-    if deterministic is None:
-        deterministic = torch.are_deterministic_algorithms_enabled()
-    if deterministic:
-        others["deterministic"] = True
-    if dbias:
-        others["dbias"] = True
-    if d_sink:
-        others["d_sink"] = True
-    arrays = (dout, q, k, v, out, lse)
-    places = {name: place for name, place in (("dq", dq), ("dk", dk), ("dv", dv)) if place is not None}
-    direct = untouched(*arrays, others.get("bias"), others.get("sink"), dq, dk, dv)
-    records = torch.is_grad_enabled() and not places and any(one.requires_grad for one in arrays)
-    if direct and not records:
-        return operators.run("fmha_bwd", arrays, {**operators.facade_arguments(others), **places})
-    if direct or _transformed():
-        from . import derivatives
-
-        made = derivatives.AttentionBackward.apply(*arrays, others)
-    else:
-        made = _traced("fmha_bwd", arrays, others)
-    return (
-        made[0] if dq is None else dq.copy_(made[0]),
-        made[1] if dk is None else dk.copy_(made[1]),
-        made[2] if dv is None else dv.copy_(made[2]),
-        made[3] if dbias else None,
-        made[4] if d_sink else None,
-    )
 
 
 def splitkv(q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Any:
@@ -315,7 +190,7 @@ def as_operator(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -
             numbers = map(int, arguments.pop(argument))  # of 64 bits without a sign, whose bits int64 has
             signed = [one - 2**64 if one >= 2**63 else one for one in numbers]
             arguments[state] = torch.tensor(signed, dtype=torch.int64, device="cpu")
-    if name == "fmha_fwd" and _transformed():  # which has the derivative that torch.func.grad wants
+    if name == "fmha_fwd" and transformed():  # which has the derivative that torch.func.grad wants
         return_lse = arguments.pop("return_lse", False)
         q, k, v = arrays
         out, lse, _ = watched(q, k, v, arguments, None, return_lse)
@@ -328,7 +203,7 @@ def as_operator(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -
     }
     asks = {one.asked_by: True for one in table.results if one.name in places and one.asked_by}
     made = []
-    for one, wanted, result in zip(table.results, asked, _traced(name, arrays, arguments | asks), strict=True):
+    for one, wanted, result in zip(table.results, asked, traced(name, arrays, arguments | asks), strict=True):
         place = places.get(one.name)
         copied = result if place is None else _copied(place, result)
         if wanted:
@@ -343,24 +218,3 @@ def _copied(place: Tensor, result: Tensor) -> Tensor:
     both = tuple(slice(min(lengths)) for lengths in zip(place.shape, result.shape, strict=True))
     place[both].copy_(result[both])
     return place
-
-
-def _traced(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> tuple[Any, ...]:
-    """All results, through the custom operator."""
-    table = OPERATORS[name]
-    given = {argument: value for argument, value in arguments.items() if value is not None}
-    for pair, fields in table.pairs.items():
-        if pair in given:
-            given |= {field: value for (field, _), value in zip(fields, given.pop(pair), strict=True)}
-    out = given.pop(table.twin, None) if table.twin else None
-    known = [argument for argument, _ in operators.ARGUMENTS[name]]
-    for argument in given:
-        if argument not in known:
-            raise wrong_argument(
-                argument, f"was given, must be absent while the call is traced: tilekiln::{name} has no such argument"
-            )
-    if out is None:
-        made = getattr(torch.ops.tilekiln, name)(*arrays, **given)
-        return made if isinstance(made, tuple) else (made,)
-    others = getattr(torch.ops.tilekiln, name + "_out")(out, *arrays, **given)
-    return (out, *others) if isinstance(others, tuple) else (out,) if others is None else (out, others)

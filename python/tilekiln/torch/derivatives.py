@@ -19,7 +19,8 @@ from tilekiln._generated.tables import OPERATORS
 from tilekiln.api._refusals import wrong_argument
 from tilekiln.api.launcher import BackwardLauncher
 
-from . import batching, calls, operators
+from . import batching, lower_calls, operators
+from .lower_calls import NO_SECOND, tensor_dims
 
 KEEPS_ORDER = "keeps_order"
 """With the arguments of `Attention`: results lie in memory as the arrays they belong to, heads inside tokens or not."""
@@ -28,14 +29,6 @@ FORWARD_ONLY = {"instance", *(one.name for one in OPERATORS["fmha_fwd"].results)
 """Arguments of the forward that its backward does not take."""
 INPUTS = ("q", "k", "v", "bias", "sink")
 """Arrays with a gradient."""
-
-
-def attention(q: Tensor, k: Tensor, v: Tensor, deterministic: bool | None, arguments: Any) -> Any:
-    """As `tilekiln.attention`, for inputs of which some require grad."""
-    others = dict(arguments)
-    return_lse = others.pop("return_lse", False)
-    out, lse, _ = calls.watched(q, k, v, others, deterministic, return_lse)
-    return (out, lse) if return_lse else out
 
 
 def record(q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any], keeps_order: bool) -> Tensor:
@@ -124,7 +117,7 @@ def _gradients(ctx: Any, dout: Tensor | None, wants_bias: bool, wants_sink: bool
     if rest.pop(KEEPS_ORDER, False):
         rest["dq"], rest["dk"], rest["dv"] = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     wants_bias, wants_sink = wants_bias and bias is not None, wants_sink and sink is not None
-    dq, dk, dv, dbias, d_sink = calls.backward(
+    dq, dk, dv, dbias, d_sink = lower_calls.backward(
         dout, q, k, v, out, lse, bias=bias, sink=sink, dbias=wants_bias, d_sink=wants_sink, **rest
     )
     return dq, dk, dv, dbias.sum_to_size(bias.shape) if dbias is not None else None, d_sink
@@ -148,11 +141,6 @@ class Attention(torch.autograd.Function):
         raise NotImplementedError("tilekiln has no forward-mode derivative of attention, only the backward")
 
 
-def _tensor_dims(rest: dict[str, Any], dims: dict[str, Any] | None) -> dict[str, Any]:
-    """Of vmap's dims, which has something for each number too, those of tensors."""
-    return {name: dims[name] if dims and isinstance(value, Tensor) else None for name, value in rest.items()}
-
-
 class TransformedAttention(Attention):
     """The same as functorch needs it, which costs autograd 50 us a call more."""
 
@@ -161,7 +149,7 @@ class TransformedAttention(Attention):
         arguments = operators.facade_arguments({**rest, "bias": bias, "sink": sink, "return_lse": True})
         if arguments.pop(KEEPS_ORDER, False):
             arguments["out"] = torch.empty_like(q)
-        return calls.run_forward(q, k, v, arguments)
+        return lower_calls.run_forward(q, k, v, arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -176,7 +164,7 @@ class TransformedAttention(Attention):
         given = dict(zip(names, inputs, strict=True))
         dims = dict(zip(names, in_dims, strict=True))
         rest, deterministic = given.pop("rest"), given.pop("deterministic")
-        rest_dims = _tensor_dims(rest, dims.pop("rest"))
+        rest_dims = tensor_dims(rest, dims.pop("rest"))
         del dims["deterministic"]
 
         def call(arguments: dict[str, Any]) -> Any:
@@ -184,40 +172,6 @@ class TransformedAttention(Attention):
             return TransformedAttention.apply(*(arguments[name] for name in INPUTS), deterministic, others)
 
         return batching.folded("fmha_fwd", call, info.batch_size, {**given, **rest}, {**dims, **rest_dims})
-
-
-NO_SECOND = (
-    "tilekiln.attention has no second derivative: its gradients cannot be differentiated again. Use "
-    "torch.nn.functional.scaled_dot_product_attention with the math backend for that"
-)
-
-
-class AttentionBackward(torch.autograd.Function):
-    """(dq, dk, dv, dbias or None, d_sink or None) of (dout, q, k, v, out, lse, the facade's other arguments)."""
-
-    @staticmethod
-    def forward(*inputs: Any) -> Any:
-        return operators.run("fmha_bwd", inputs[:6], operators.facade_arguments(inputs[6]))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        raise NotImplementedError(NO_SECOND)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
-        names = ("dout", "q", "k", "v", "out", "lse")
-        given = {**dict(zip(names, inputs, strict=False)), **inputs[6]}
-        dims = {**dict(zip(names, in_dims, strict=False)), **_tensor_dims(inputs[6], in_dims[6])}
-
-        def call(arguments: dict[str, Any]) -> Any:
-            others = {name: value for name, value in arguments.items() if name not in names}
-            return AttentionBackward.apply(*(arguments[name] for name in names), others)
-
-        return batching.one_by_one(call, info.batch_size, given, dims)
 
 
 def _register() -> None:

@@ -22,7 +22,7 @@ from torch.autograd.profiler import record_function
 
 from tilekiln._core.native import ArgumentError
 
-from . import calls
+from . import calls, lower_calls
 
 __all__ = ["head_exchange_attention", "merge", "ring_attention"]
 
@@ -101,7 +101,7 @@ class _RingAttention(torch.autograd.Function):
             sent = _Sent(ring, here) if step + 1 < ring.size else None
             if ring.seen(step):
                 arguments = {**ring.options, "causal": ring.causal and step == 0, "return_lse": True}
-                one, its, _ = calls.run_forward(q, here[0], here[1], arguments)
+                one, its, _ = lower_calls.run_forward(q, here[0], here[1], arguments)
                 outs, lses = [*outs, one], [*lses, its]
                 if len(outs) == 2:
                     outs, lses = ([one] for one in merge(outs, lses))

@@ -15,7 +15,7 @@ from tilekiln._core.native import ArgumentError, NoKernelError
 from tilekiln.api.operators import _call
 
 from . import calls, derivatives, native, operators, recorded
-from .calls import TYPES
+from .watchers import TYPES
 
 _records: Callable[[], bool] = torch.is_grad_enabled
 _profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled

@@ -15,8 +15,8 @@ from torch.autograd.function import once_differentiable
 
 from tilekiln.api.operators import _call
 
-from .calls import untouched
 from .norms import _is_grad_enabled, _recorded, _rows, _run, directly, parameter, rms_norm
+from .watchers import untouched
 
 
 class _SiluAndMul(torch.autograd.Function):

@@ -27,6 +27,7 @@ from tilekiln._core.native import TREE, ArgumentError, NoKernelError
 from tilekiln._core.shapes import Operator
 from tilekiln._generated.tables import OPERATORS
 from tilekiln.api import operators as facade
+from tilekiln.api import registry
 
 from . import operators
 
@@ -86,7 +87,7 @@ def _start() -> str:
         _scope.impl("sdpa", torch.library.fallthrough_kernel, key)
     library = loaded
     attention = torch.ops.tilekiln_native.sdpa.default._op
-    facade.forgetters.append(forget)
+    registry.cache_clear_hooks.append(forget)
     for name in OPERATORS:
         define(name)
     outside.followers.append(define)

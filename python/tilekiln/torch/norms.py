@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from tilekiln.api.operators import _call
 
-from .calls import untouched
+from .watchers import untouched
 
 Rounding = Literal["pytorch", "transformers"]
 ROUNDINGS: tuple[Rounding, ...] = ("transformers", "pytorch")  # of fp32 they are the same

@@ -1,0 +1,46 @@
+"""Calls with torch tensors by layers below `tilekiln.torch`, which puts its functions here when it is imported."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NamedTuple, Protocol
+
+
+class Attention(Protocol):
+    """`tilekiln.attention` of inputs of which some require grad."""
+
+    def __call__(self, q: Any, k: Any, v: Any, deterministic: bool | None, arguments: Any) -> Any: ...
+
+
+class Operator(Protocol):
+    """Results of `Library.<name>`."""
+
+    def __call__(self, name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> Any: ...
+
+
+class CheckTangents(Protocol):
+    """Raises where an input of a call has a tangent of forward-mode autograd."""
+
+    def __call__(self, *values: Any) -> None: ...
+
+
+class TorchCalls(NamedTuple):
+    """Functions of `tilekiln.torch`."""
+
+    attention: Attention
+    as_operator: Operator
+    """By `torch.ops.tilekiln.<name>`, whatever watches the call."""
+    without_grad: Operator
+    """By `torch.ops.tilekiln.<name>` where something watches the call; no result has a gradient."""
+    check_tangents: CheckTangents
+
+
+registered: TorchCalls | None = None
+
+
+def of_torch() -> TorchCalls:
+    """The functions of `tilekiln.torch`, which is imported at the first call with a tensor that needs it."""
+    if registered is None:
+        importlib.import_module("tilekiln.torch")
+    assert registered is not None
+    return registered
