@@ -221,7 +221,8 @@ def runs(request: Request) -> dict[str, Callable[..., int]]:
         os.path.dirname(os.path.abspath(request.variant.library(name))) for name in request.receipts[:1]
     )
 
-    # As tools/dev has it, whose environment need not be the one that runs scons, and which refuses a colon, too.
+    # Search path as tools/dev sets it: the environment of tools/dev need not be the one that runs scons, and it
+    # refuses a colon, too.
     root = os.getcwd()
     search = os.pathsep.join(filter(None, [os.path.join(root, "python"), root, os.environ.get("PYTHONPATH", "")]))
 

@@ -8,7 +8,7 @@ import shutil
 
 from .options import UsageError
 
-# They look into the command behind them, so they are the first to run. ccache alone takes another one after itself.
+# Caches look into the command behind them, so they are the first to run. ccache alone takes another one after itself.
 CACHES = ("ccache", "sccache")
 
 

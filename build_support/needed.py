@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from .options import UsageError
 
-# As they are imported -> as pip knows them.
+# Name that is imported -> name by which pip knows it.
 GENERATOR = {"msgspec": "msgspec", "jinja2": "jinja2", "yaml": "pyyaml"}
 BINDING = {"numpy": "numpy"}
 OF_TARGET = {

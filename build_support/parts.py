@@ -126,7 +126,7 @@ def objects(graph: Graph, made: Generated, generated: str) -> dict[str, list[Any
     headers: dict[tuple[str, ...], str] = {}  # by what a source includes: the digest of all that it reaches
     read: includes.Read = {}
     found: dict[str, list[Any]] = {receipt: [] for source in made.sources for receipt in source.receipts}
-    # In one order whatever else is built: the order of objects is that of a library's bytes.
+    # Sorted, whatever else is built: the order of objects is that of a library's bytes.
     for source in sorted(made.sources, key=lambda source: source.path):
         if source.includes not in headers:
             headers[source.includes] = includes.digest(source.includes, shown, read)
@@ -265,7 +265,7 @@ def programs(
             for receipt in libraries if program.for_each == "receipt" else [""]:
                 place = "/".join(part for part in (receipt or target, program.name) if part)
                 defines = [*program.defines, *([define(target)] if target else [])]
-                # Their assertions are what they are for.
+                # Assertions stay: a test program is made of them.
                 more = ["-UNDEBUG", *flags.get(target, []), *program.flags]
                 objects = [
                     graph.compile(

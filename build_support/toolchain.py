@@ -23,7 +23,7 @@ SANITIZERS = {
 }
 
 
-# They assemble, join and link what the compiler makes.
+# Programs that assemble, join and link what the compiler makes.
 BINUTILS = ("as", "ld", "objcopy")
 # Tools for objects of macOS, from LLVM 20 on, with the version behind their names or without.
 LLVM_BINUTILS = ("llvm-objcopy", "llvm-ar")

@@ -50,7 +50,7 @@ def commands(words: Sequence[str], made: str) -> list[list[str]]:
     if "--lld" not in flags:
         return [[*compiler, *flags, "-o", made]]
     *flags, _, lld = flags
-    # For a code object clang's driver has two jobs, and starts a process for each; for assembly it has one.
+    # clang's driver has two jobs for a code object, and starts a process for each; for assembly it has one.
     one = [word for word in flags if word not in ("-c", "-fuse-ld=lld")]
     return [
         [*compiler, "-S", "-Xclang", "-emit-obj", *one, "-o", f"{made}.o"],

@@ -17,7 +17,7 @@ ENGINE = ["-fno-math-errno", "-ffp-contract=fast"]
 SOUND_CLANG = 19
 OLD_CLANG_ENGINE = ["-mllvm", "-disable-vector-combine"]
 WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers"]
-# These undo flags that a host sets for all its files and ours cannot bear: objcopy could hide no symbols of link-time
+# Flags that undo what a host sets for all its files and ours cannot bear: objcopy could hide no symbols of link-time
 # code, which is no object, kernels count on infinities, the runtime catches. The host's warnings are for its own code.
 AGAINST_HOST = ["-fno-lto", "-fno-fast-math", "-fexceptions", "-w"]
 # Flags of a host that a link must not have: g++ before 13 and clang before 18 add start code for them, which makes the
@@ -29,7 +29,7 @@ EXPORTS = "kernels/runtime/exports.map"
 HEADERS = ["include", "."]
 
 
-# Those of the tree's operators, "kernels/generated/...": the same in every variant, so that host code is compiled by
+# Headers of the tree's operators, "kernels/generated/...": the same in every variant, so that host code is compiled by
 # the same commands in all of them, and a compiler cache has it once.
 COMMON_HEADERS = "build/headers"
 

@@ -356,7 +356,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
 
     for plan in plans:
         families, holds = _families(plan), held.operators(plan)
-        # Of every family: kernels/runtime is compiled for receipts that lack one just as well.
+        # Headers of every family: kernels/runtime is compiled for receipts that lack one just as well.
         place = f"{headers}/kernels/generated" if headers else "kernels/generated"
         family_headers = {f"{place}/{name}.h": family for name, family in plan.tree.families.items()}
         operator_headers = []

@@ -218,7 +218,7 @@ def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str =
     where = " ".join(where.split())
     families = [root.family(family)] if family else root.families_of(source)
     of_receipt = [one.name for one in families]
-    # Without a selection no other family is read, and no other target's algorithms.
+    # No family but the receipt's is read without a selection, and no other target's algorithms.
     own = list(dict.fromkeys(f.main or f for f in (root.families.values() if where else families)))
     narrowed = {one.name: [select.Selected(one.everything)] for one in own}
     if where:

@@ -107,7 +107,7 @@ class FamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
     ] = {}  # by backend the pipelines with a <pipeline>_fixed.cpp: kernels of constant features
     base: Selection | None = None
     rules: list[RuleFile] = []
-    # By target what its file would say of a family that the tree does not know: of one from outside.
+    # Target -> what its file would say of a family that the tree does not know: of one from outside.
     algorithms: dict[str, list[Algorithm]] = {}
 
 

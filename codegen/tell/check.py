@@ -98,7 +98,7 @@ def mixed(root: Tree) -> list[str]:
             if axis.name in family.file.source_by:
                 continue
             values = list(map(str, axis.values))
-            # Of a new axis the first value is what there was.
+            # The first value of a new axis is what there was.
             known = before.get(axis.name, values[:1])
             new = [value for code, value in enumerate(values) if value not in known and code not in axis.apart]
             if new:

@@ -162,7 +162,7 @@ class Table:
         first = next(step for step in operator.order if isinstance(step, list))
         return {
             "given": self._bits(form.given),
-            # Of the arrays whose dimensions a library asks for before those of any result.
+            # Dimensions of the arrays whose dimensions a library asks for before those of any result.
             "ndim": [len(operator.shape(form, a.name) or ()) if a.name in first else 0 for a in self.positional],
             "work": work,
         }

@@ -75,7 +75,7 @@ class Drawn:
                 yield from self._lengths(a, array, extra)
             wrong = next((one for one in ("int32", "fp16") if one not in a.dtypes), "")
             if a.dtypes and wrong:
-                # Of arrays that go together host.cpp may allow another dtype, and then says so.
+                # host.cpp may allow another dtype of arrays that go together, and then says so.
                 must = "" if extra.keys() & self._together(a) else listed(a.dtypes)
                 text = f"{a.name}: dtype was {wrong}, must be {must}"
                 yield Case(f"{a.name} of {wrong}", extra | {a.name: array._replace(dtype=wrong)}, text)

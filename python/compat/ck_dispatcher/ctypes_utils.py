@@ -214,7 +214,7 @@ class Dispatcher:
         rows, (k, n) = [np.shape(a)[bool(grouped) and grouped[0].transpose_a] for a in As], np.shape(Bs[0])
         if grouped and grouped[0].transpose_b:
             k, n = n, k
-        # Of the rows of all groups what divides them decides whether a tile does.
+        # A common divisor of the rows of all groups decides whether a tile divides each.
         found = self._select(math.gcd(*rows) or 1, n, k, "grouped_gemm")
         if found is None:
             reason = f"no kernel of registry {self.registry.name} takes groups of {n} x {k}"

@@ -53,7 +53,7 @@ def candidates(library: Library, shape: Shape, given: dict[str, Any], threads: t
     if "num_splits" in CALLS[shape.operator].numbers:
         keys = given["k"].size // (given["k"].shape[-1] * given["k"].shape[-2])
         splits = tuple(count for count in SPLITS if count == 1 or count <= keys // 64)
-    # Of those that differ in capacity alone, the one that the problem fills best.
+    # Shapes that differ in capacity alone: the one that the problem fills best.
     least: dict[Any, LibraryInstance] = {}
     for one in instances_of(library, usable_only=True):
         if one.key.family == problem.family and one.supports(problem):
@@ -149,7 +149,7 @@ def race(untuned: Timed, ways: dict[Candidate, Timed], rounds: int) -> tuple[Can
         ratio = _ratio(left[best].times, untuned.times) if best in left else 1.0
         if len(left) == 1 and best in left and _beaten(untuned.times, left[best].times, SURE):
             return (best, ratio, count) if ratio <= WORTH else (None, 1.0, count)
-        # Those that are left are alike, and none is worth a pin.
+        # Times that are left are alike, and none is worth a pin.
         if count >= 20 and all(_ratio(one.times, untuned.times) > WORTH for one in left.values()):
             return None, 1.0, count
     # Rounds are over: several may be alike; the best of them stands if it certainly beats the untuned call.

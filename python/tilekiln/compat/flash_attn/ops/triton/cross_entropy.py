@@ -102,7 +102,7 @@ class CrossEntropyLoss(torch.autograd.Function):
         place = place.where(here, 0).long()
         made = torch.empty(rows, dtype=torch.float32, device=logits.device)
         lse = made if precomputed_lse is None or not given else precomputed_lse.float()
-        # This process's part of the loss without lse and z_loss: the sum over processes is the whole of it.
+        # Part of this process in the loss without lse and z_loss: the sum over processes is the whole of it.
         part = (-(1 - smoothing) * logit_scale * logits.gather(1, place[:, None])[:, 0].float()).where(here, 0)
         for some in _slices(logits) if not given or smoothing else ():
             scaled = logits[some].float() * logit_scale
