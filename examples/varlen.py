@@ -14,7 +14,7 @@ cu_seqlens = np.cumsum([0, *lengths]).astype(np.int32)
 q, k, v = (random.standard_normal((cu_seqlens[-1], 4, 64), np.float32) for _ in range(3))
 packed = lib.fmha_fwd(q, k, v, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens, causal=True)
 
-# Each sequence is computed as if it were alone.
+# Sequences are computed as if each were alone.
 for begin, end in itertools.pairwise(cu_seqlens):
     alone = lib.fmha_fwd(q[None, begin:end], k[None, begin:end], v[None, begin:end], causal=True)
     assert np.array_equal(packed[begin:end], alone[0])

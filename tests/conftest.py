@@ -65,7 +65,7 @@ class Scons:
 
 @pytest.fixture(scope="session")
 def scons(tmp_path_factory: pytest.TempPathFactory) -> Scons:
-    # With xdist each worker's base lies in that of the whole run, which is what all of them share.
+    # Base of a worker of xdist: it lies in that of the whole run, which is what all of them share.
     base = tmp_path_factory.getbasetemp()
     return Scons(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
 

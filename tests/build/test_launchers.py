@@ -91,7 +91,7 @@ def farm() -> Iterator[Farm]:
             stack.enter_context(served(command, port, {"TMPDIR": str(log.parent)}))
         (place / "client").mkdir()
         hosts = " ".join(f"127.0.0.1:{port}/1" for port in ports)  # one job each at a time
-        # Without fallback: a job that fails there fails here.
+        # No fallback: a job that fails there fails here.
         yield Farm({"DISTCC_HOSTS": hosts, "DISTCC_FALLBACK": "0", "DISTCC_DIR": str(place / "client")}, logs)
 
 

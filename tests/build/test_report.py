@@ -36,7 +36,7 @@ def test_report(built_tree):
     assert "This is the first report here" in page
     for text in ("fp32_min on cpu-", "10</b><span>instances", "qlanes of fmha_fwd", "prefers-color-scheme: dark"):
         assert text in page
-    # It stands alone: nothing is fetched, and no tag is left open. Links lead to places that there are.
+    # The page stands alone: nothing is fetched, and no tag is left open. Links lead to places that there are.
     assert not re.search(r"src=|href=\"[^#]|url\(|@import|http", page)
     leads = set(re.findall(r'href="#([^"]*)"', page))
     assert leads
@@ -56,7 +56,7 @@ def test_report(built_tree):
     parser.feed(page)
     assert [tag for tag in parser.open if tag not in Balanced.MAY_STAY_OPEN] == []
 
-    # The same again changes nothing; then one source changes, and one instance more.
+    # A second run changes nothing; then one source changes, and one instance more.
     built_tree.built(*built_tree.SMALL, "report")
     assert read(built_tree)[0]["changes"] is None
     built_tree.append("kernels/runtime/status.cpp", 'const char* more() { return "some text more"; }\n')

@@ -284,7 +284,8 @@ def test_hf_layout(packed, clean_python):
     assert (metadata["name"], metadata["backend"], metadata["python-depends"]) == (repository.name, {"type": "cpu"}, [])
     files = {str(path.relative_to(variant)) for path in variant.rglob("*") if path.is_file()}
     assert files == {*metadata["digest"]["files"], "metadata.json"}
-    # As kernels imports it, under a name of its own; tilekiln is installed too, and the one that came along is taken.
+    # Import as kernels does it, under a name of its own; tilekiln is installed too, and the one that came along is
+    # taken.
     code = (
         "import importlib.util, sys, numpy as np\n"
         f"spec = importlib.util.spec_from_file_location({metadata['id']!r}, {str(variant / '__init__.py')!r})\n"

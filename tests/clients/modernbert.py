@@ -9,7 +9,7 @@ import torch
 
 from tests.clients.judge import agree
 
-# Its import asks for a GPU, and so does the check of the implementation's name.
+# Patched: the import asks for a GPU, and so does the check of the implementation's name.
 with mock.patch("transformers.utils.is_flash_attn_2_available", return_value=True):
     from transformers.models.modernbert import modeling_modernbert as modernbert
 

@@ -88,7 +88,7 @@ for name, options in MODELS.items():
             right = model.generate(TOKENS, attention_mask=there, **greedy)
             model.set_attn_implementation(wanted)
             made = model.generate(TOKENS, attention_mask=there, **greedy)
-            # Until the first token that bf16 decides otherwise, the logits are of the same text.
+            # Logits are of the same text until the first token that bf16 decides otherwise.
             same = int((made.sequences == right.sequences).all(0).long().cumprod(0).sum()) - TOKENS.shape[1]
             steps = slice(min(same + 1, 5))
             agree(made.logits[steps], right.logits[steps], f"{name}, {way}, generate", torch.bfloat16)

@@ -43,7 +43,7 @@ greedy = transformers.GenerationConfig(max_new_tokens=6, do_sample=False, eos_to
 model.set_attn_implementation("eager")
 right = [model.generate(torch.tensor([one]), generation_config=greedy)[0, len(one) :].tolist() for one in prompts]
 
-# Its looks for a GPU and the memory of one are passed over.
+# Patched: looks for a GPU and the memory of one are passed over.
 check = "_check_and_adjust_attn_implementation"
 memory = "transformers.generation.continuous_batching.cache.PagedAttentionMemoryHandler.get_available_memory"
 with (

@@ -144,7 +144,7 @@ def _all() -> dict[str, Callable[[], Mask]]:
     }
 
 
-# Of each receipt: by family what its signatures are.
+# Receipt -> by family what its signatures are.
 RECEIPTS: dict[str, dict[str, Callable[[], Mask]]] = {
     "ck_default": _all(),
     "ck_extended": _all(),

@@ -75,7 +75,8 @@ def test_a_change_of_a_template_and_nothing_else(checkout: Checkout) -> None:
     checkout.commit("second")
     assert checkout.diff("HEAD", *PART)[0] == 0
     assert checkout.diff("HEAD~1", *PART)[0] == 1
-    # Without words HEAD, and some of every family; as an example of the help says, a branch and part of a receipt.
+    # Compares with HEAD without words, and some of every family; as an example of the help says, a branch and part of
+    # a receipt.
     assert re.match(r"the same since HEAD .*norm_default, ", checkout.diff()[1])
     example = ("gemm_default", "--target", "cpu-avx2", "--where", "family=gemm dtype=bf16", "--stat")
     assert checkout.diff("trunk~1", *example)[0] == 1

@@ -111,7 +111,7 @@ def test_write_false_touches_nothing_and_says_what_would_be(copy: Copy, tmp_path
     before = content(out)
     told = make(copy, out, "fp32_min", where="sink=yes", write=False)
     assert content(out) == before
-    # Of each target 2 sources of the forward and 2 + 1 + 1 of the backward. Headers stay: the runtime needs all.
+    # Sources of each target: 2 of the forward and 2 + 1 + 1 of the backward. Headers stay: the runtime needs all.
     assert len(told.removed) == 2 * (2 + 2 + 1 + 1)
 
 

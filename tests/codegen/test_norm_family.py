@@ -83,7 +83,8 @@ def names(root: Tree, where: str) -> list[str]:
 def test_it_is_listed_and_selected(norms: Tree) -> None:
     check(norms)
     everything = names(norms, "")
-    # Of one column count: kinds x legal pairs of dtype and gamma_dtype x out_dtypes x experts, int8 not of 64 columns.
+    # Instances of one column count: kinds x legal pairs of dtype and gamma_dtype x out_dtypes x experts, int8 not of
+    # 64 columns.
     each, least = 2 * 2 * 4 * 2, 2 * 2 * 3 * 2
     signatures = least + 3 * each
     assert len(everything) == len(set(everything)) == 2 * (signatures + 2 * each + signatures)

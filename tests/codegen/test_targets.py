@@ -74,7 +74,7 @@ def test_targets_of_two_backends_do_not_extend_each_other(copy: Copy) -> None:
     (copy.path / "kernels/targets/unit-one.yaml").write_text(target.replace("backend: cpu", "backend: unit"))
     with pytest.raises(CodegenError, match=r"'cpu-generic' is of backend cpu, must be of unit as 'unit-one' is$"):
         _ = copy.tree().targets
-    # With algorithms of its own it is a target as others are, but never the native one of this machine.
+    # Algorithms of its own make it a target as others are, but never the native one of this machine.
     algorithms = "algorithms:\n  fmha_fwd:\n    - {pipeline: qlanes, tile: 64x64}\n"
     without = re.sub("extends: .*\n", algorithms, target).replace("backend: cpu", "backend: unit")
     (copy.path / "kernels/targets/unit-one.yaml").write_text(without)

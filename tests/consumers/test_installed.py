@@ -94,7 +94,7 @@ def test_versions(installed: Path, tmp_path: Path, asked: str, found: bool) -> N
     )
     said = run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={installed}")
     assert f"found {1 if found else 0}" in said.replace("TRUE", "1")
-    # Without components, every receipt that is there.
+    # Components left out: every receipt that is there.
     assert (f"{installed}/lib/libtilekiln_flash.json" in said) == found
 
 

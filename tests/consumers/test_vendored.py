@@ -61,7 +61,7 @@ def test_only_the_c_abi_is_exported(vendored: Vendored) -> None:
     assert f"soname: [{vendored.library.name}]" in dynamic
     assert "NODELETE" in dynamic
     assert "RUNPATH" not in dynamic
-    # Of a host that is built for debugging, too.
+    # Symbols are stripped for a host that is built for debugging, too.
     assert ".debug_info" not in run("readelf", "-SW", vendored.library)
 
 

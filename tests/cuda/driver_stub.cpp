@@ -42,7 +42,7 @@ int stub_together = 0, stub_early = 0, stub_stages = 0, stub_pinned = 0, stub_ho
 int stub_sequences[4][16] = {};
 }
 EXPORT int stub_row_bytes() { return sizeof(Row); }
-// Of the last launch without tensor maps: where q and k lie.
+// Steps of the last launch without tensor maps: where q and k lie.
 EXPORT void stub_ampere_steps(int64_t* to) {
   const AmpereRow& p = stub_ampere_row;
   const int64_t steps[] = {p.q_batch, p.q_head, p.q_row, p.k_page, p.k_head, p.k_row, p.hdim_q};

@@ -140,7 +140,7 @@ def of_bytes(library: tk.Library) -> None:
     assert (last(), row()["steps"]) == ("gemm_hopper", 33)
     said = refused(lambda: library.gemm(x, w, out=out, a_scale=blocks["a_scale"], b_scale=blocks["a_scale"]))
     assert "b_scale: shape was (4096, 33), must be (32, 33)" in said, said
-    # Of products that memory bounds the fullest turn of blocks: 112 of 132 by 64 columns; 128 by 192, not 384 by 64.
+    # Fullest turns of blocks for products that memory bounds: 112 of 132 by 64 columns; 128 by 192, not 384 by 64.
     for rows, columns, steps, *expected in ((128, 7168, 2048, "_64", 112), (16, 24576, 1536, "_192", 128)):
         library.gemm(Device(rows, steps, dtype="fp8"), column_major(steps, columns), out=matrix(rows, columns))
         assert [last().removeprefix("gemm_hopper"), number("grid").value] == expected

@@ -154,7 +154,7 @@ void which_is_chosen() {
   put(64, 128, "narrow, tall tile");
   CHECK_TEXT(chosen(registry, attention(64, 64, 64).build()).c_str(), "narrow, tall tile");
   CHECK_TEXT(chosen(registry, attention(65, 64, 64).build()).c_str(), "wide, short tile");
-  // Of tiles the one that wastes least, a quarter forgiven; of two that fit alike the taller.
+  // Tiles: the one that wastes least, a quarter forgiven; of two that fit alike the taller.
   put(64, 64, "narrow, short tile");
   CHECK_TEXT(chosen(registry, attention(64, 64, 64).build()).c_str(), "narrow, short tile");
   CHECK_TEXT(chosen(registry, attention(64, 64, 128).build()).c_str(), "narrow, tall tile");
@@ -227,7 +227,7 @@ void runs_and_heuristics() {
               "no kernel of fmha_fwd in registry runs");
   CHECK_HOLDS(thrown<std::invalid_argument>([&] { own->launch(product_call()); }).c_str(),
               "call: was of gemm, must be of fmha_fwd");
-  // By id: it must be there, and it must answer.
+  // Run by id: it must be there, and it must answer.
   CHECK(dispatcher.run_explicit(own->key().id(), problem, call).runs == 0 && own->launches == 2);
   CHECK_HOLDS(thrown<NoKernelFound>([&] { dispatcher.run_explicit("nothing", problem, call); }).c_str(),
               "id: was nothing");

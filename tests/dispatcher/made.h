@@ -38,7 +38,7 @@ inline Key attention_key(const char* family, int hdim_q, int hdim_v, int tile, c
   return key;
 }
 
-// With the fit of its tile, as families declare it.
+// Kernel with the fit of its tile, as families declare it.
 inline Registry::Pointer kernel(const Key& key, const char* name = "", Choice choice = holding_head_dims()) {
   const int64_t tile = key.algorithm["tile_m0"].number();
   if (tile > 0) choice.fit.push_back({"seqlen_q", "tile_m0", tile});

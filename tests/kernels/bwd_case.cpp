@@ -125,7 +125,7 @@ bool visible(const BwdCase& t, int i, int j, int shift) {
   return left && right;
 }
 
-// Also writes `out` and `lse` as the forward would have: D is that of the rounded `out`.
+// Answers, and writes `out` and `lse` as the forward would have: D is that of the rounded `out`.
 Reference reference(const BwdCase& t, Arrays& a, int b, int h) {
   Reference r;
   r.sq = a.q_seq.length[b], r.sk = a.k_seq.length[b];
@@ -200,7 +200,7 @@ class Comparison {
   }
   GradientError result(const char* name, std::string& broken) const {
     if (broken_ > 0) broken = std::string("NaN, or no exact zero, in ") + name;
-    // With one visible key dP = D and the terms cancel altogether: then only their own size is a measure.
+    // Floor of the scale: with one visible key dP = D and the terms cancel altogether: then only their own size is a measure.
     const double scale2 = std::max(expected2_, 1e-3 * size2_);
     return {scale2 > 1e-20 ? std::sqrt(error2_ / scale2) : std::sqrt(error2_), worst_};
   }

@@ -23,7 +23,7 @@ TILEKILN_WEAK tilekiln_cpu_generic_fmha_bwd_dq_dk_dv_qlanes;
 namespace tilekiln::test {
 namespace {
 
-// Of one dtype, u = unit roundoff of what is rounded: 2^-9 bf16, 2^-12 fp16 (round to nearest: half an ulp), 2^-24 fp32.
+// Tolerances of a dtype, u = unit roundoff of what is rounded: 2^-9 bf16, 2^-12 fp16 (round to nearest: half an ulp), 2^-24 fp32.
 //   element: |error| / sum of |terms|. bf16 rounds `out` (so D), P, dS and the result: 4 u. fp16 rounds `out` and the result.
 //   rms:     as the forward's, but dS = P o (dP - D) is a difference, which the reference's own size does not show: the
 //            worst bf16 case measured, 9e-3, has a head dim of 1.

@@ -29,7 +29,7 @@ TILEKILN_WEAK tilekiln_cpu_generic_fmha_fwd_splitkv_qlanes, tilekiln_cpu_generic
 namespace tilekiln::test {
 namespace {
 
-// As in fwd_engine_test.cpp. fp8: half a unit in the last place of e4m3 is 2^-4; with one rounding, rms about 0.4 of that.
+// Tolerances as fwd_engine_test.cpp has them. fp8: half a unit in the last place of e4m3 is 2^-4; with one rounding, rms about 0.4 of that.
 struct Tolerance { double rms, element, lse; };
 Tolerance tolerance(KvDtype dtype) {
   switch (dtype) {
@@ -160,7 +160,7 @@ void features(int vec, Pipeline pipeline, const Visit& visit) {
   }
 }
 
-// As sweeps.h has them for fmha_fwd.
+// Caps and sinks of sweeps.h.
 void caps_and_sinks(int vec, const Visit& visit) {
   for (int splits : {0, 3}) {
     KvCase t;

@@ -1,4 +1,4 @@
-// Whether this machine runs the engines of a target, by the target's word; those of tiles where it needs the trap for them too.
+// Tells whether this machine runs the engines of a target, by the target's word; those of tiles where it needs the trap for them too.
 #pragma once
 
 #include <cstring>

@@ -115,7 +115,7 @@ class TileTrap {
     return true;
   }
 
-  // Whether it is a word of tiles that is legal now.
+  // Acts on a word of tiles. Returns whether it is legal now.
   static bool act(State& s, const Instruction& of) {
     if (of.opcode == 0x49 && of.prefix == 0) return configure(s, of.mod == 3 ? nullptr : of.memory), true;
     if (s.palette == 0) return false;

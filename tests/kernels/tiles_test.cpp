@@ -174,7 +174,7 @@ void edges_of_bf16() {
     CHECK(one(1, {0x1p60f, -0x1p60f}, {1, 1}) == 1);
     // A multiplication is rounded with the addition after it.
     CHECK(one(0, {1, 0, 0x1.02p0f}, {-1, 0, 0x1.02p0f}) == 0x1.02p0f * 0x1.02p0f - 1);
-    // To nearest even.
+    // Ties round to even.
     CHECK(one(0, {0x1p24f, 0, 1}, {1, 0, 1}) == 0x1p24f);
     CHECK(one(0, {0x1p24f, 0, 1.5f}, {1, 0, 1}) == 0x1p24f + 2);
     CHECK(one(0, {0x1p24f, 0, 3}, {1, 0, 1}) == 0x1p24f + 4);

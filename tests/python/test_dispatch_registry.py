@@ -77,7 +77,7 @@ def test_the_score() -> None:
     problem = attention().build()
     # Waste before all: a fitting tile does not save a kernel of larger head dims.
     assert chosen(problem, kernel("exact", tile=128), kernel("larger", hdim=128, tile=64)) == "exact"
-    # Then the declared fit: of 128 queries 64 and 128 spend alike, so the taller answers; 256 would waste half.
+    # Fit as declared comes first: of 128 queries 64 and 128 spend alike, so the taller answers; 256 would waste half.
     assert chosen(problem, kernel("64", tile=64), kernel("128", tile=128), kernel("256", tile=256)) == "128"
     assert chosen(attention(seqlen_q=60).build(), kernel("64", tile=64), kernel("128", tile=128)) == "64"
     assert chosen(attention(seqlen_q=100).build(), kernel("64", tile=64), kernel("16", tile=16)) == "16"
@@ -85,7 +85,7 @@ def test_the_score() -> None:
     few = kernel("few", tile=16, best="seqlen_q>=1 seqlen_q<=8")
     assert chosen(attention(seqlen_q=8).build(), few, kernel("64")) == "few"
     assert chosen(attention(seqlen_q=9).build(), few, kernel("64")) == "64"
-    # Then the faster target, then rank.
+    # Faster targets follow, then rank.
     fast = kernel("fast", target="cpu-avx512", order=30)
     assert chosen(problem, kernel("slow", order=10, rank=-5), fast) == "fast"
     assert chosen(problem, kernel("first", rank=1), kernel("second", rank=2, max_seq_len_q=9999)) == "first"

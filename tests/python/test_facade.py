@@ -209,7 +209,7 @@ def test_the_selection_language_is_the_generators(flash):
         f"pipeline!=qlanes target={targets[0]} dtype=bf16",
         "tile_k<=64 page_size>=16 lse=no",
     ):
-        # To a plan come companions for what a selection keeps, whatever it says of them; here they are plain rows.
+        # Companions for what a selection keeps come to a plan, whatever it says of them; here they are plain rows.
         plan = resolve("flash", targets, where)
         companions = {family.name for family in plan.tree.families.values() if family.main}
         listed = [instance.name for instance in plan.instances if instance.family not in companions]

@@ -36,7 +36,7 @@ def compare(made: Any, x: np.ndarray, topk: int, renormalise: bool = False) -> N
     expected, order = reference.topk_softmax(x, topk, renormalise)
     assert weights.dtype == np.float32
     assert np.array_equal(indices, order)
-    # Of softmax: (n / 16 + 6 |d| + 12) u, |d| up to 30; renormalised, twice that and the sum of the chosen.
+    # Bound of softmax: (n / 16 + 6 |d| + 12) u, |d| up to 30; renormalised, twice that and the sum of the chosen.
     bound = (x.shape[1] / 16 + 200 + (topk + 200) * renormalise) * 2.0**-24
     np.testing.assert_allclose(weights, expected, rtol=bound, atol=2.0**-125)
 

@@ -26,7 +26,7 @@ from tests.python.capsules import Exported
 from tests.python.drawn import OPERATORS, drawn, made, receipt
 
 TARGETS = "cpu-generic,paper-generic"
-# Of attention two operators have no kernel of fp32; of what they have, a few lists.
+# Kernels asked: two operators of attention have none of fp32; of what they have, a few lists.
 WHERE = (
     "dtype=fp32 hdim_q=32 or family=fmha_fwd_pagedkv dtype=fp16 hdim_q=64 bias=none softcap=no or "
     "family=fmha_batch_prefill dtype=fp16 hdim_q=128 bias=none softcap=no page_size=16 layout=linear lookup=vllm"
@@ -185,7 +185,7 @@ def test_drawn_problems(name: str, load: Made, pytestconfig: pytest.Config) -> N
             assert error <= 1, f"{error:.3g} times its bound: {name}({call}), seed {seed}"
 
 
-# Those whose results have shapes that functions say, and what the declaration does not say of a right call.
+# Operators whose results have shapes that functions say, and what the declaration does not say of a right call.
 @pytest.mark.parametrize("name", MOVED)
 def test_results_of_shapes_that_functions_say(name: str, load: Made) -> None:
     function = getattr(narrow(load, name), name)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
-# Those of attention are called with all that they take in test_torch_operators.py.
+# Operators outside attention: that area's are called with all that they take in test_torch_operators.py.
 NAMES = [name for name, operator in OPERATORS.items() if operator.area_room != "kernels/attention"]
 
 

@@ -90,7 +90,7 @@ def test_plain_calls(plain: Made) -> None:
     assert chosen(library, num_splits=3) == (other, 3)
     assert chosen(library, instance=own, num_splits=2) == (own, 2)
     assert chosen(library, instance=own)[1] == untuned[1]
-    # Of other shapes and flags nothing is known.
+    # Shapes and flags that were not measured are unknown.
     assert chosen(library, causal=True)[1] == untuned[1]
     longer = {name: np.concatenate([array, array], 1) for name, array in arrays().items()}
     assert library.fmha_fwd_splitkv_find(**longer)[0] == own

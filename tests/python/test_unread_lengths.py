@@ -162,7 +162,7 @@ def test_they_are_read_when_the_stream_has_come_to_the_call(name: str, flash: tk
     if "max_seqlen_q" in case.longest:
         with pytest.raises(tk.ArgumentError, match=r"^max_seqlen_k: was 0, must be given with max_seqlen_q$"):
             call(**given | {"max_seqlen_k": 0})
-    # In the host's memory they are read at once, and what the arguments say must be true.
+    # Lengths in the host's memory are read at once, and what the arguments say must be true.
     with pytest.raises(tk.ArgumentError) as at_once:
         call(**case.arrays, **case.index, **expected, **case.options, **dict.fromkeys(case.longest, 1))
     assert str(at_once.value).startswith(("max_seqlen_q: was 1, must be", "max_seqlen_k: was 1, must be"))

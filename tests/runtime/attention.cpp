@@ -1,2 +1,2 @@
-// The same program as C++: the header serves both.
+// Program of attention.c as C++: the header serves both.
 #include "attention.c"

@@ -102,7 +102,7 @@ std::vector<BwdSizes> all_cases() {
   return all;
 }
 
-// Its answer in double is most of a sanitized run: each is made once.
+// Problems are made once: an answer in double is most of a sanitized run.
 std::vector<std::unique_ptr<BwdProblem>>& problems() {
   static std::vector<std::unique_ptr<BwdProblem>> made;
   if (!made.empty()) return made;

@@ -217,7 +217,7 @@ void needs() {
   CHECK_HOLDS(brief(text), "\n  nearest: row_0 needs cache_bytes<=2147483647 or page_tokens>=64\n");
 }
 
-// For the sizes that an algorithm is best for, it comes first, however its tile fits; elsewhere algorithms for any size do.
+// Algorithms for the sizes that they are best for come first, however their tile fits; elsewhere those for any size do.
 void best_sizes() {
   const SizeRange one_to_8[] = {{0, 1, 8}};
   const SizeClause clause[] = {{one_to_8, 1}};
@@ -477,7 +477,7 @@ void sentences() {
              "  nearest: row_0 differs in mask=none (problem: window)\n"
              "  nearest: row_2 differs in mask=none (problem: window), lse=yes (problem: no)\n"
              "  this builds it: scons receipt=full where='dtype=fp32 hdim_q=64 hdim_v=64 mask=window lse=no'");
-  // This library's own receipt lists it: it was narrowed when it was built. A rule forbids 192x128 only with a window.
+  // Receipt of this library lists it: it was narrowed when it was built. A rule forbids 192x128 only with a window.
   CHECK_TEXT(brief(missing(d, query(0, 192, 100))),
              "no kernel in library small for toy dtype=fp32 hdim_q=192 hdim_v=100 mask=none lse=no\n"
              "  nearest: row_1 differs in hdim_q=128 (problem: 192)\n"

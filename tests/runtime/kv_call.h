@@ -67,7 +67,7 @@ const char* told() { return error_text(); }
 #endif
 
 int ran = 0;
-// Whether a call ran. A library need not hold an instance for every combination.
+// Tells whether a call ran. A library need not hold an instance for every combination.
 template <class Args>
 bool runs(const Args& args, const char* what, int number) {
   const tilekiln_status status = run(args);

@@ -25,14 +25,14 @@ float decode(uint8_t code) {
   const double value = exponent == 0 ? ldexp(mantissa, -9) : ldexp(8 + mantissa, exponent - 10);
   return static_cast<float>(code & 0x80 ? -value : value);
 }
-// Of magnitude below 2.
+// Codes of magnitude below 2.
 std::vector<uint8_t> codes(int64_t count) {
   std::vector<uint8_t> result(static_cast<size_t>(count));
   for (auto& x : result) x = static_cast<uint8_t>((random_bits() & 0x80) | random_bits() % 0x40);
   return result;
 }
 
-// Whether a call ran; without an instance it is left out.
+// Tells whether a call ran; without an instance it is left out.
 bool runs(tilekiln_status status) {
   if (status == TILEKILN_NO_KERNEL) return false;
   ++ran;

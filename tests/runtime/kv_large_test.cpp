@@ -43,7 +43,7 @@ std::vector<int64_t> pool_shape(int64_t pages, int64_t page, bool vectorized, bo
   return keys ? std::vector<int64_t>{pages, Hk, D / 8, page, 8} : std::vector<int64_t>{pages, Hk, page / 8, D, 8};
 }
 
-// The same keys in a sparse pool and in a packed one, page_size tokens a page.
+// Pools of the same keys, a sparse and a packed one, page_size tokens a page.
 struct Pools {
   int64_t page, elements, pages, used;
   Sparse k, v;
@@ -57,7 +57,7 @@ struct Pools {
         used(count),
         k(pages * elements * 2),
         v(pages * elements * 2) {
-    // Those at and around the boundaries, the last one, and others anywhere.
+    // Places at and around the boundaries, the last one, and others anywhere.
     for (int64_t at : {boundary_2 / (2 * elements), boundary_4 / (2 * elements)}) {
       for (int64_t i : {at - 1, at, at + 1}) far.push_back(static_cast<int32_t>(i));
     }

@@ -1,4 +1,4 @@
-// Both stages of split-KV are planned together: over tables made by hand, with the second stage and without.
+// Plans of both stages of split-KV together: over tables made by hand, with the second stage and without.
 #include <string.h>
 
 #include <vector>
@@ -144,7 +144,7 @@ int main() {
   list_instances(appended, grown, instances);
   CHECK(instances[0] == 7 && instances[1] == 0 && instances[2] == 3);
 
-  // Without its second stage there is no plan, and the error says which is missing.
+  // Plans need their second stage: without it there is none, and the error says which is missing.
   KvCall half = call_of(false, 1);
   CHECK(choose_instances(split, -1, half) == TILEKILN_NO_KERNEL);
   CHECK_HOLDS(error_text(),

@@ -20,7 +20,7 @@ void heuristic() {
   // Few workers, as here.
   CHECK(best_splits(1, 1) == 1 && best_splits(100, 1) == 1 && best_splits(0, 8) == 1);
   CHECK(best_splits(1, 2) == 2 && best_splits(2, 2) == 1 && best_splits(1, 4) == 4 && best_splits(3, 4) == 4);
-  // From 0.8 of the workers on, no splits: 608 * 0.8 = 486.4.
+  // No splits from 0.8 of the workers on: 608 * 0.8 = 486.4.
   CHECK(best_splits(486, 608) > 1 && best_splits(487, 608) == 1);
   for (i64 blocks = 1; blocks < 200; ++blocks) {
     for (i64 workers = 1; workers < 300; workers += 7) {

@@ -189,7 +189,7 @@ void many_sequences() {
 struct HostCall : Run {};
 
 void engines_of_another_type() {
-  // On a backend with kernels of its own, whose engines nothing of the host's may read.
+  // Backend with kernels of its own, whose engines nothing of the host's may read.
   static const Backend kernels = {.name = "kernels", .takes_units = false},
                        paper = {.name = "paper", .takes_units = true};
   HostCall call;

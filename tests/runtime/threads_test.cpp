@@ -114,7 +114,7 @@ void streams() {
       problem.args.stream = stream;
       problem.args.num_threads = 2;
       for (int round = 0; round < rounds; ++round) {
-        // In order: the host function sees the call before it done, and spoils the result for the one after it.
+        // Calls stay in order: the host function sees the call before it done, and spoils the result for the one after it.
         tilekiln_fmha_fwd_args args = problem.args;  // the struct may go as soon as the call returns
         tilekiln_tensor tensors[4];
         std::copy(problem.tensors, problem.tensors + 4, tensors);

@@ -64,7 +64,7 @@ double lookup(const Dispatcher& dispatcher) {
   return result;
 }
 
-// As the generator would write it: 4 targets x 8 head dims x 313 features, rows spread over units of 64.
+// Rows as the generator would write them: 4 targets x 8 head dims x 313 features, rows spread over units of 64.
 double made_up(int* instances) {
   static const Axis axes[] = {{"features", 1, 0, 16, 0, false, nullptr, nullptr},
                               {"hdim_q", 2, 0, 10, 0, false, nullptr, nullptr},

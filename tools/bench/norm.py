@@ -275,7 +275,7 @@ def measure(case: Case, compiled: bool, repeat: int, bar: Bar) -> Measured:
     def times(name: str) -> float:
         return statistics.median(b / a for a, b in zip(samples["ours"], samples[name], strict=True))
 
-    # Both move their own bytes.
+    # Kernel and copy move bytes of their own.
     reached = {
         "copy": times("copy") * moved / copied,
         **{name: times(name) for name in ("eager", "compile") if name in spent},

@@ -27,7 +27,7 @@ SCONSTRUCT = """
 settings = {settings!r}
 places = ["include", ".", "gen"]
 env = Environment(CXX="g++", CXXFLAGS=settings["rows"], CPPPATH=places, LINKFLAGS=settings["link"])
-# Without it the link fails from about 1,000 objects: "Argument list too long".
+# TEMPFILE: without it the link fails from about 1,000 objects: "Argument list too long".
 env["SHLINKCOM"] = "${{TEMPFILE('$SHLINK -o $TARGET $SHLINKFLAGS $SOURCES')}}"
 if "cache" in ARGUMENTS:
     CacheDir(ARGUMENTS["cache"])

@@ -190,7 +190,7 @@ struct Asked {
   const Array* alibi_slopes = nullptr;  // (nhead_q)
 };
 
-// In double precision: q (b, sq, h, d), k and v (b, sk, hk, d). out as q; lse (b, h, sq); weights (b, h, sq, sk) where given.
+// Answer in double precision: q (b, sq, h, d), k and v (b, sk, hk, d). out as q; lse (b, h, sq); weights (b, h, sq, sk) where given.
 struct Expected { std::vector<double> out, lse, weights; };
 inline Expected attention(const Array& q, const Array& k, const Array& v, const Asked& asked = {}) {
   const int64_t batch = q.shape(0), sq = q.shape(1), heads = q.shape(2), d = q.shape(3), sk = k.shape(1),

@@ -147,7 +147,7 @@ def main(library: tk.Library) -> None:
     stream.synchronize()
     assert Array.streams[own:] == [1] * 4
     assert np.array_equal(again.host().view(np.uint16), out.host().view(np.uint16))
-    # Of a framework that works in another one: made there, and the call's stream waits for it.
+    # Arrays of a framework that works in another stream: results are made there, and the call's stream waits for it.
     own = len(Array.streams)
     rows = [Exchanging(x.like) for x in rows]
     late = library.fmha_fwd(

@@ -103,7 +103,7 @@ COPIED = (
     "@p2 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r13], [d1], 256, [tile];\n"
     "again: mbarrier.try_wait.parity.shared::cta.b64 p3, [tile], 0; @p3 bra there; bra again; there:\n"
 )
-# Each thread stores its number over them in the block behind its own.
+# Threads store their numbers over them, each in the block behind its own.
 OVER = (
     "add.u32 r3, r1, 1; and.b32 r3, r3, 3; shl.b32 r9, r0, 2; add.u32 r10, r9, r13; "
     "mapa.shared::cluster.u32 r8, r10, r3; st.shared::cluster.u32 [r8], r0;\n"

@@ -52,7 +52,7 @@ def body(begins: str = MEET, lanes: int = 2, mask: int = 3, ends: str = MEET, co
     )
 
 
-# Each block waits for its own reader alone.
+# Blocks wait for their own reader alone.
 OWN = body(count=1).replace("@p2 mapa.shared::cluster.u32 r13, r4, r5;", "setp.eq.u32 p2, r5, 0;")
 
 

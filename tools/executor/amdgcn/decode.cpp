@@ -1,4 +1,4 @@
-// From the text of llvm-objdump 22 to instructions. What is unknown is an error that quotes the line.
+// Decoder of the text of llvm-objdump 22 to instructions. What is unknown is an error that quotes the line.
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
@@ -145,7 +145,7 @@ int sdwa_selection(const char* name) {
   return -1;
 }
 
-/// Each modifier that some kernel has; false for any other.
+/// Reads a modifier that some kernel has; false for any other.
 bool read_modifier(Instruction& in, const std::string& text) {
   const auto after = [&](const char* name) -> const char* {
     return begins(text, name) ? text.c_str() + std::strlen(name) : nullptr;
@@ -296,7 +296,7 @@ void read_body(Instruction& in, const std::string& body) {
   if (begins(name, "v_cmp_") && in.operands == 2) fail("DECODE: a compare without destination: %s", body.c_str());
 }
 
-/// Both halves of a VOPD pair read before either writes.
+/// Runs a VOPD pair, of which both halves read before either writes.
 void run_pair(Machine& machine, Wave& wave, const Instruction& in) {
   const int to = in.operand[0].index;
   u32 old[64], result[64];

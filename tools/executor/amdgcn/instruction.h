@@ -72,7 +72,7 @@ struct Instruction {
   }
 };
 
-/// By mnemonic, for every architecture: the gfx9 and the RDNA spelling of one operation stand in one line.
+/// Handlers by mnemonic, for every architecture: the gfx9 and the RDNA spelling of one operation stand in one line.
 std::unordered_map<std::string, Handler>& mnemonics();
 
 struct Register { Register(const char* names, Handler handler); };

@@ -49,7 +49,7 @@ class Loaded {
   u64 undefined[8] = {};
 };
 
-/// Whether all of up to four bytes are marked.
+/// Tells whether all of up to four bytes are marked.
 inline bool all_marked(const u8* marks, int bytes) {
   u32 word = 0x01010101;
   std::memcpy(&word, marks, size_t(bytes));

@@ -6,7 +6,7 @@
 
 namespace executor {
 
-/// Its addresses are reserved and inaccessible: a host that follows one faults.
+/// Memory whose addresses are reserved and inaccessible: a host that follows one faults.
 struct Allocation {
   std::vector<uint8_t> bytes, defined;
   void* reserved = nullptr;  // where it begins; nullptr: freed

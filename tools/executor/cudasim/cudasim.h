@@ -26,7 +26,7 @@ enum Error : int {
   cooperative_too_large = 720,
 };
 
-/// Of everything here: one call at a time.
+/// Mutex of everything here: one call at a time.
 std::mutex& gate();
 /// The error that every function of the driver returns once a kernel has failed; success before.
 int failed_before();

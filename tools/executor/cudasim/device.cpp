@@ -65,7 +65,7 @@ using namespace cudasim;
 
 CUDA_API int cuInit(unsigned flags) { return flags ? invalid_value : success; }
 CUDA_API int cuDriverGetVersion(int* version) { return version ? (*version = 13000, success) : invalid_value; }
-/// By this a program knows that what it sees of time and of silicon is neither.
+/// Word by which a program knows that what it sees of time and of silicon is neither.
 CUDA_API const char* tilekiln_cudasim_architecture() {
   const char* wanted = std::getenv("TILEKILN_CUDASIM_ARCH");
   return wanted && *wanted ? wanted : "sm_90";

@@ -71,7 +71,7 @@ HIP_API int hipGetDeviceCount(int* count) {
   *count = 1;
   return success;
 }
-/// By this a program knows that what it sees of time and of silicon is neither.
+/// Word by which a program knows that what it sees of time and of silicon is neither.
 HIP_API const char* tilekiln_hipsim_architecture() {
   const char* wanted = std::getenv("TILEKILN_HIPSIM_ARCH");
   return wanted && *wanted ? wanted : "gfx942";

@@ -29,7 +29,7 @@ enum Error : int {
   launch_failure = 719,
 };
 
-/// Of everything here: one call at a time.
+/// Mutex of everything here: one call at a time.
 std::mutex& gate();
 /// Keeps an error for hipGetLastError and returns it; launch_failure stays for good.
 int noted(int error);

@@ -143,7 +143,7 @@ std::string disassembled(const std::string& elf, const char* name) {
   return text;
 }
 
-/// As `disassembled`. In the folder TILEKILN_HIPSIM_OBJECTS, if that is set, it is kept as <digest>.s, and what stands in
+/// Program as `disassembled`. In the folder TILEKILN_HIPSIM_OBJECTS, if that is set, it is kept as <digest>.s, and what stands in
 /// such a file is taken as it is: tests exchange the instructions of a kernel by it. A code object <digest>.hsaco there
 /// stands for the one of that digest.
 std::string program_of(std::string& elf, const char* name) {

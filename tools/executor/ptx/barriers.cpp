@@ -115,7 +115,7 @@ template <bool kExpects> Step arrive_phase(Machine&, Warp& warp, const Instructi
   return Step::next;
 }
 
-/// At an mbarrier of any block of the cluster.
+/// Arrives at an mbarrier of any block of the cluster.
 Step arrive_remote(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   know_address(warp, in, in.operand[1], lanes);
   const u32 epoch = warp.seen.at[warp.number];
@@ -145,7 +145,7 @@ Step try_wait(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
       warp.group->parity = parity;
     }
   });
-  // It may give up before the phase ends: a wait that does not ask again is wrong.
+  // Gives up before the phase ends, as it may: a wait that does not ask again is wrong.
   if (done == warp.live) meet(warp);
   if (done != lanes && (in.a || (machine.random() & 1))) {
     warp.group->state = Group::at_phase;

@@ -125,7 +125,7 @@ template <class Lane> Handler integers(const Type& to, const Type& from) {
   return is ? to_integer<i8, Lane>(to) : to_integer<u8, Lane>(to);
 }
 
-/// Of two floats one word; the first operand is the upper half.
+/// Packs two floats into one word; the first operand is the upper half.
 template <u32 (*kTo)(float), int kBits> Step pack(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   map2<u32, float, float>(warp, in, lanes, [](float a, float b) { return kTo(a) << kBits | kTo(b); });
   return Step::next;
@@ -141,7 +141,7 @@ template <float (*kFrom)(u32)> Step widen(Machine&, Warp& warp, const Instructio
 /// NaN is 0x7fff, as cvt says.
 u32 half(float x) { return x != x ? 0x7fff : to_half(x); }
 u32 bfloat(float x) { return x != x ? 0x7fff : to_bfloat(x); }
-/// Of .satfinite: what is too large becomes the largest.
+/// Converts with .satfinite: what is too large becomes the largest.
 u32 e4m3(float x) {
   if (x != x) return 0x7f;
   return std::fabs(x) > 448.f ? (std::signbit(x) ? 0xfe : 0x7e) : to_fp8(x, Fp8::e4m3_ocp);
@@ -160,7 +160,7 @@ Step leave(Machine&, Warp&, const Instruction&, u32) { return Step::exit; }
 
 }  // namespace
 
-/// Of two halves of a word each ones or zeros, by comparing numbers of fp16.
+/// Compares two halves of a word as numbers of fp16, each of the result ones or zeros.
 Step compare_halves(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   const int by = in.a;
   map2<u32, u32, u32>(warp, in, lanes, [by](u32 a, u32 b) {

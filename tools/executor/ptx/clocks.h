@@ -37,7 +37,7 @@ struct Clock {
     if (other.blocks && other.blocks != blocks) join_blocks(other.blocks);
   }
   void join_blocks(const std::shared_ptr<const Blocks>& more);
-  /// Of a clock of block `own`: all blocks' with its own, and the same for a clock of block `target`.
+  /// Clocks of a clock of block `own`: all blocks' with its own, and the same for a clock of block `target`.
   [[nodiscard]] std::shared_ptr<Blocks> with_own(u32 own) const;
   [[nodiscard]] Clock of_block(u32 own, u32 target) const;
   /// All blocks' clocks, into a clock of block `own`.
@@ -79,15 +79,15 @@ struct Warp;
 struct Block;
 struct Instruction;
 
-/// Each throws RACE, or PROXY where a proxy fence is missing.
+/// Notes of accesses; each throws RACE, or PROXY where a proxy fence is missing.
 void note_read(Warp&, const Instruction&, u32 address, u32 bytes, int lane);
 void note_write(Warp&, const Instruction&, u32 address, u32 bytes, int lane);
-/// In the shared memory of a block of the warp's cluster, known by the next phase of its barrier.
+/// Notes a write to the shared memory of a block of the warp's cluster, known by the next phase of its barrier.
 void note_remote(Warp&, const Instruction&, Block& target, u32 address, u32 bytes);
-/// By the async proxy, from now until group `tag` is waited for (note_fetched).
+/// Notes a read by the async proxy, from now until group `tag` is waited for (note_fetched).
 void note_fetch(Warp&, const Instruction&, u32 address, u32 bytes, u32 tag);
 void note_fetched(Warp&, u32 address, u32 bytes, u32 tag);
-/// By the copy engine, known by the next phase of an mbarrier. agent, epoch: of the barrier.
+/// Notes a write by TMA, known by the next phase of an mbarrier. agent, epoch: of the barrier.
 void note_copied(Warp&, const Instruction&, u32 address, u32 bytes, int agent, u32 epoch, bool async_proxy);
 
 }  // namespace ptx

@@ -44,7 +44,7 @@ PTX_API size_t ptx_coverage(const ptx_machine*, char* text, size_t capacity);
 /// Memory of the device: the same for all machines of the process. 0: there is no room.
 PTX_API uint64_t ptx_allocate(size_t bytes);
 PTX_API int ptx_release(uint64_t address);
-/// By address, to and from the host; what a copy writes counts as written.
+/// Copies by address, to and from the host; what a copy writes counts as written.
 PTX_API int ptx_copy(uint64_t to, uint64_t from, size_t bytes);
 /// A CUtensorMap of 128 bytes: the rules of cuTensorMapEncodeTiled. 1: it breaks one.
 PTX_API int ptx_tensor_map(void* map, int type, uint32_t rank, uint64_t address, const uint64_t* lengths,

@@ -20,7 +20,7 @@ u32 number_of(const Warp& warp) { return warp.block->number * 64 + u32(warp.numb
 u32 block_of(const Written& last) { return ((last.who & ~BY_ATOMIC) - 1) / 64; }
 u32 warp_of(const Written& last) { return ((last.who & ~BY_ATOMIC) - 1) % 64; }
 
-/// Whether the warp knows that it is written.
+/// Tells whether the warp knows that it is written.
 bool knows(const Warp& warp, const Written& last) {
   const u32 block = block_of(last), by = warp_of(last);
   if (last.epoch == NOT_DONE) return false;

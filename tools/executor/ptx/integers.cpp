@@ -35,7 +35,7 @@ template <class T, class F> Step unary(Warp& warp, const Instruction& in, u32 la
 #define UNARY(T, expression) \
   [](Machine&, Warp& warp, const Instruction& in, u32 lanes) { return unary<T>(warp, in, lanes, [](T a) { return expression; }); }
 
-/// Of the six integer types, by the expression in a and b.
+/// Operations of the six integer types, by the expression in a and b.
 #define INTEGERS(d, type, expression)                                                                                 \
   ((type).bytes == 8 ? ((type).kind == 's' ? Handler(BINARY(i64, expression)) : Handler(BINARY(u64, expression)))     \
    : (type).bytes == 4 ? ((type).kind == 's' ? Handler(BINARY(i32, expression)) : Handler(BINARY(u32, expression)))   \
@@ -185,7 +185,7 @@ OPCODE("rem", {
                            : Handler(BINARY(u32, b ? a % b : a)));
 });
 
-/// Of predicates: a side that is known to decide makes the result known.
+/// Operations of predicates: a side that is known to decide makes the result known.
 #define LOGIC(name, expression, decides)                                                                              \
   OPCODE(name, {                                                                                                      \
     const Type type = type_of(d, d.next());                                                                           \
@@ -223,7 +223,7 @@ OPCODE("not", {
                            : Handler(UNARY(u16, ~a)));
 });
 
-/// By more than the width gives zeros, or the sign.
+/// Shifts; by more than the width they give zeros, or the sign.
 template <class T> Step shift_left(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   using Lane = std::conditional_t<sizeof(T) == 8, u64, u32>;
   map2<Lane, Lane, u32>(warp, in, lanes,
@@ -275,7 +275,7 @@ OPCODE("bfe", {
   d.values(0, 4, 4);
 });
 
-/// Of 32 or 64 bits to 32: popc and clz; brev keeps the width.
+/// Operations of 32 or 64 bits to 32: popc and clz; brev keeps the width.
 #define BITS(name, expression32, expression64, wide)                                \
   OPCODE(name, {                                                                    \
     const bool is_wide = d.one_of({"b32", "b64"}) == 1;                             \

@@ -174,7 +174,7 @@ enum : u64 { kSharedWindow = 1ull << 60, kParamWindow = 1ull << 61, kConstWindow
 
 /// Bytes of global memory that may be read or written. OOB otherwise.
 u8* global_bytes(const Warp&, const Instruction&, u64 address, u32 bytes, u8** defined);
-/// Each throws RACE where another block, or another warp with nothing between, wrote in this launch (global.cpp).
+/// Checks of accesses; each throws RACE where another block, or another warp with nothing between, wrote in this launch (global.cpp).
 void global_reads(Machine&, const Warp&, const Instruction&, u64 address, u32 bytes);
 void global_wrote(Machine&, const Warp&, const Instruction&, u64 address, u32 bytes, bool atomic, bool done = true);
 /// A bulk copy's writes are done.

@@ -146,7 +146,7 @@ class Decode {
 };
 
 using Decoder = void (*)(Decode&);
-/// By base opcode: "add", "wgmma".
+/// Decoders by base opcode: "add", "wgmma".
 std::unordered_map<std::string, Decoder>& opcodes();
 
 struct Opcode { Opcode(const char* names, Decoder decoder); };

@@ -5,7 +5,7 @@ namespace ptx {
 
 namespace {
 
-/// Whether all lanes of the mask are here; else this group waits for them.
+/// Tells whether all lanes of the mask are here; else this group waits for them.
 bool together(Warp& warp, const Instruction& in, u32 members, u32 lanes) {
   if (~members & lanes) fault("CONVERGE", warp, in, "a lane that executes it is not in its mask");
   if ((lanes & members) == (members & warp.live)) return true;

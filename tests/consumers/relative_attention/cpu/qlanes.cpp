@@ -45,7 +45,7 @@ template <class T> void fp32_tile(const relative::Problem& a, const FwdUnit& u, 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _relative_attention_qlanes)
 
-// By dtype: fp32, bf16.
+// Functions by dtype: fp32, bf16.
 extern "C" const tilekiln::relative::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::fp32_tile<float>, tilekiln::cpu::fp32_tile<tilekiln::cpu::bf16>},
     sizeof(tilekiln::cpu::Scratch),
