@@ -18,7 +18,7 @@ constexpr int scale_block = 128;
 // Longest sequence: row + seqlen_k + window then stays within an int.
 constexpr int max_seqlen = 1 << 29;
 
-// Those that are absent have no name. Block scales are of the forward only.
+// Index arrays by name; absent ones have none. Block scales are of the forward only.
 struct IndexArrays {
   Array seqstart_q, seqstart_k, seqlen_q, seqlen_k, cu_seqlens_q, cu_seqlens_k, block_scale_seqstart_q,
       block_scale_seqstart_k;
@@ -65,14 +65,15 @@ struct AttentionCall : Run {
 [[nodiscard]] tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k,
                                               const ScaleBlocks* scales, AttentionCall* call);
 
-// The same with the arguments max_seqlen_q and max_seqlen_k, 0 and 0 or no less than the longest lengths: where the arrays stay on
+// Checks with the arguments max_seqlen_q and max_seqlen_k, 0 and 0 or no less than the longest lengths: where the arrays stay on
 // a device (call->unread) only their shapes are looked at.
 [[nodiscard]] tilekiln_status check_sequences_within(const IndexArrays& arrays, bool group, i64 physical_q,
                                                      i64 physical_k, const ScaleBlocks* scales, int max_seqlen_q,
                                                      int max_seqlen_k, AttentionCall* call);
-// Of an unread call whose turn has come: reads the arrays, for engines on the host.
+// Reads the arrays of an unread call whose turn has come, for engines on the host.
 [[nodiscard]] tilekiln_status read_sequences(AttentionCall* call);
-// Of a call whose turn has come, for kernels: the arrays where they are, or, of those that the host has read, copies in `memory`.
+// Places the lengths of a call whose turn has come, for kernels: the arrays where they are, or, of those that the host has read, copies
+// in `memory`.
 [[nodiscard]] tilekiln_status place_lengths(const AttentionCall& call, bool group, CallMemory* memory,
                                             DeviceLengths* lengths);
 

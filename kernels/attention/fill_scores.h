@@ -1,4 +1,4 @@
-// From a checked problem to the fields by which a kernel of a device masks, scores and drops: what CUDA and HIP, forward and backward share.
+// Fields from a checked problem by which a kernel of a device masks, scores and drops: what CUDA and HIP, forward and backward share.
 #pragma once
 #include "kernels/attention/fwd_engine.h"
 #include "kernels/backends/philox.h"

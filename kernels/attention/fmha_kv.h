@@ -121,7 +121,7 @@ struct KvKernelProblem {
   KvDevicePlaces places;
   int batch, seqlen_q, seqlen_k;  // sequences; the longest
   int num_splits;
-  // With splits, of query i and head h of sequence b: [(b seqlen_q + i) nhead_q + h][num_splits][hdim_v], normalised, and base-2
+  // Results of splits, of query i and head h of sequence b: [(b seqlen_q + i) nhead_q + h][num_splits][hdim_v], normalised, and base-2
   // logarithms of the sums.
   float *part_out, *part_lse;
   i64 cache_bytes;         // as size_cache_bytes; 0: of a family that has no such size
@@ -151,7 +151,7 @@ struct Longest { int q, k; };
 // `most`: 0, or the keys to which a sequence grows at most.
 [[nodiscard]] tilekiln_status check_append_places(const KvIndexArrays& arrays, const Cache& cache, int most,
                                                   AppendCall* call);
-// Of unread calls whose turn has come: read the arrays, for engines of the host.
+// Reads the arrays of unread calls whose turn has come, for engines of the host.
 [[nodiscard]] tilekiln_status read_keys(KvCall* call);
 [[nodiscard]] tilekiln_status read_places(AppendCall* call);
 // Gives an unread call the lengths that it is chosen by: every sequence as long as the longest.
@@ -178,12 +178,12 @@ inline tilekiln_status num_splits(const KvCall& call, int32_t* splits) {
 // Run the call, now or in its stream (which takes it over).
 [[nodiscard]] tilekiln_status launch(KvCall& call);
 [[nodiscard]] tilekiln_status launch(AppendCall& call);
-// The same on a backend with kernels of its own.
+// Runs a call on a backend with kernels of its own.
 [[nodiscard]] tilekiln_status run_kernels(KvCall& call);
 [[nodiscard]] tilekiln_status run_kernels(AppendCall& call);
 // Parts of the keys that keep the processors of such a backend busy.
 int splits_of_kernels(const KvCall& call);
-// At once, in this thread and its helpers, whatever the stream says.
+// Runs at once, in this thread and its helpers, whatever the stream says.
 [[nodiscard]] tilekiln_status run_kv(KvCall& call);
 
 }  // namespace tilekiln::fmha

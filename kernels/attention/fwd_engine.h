@@ -10,7 +10,7 @@ namespace tilekiln::fmha {
 using i64 = long long;
 using u64 = unsigned long long;
 
-// By name as the axes in kernels/attention/fmha_fwd/family.yaml; the host code turns one into the other by name.
+// Values have the names of the axes in kernels/attention/fmha_fwd/family.yaml; the host code turns one into the other by name.
 enum class Dtype : unsigned char { fp32, fp16, bf16, fp8bf16, fp8fp32, fp8fnuzbf16, bf8fnuzbf16 };
 constexpr int kDtypes = 7;
 enum class Bias : unsigned char { none, elementwise, alibi };

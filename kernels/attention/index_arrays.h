@@ -16,7 +16,7 @@ inline int32_t entry(const Array& array, i64 i, i64 j) {
 // One dimension of `count` int32. `sum` is how count is made up, for the error.
 [[nodiscard]] tilekiln_status check_index(const Array& array, i64 count, const char* sum);
 
-// The same of one that kernels read, which may be absent: contiguous, too.
+// Checks an index array that kernels read, which may be absent: contiguous, too.
 [[nodiscard]] tilekiln_status check_unread(const Array& array, i64 count, const char* sum);
 
 // Cumulative, batch + 1 entries: starts at 0 or more, never decreases, ends at `limit` or before.

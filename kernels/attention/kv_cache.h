@@ -1,4 +1,4 @@
-// From checked arguments to the plain data of engines over a KV cache: what its operators fill alike.
+// Fills the plain data of engines over a KV cache from checked arguments: what its operators fill alike.
 #pragma once
 #include "kernels/attention/fmha_kv.h"
 #include "kernels/attention/problem.h"
@@ -13,7 +13,7 @@ To dtype_as(KvDtype dtype) {
                                   : To::fp8;
 }
 
-// Of an operator whose arrays all have one dtype.
+// Dtype of an operator whose arrays all have one.
 inline KvDtype kv_dtype_of(int32_t dtype) {
   return dtype == TILEKILN_FP32   ? KvDtype::fp32
          : dtype == TILEKILN_FP16 ? KvDtype::fp16

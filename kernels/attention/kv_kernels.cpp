@@ -14,7 +14,7 @@ namespace {
 
 const int* data_of(const Array& array) { return array.given() ? reinterpret_cast<const int*>(array.data) : nullptr; }
 
-// Of arrays that stay on the device.
+// Places of arrays that stay on the device.
 KvDevicePlaces unread_places(const UnreadKeys& unread) {
   const KvIndexArrays& in = unread.arrays;
   const Cache& cache = unread.cache;
@@ -81,7 +81,7 @@ class Upload {
   const int* device_ = nullptr;
 };
 
-// Of a call whose arrays the host has read.
+// Places keys of a call whose arrays the host has read.
 tilekiln_status place_keys(const KvCall& call, CallMemory* memory, KvDevicePlaces* at) {
   const KvProblem& problem = call.problem;
   const bool group = problem.features.group, paged = problem.pages.page_size != 0;

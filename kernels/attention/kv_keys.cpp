@@ -27,7 +27,7 @@ class Keys {
   Keys(const KvIndexArrays& arrays, const Cache& cache, bool group, bool is_gappy, KvCall& call)
       : arrays_(arrays), cache_(cache), group_(group), gappy_(is_gappy), call_(call) {}
 
-  // Of arrays that stay on the device.
+  // Looks at lengths and pages of arrays that stay on the device.
   tilekiln_status look(i64 rows, Longest longest) {
     TILEKILN_TRY(which());
     if (group_ && !cache_.paged) {

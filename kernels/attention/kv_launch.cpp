@@ -40,7 +40,7 @@ double work_of(const KvCall& call) {
   return work * problem.nhead_k * (problem.hdim_q + problem.hdim_v);
 }
 
-// Whether a unit of one query may have every head, and memory makes it the faster: key heads lie side by side there.
+// Tells whether a unit of one query may have every head, and memory makes it the faster: key heads lie side by side there.
 bool all_heads_suit(const KvCall& call) {
   const KvProblem& problem = call.problem;
   if (!call.shares_heads || problem.nhead_k == 1 || call.seqlen_q != 1 ||
@@ -108,7 +108,7 @@ class Run {
     return fail(TILEKILN_INTERNAL, "the engine of the chosen instance does not do %s in this dtype", what);
   }
 
-  // Whether units of every head suit the call, and keep every thread busy.
+  // Tells whether units of every head suit the call, and keep every thread busy.
   bool takes_all_heads() const {
     if (!all_heads_suit(call_)) return false;
     i64 units = 0;

@@ -23,7 +23,7 @@ constexpr i64 keys_of_pages(i64 pages, i64 page_size) {
   return pages > max_seqlen / page_size ? max_seqlen : pages * page_size;
 }
 
-// Whether row `row` of a block table has room for `end` keys.
+// Checks that row `row` of a block table has room for `end` keys.
 [[nodiscard]] inline tilekiln_status check_table_room(const Array& table, i64 sequence, i64 end, i64 page_size) {
   const i64 blocks = (end + page_size - 1) / page_size;
   if (blocks <= table.shape[1]) return TILEKILN_OK;
@@ -53,7 +53,7 @@ struct NeededPages {
   bool contains(i64 i) const { return (i >= begin && i < end) || i < sink_end; }
 };
 
-// Of a sequence whose keys are the places [first_key, first_key + seqlen_k): what its window hides is not needed.
+// Pages that a sequence needs, whose keys are the places [first_key, first_key + seqlen_k): what its window hides is not needed.
 [[nodiscard]] inline NeededPages needed_pages(const KvProblem& problem, const KvSequence& sequence, i64 page_size) {
   const Window window = window_of(problem, sequence);
   const i64 keys = sequence.seqlen_k;

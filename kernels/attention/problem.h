@@ -1,4 +1,4 @@
-// From checked arguments to the plain data of engines: what the operators of attention fill alike.
+// Fills the plain data of engines from checked arguments: what the operators of attention fill alike.
 #pragma once
 #include "kernels/attention/visible.h"
 
@@ -16,7 +16,7 @@ struct RowLayout {
     *head_step = array.stride[head];
     *sequence = group ? *row : array.stride[0];
   }
-  // Of an array over scores: (batch, nhead, seqlen_q, seqlen_k), or (nhead, total_q, seqlen_k).
+  // Sets the steps of an array over scores: (batch, nhead, seqlen_q, seqlen_k), or (nhead, total_q, seqlen_k).
   void set_scores(const Array& array, i64* row, i64* head_step, i64* sequence) const {
     *head_step = array.ndim < 3 ? 0 : array.stride[array.ndim - 3];
     *row = array.stride[array.ndim - 2];

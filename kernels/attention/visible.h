@@ -40,7 +40,7 @@ i64 visible_keys(const Problem& problem, i64 seqlen_q, i64 seqlen_k, i64 row) {
   return count;
 }
 
-// Whether the last rows of a sequence see more keys than the first. Visible ranges rise, stay, or fall along the rows
+// Tells whether the last rows of a sequence see more keys than the first. Visible ranges rise, stay, or fall along the rows
 // (a window bounded on both sides does each in turn, at its ends only).
 template <class Problem>
 bool last_rows_see_more(const Problem& problem, i64 seqlen_q, i64 seqlen_k) {
@@ -59,7 +59,7 @@ double mean_visible_keys(const Problem& problem, i64 seqlen_q, i64 seqlen_k) {
          3;
 }
 
-// Whether a window to the left hides no key at `key` from any row.
+// Tells whether a window to the left hides no key at `key` from any row.
 template <class Problem>
 bool is_never_left(const Problem& problem, i64 key) {
   return problem.window_left < 0 || (problem.features.sink && key < problem.sink_keys);

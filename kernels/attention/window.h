@@ -11,7 +11,7 @@ constexpr i64 kUnbounded = 1LL << 40;  // further than any key
 // Row i sees the keys [i + shift - left, i + shift + right] and, up to i + shift + right, those below sink.
 struct Window { i64 left, right, shift, sink; };
 
-// Of FwdProblem and FwdUnit, or their backward counterparts.
+// Window of FwdProblem and FwdUnit, or their backward counterparts.
 template <class Problem, class Unit> Window window_of(const Problem& problem, const Unit& unit) {
   const bool mask = problem.features.mask;
   Window w;

@@ -9,10 +9,10 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 class Ahead {
  public:
-  // Those of the next tile, which come first; they replace what is left of this one's.
+  // Begins with the next tile's rows, which come first; they replace what is left of this one's.
   void next_tile() { tile_.at = tile_.end = 0; }
   void add_to_tile(const void* rows, i64 stride, int count, i64 width) { tile_.add(rows, stride, count, width); }
-  // Those that are wanted when the unit ends.
+  // Adds rows that are wanted when the unit ends.
   void add_to_unit(const void* rows, i64 stride, int count, i64 width) { unit_.add(rows, stride, count, width); }
 
   TILEKILN_INLINE void step() {

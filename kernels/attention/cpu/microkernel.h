@@ -14,7 +14,7 @@ struct Keys {
   const char* const* runs = nullptr;
   int run_keys = 0;
 
-  // As if the run of `key` were all there is; `end` becomes its end, if that is before.
+  // Keys as if the run of `key` were all there is; `end` becomes its end, if that is before.
   TILEKILN_INLINE Keys run_of(int key, int& end) const {
     if (!runs) return *this;
     const int i = key / run_keys, begin = i * run_keys;
@@ -214,7 +214,7 @@ TILEKILN_INLINE void every_value(const float* p, const ValueRows& v, int begin, 
   });
 }
 
-// The same for two vectors, each over its own words, which overlap or touch: those that both see broadcast V for both.
+// Multiplies two vectors, each over its own words, which overlap or touch: those that both see broadcast V for both.
 template <class Compute>
 TILEKILN_INLINE void value_pair(const float* p, const ValueRows& v, const int (&begin)[2], const int (&end)[2],
                                 float* o, int rows, const vf* alpha) {

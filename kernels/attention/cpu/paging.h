@@ -24,7 +24,7 @@ struct CacheRows {
     int place, rows;      // where it lies in its page; how many rows follow in the same page
   };
 
-  // As many of the keys [key, key + count) as lie in the page of the first.
+  // Run of as many of the keys [key, key + count) as lie in the page of the first.
   TILEKILN_INLINE Run run(i64 key, int count) const {
     const u64 place = u64(first + key);
     if (table == nullptr) return {base + i64(place) * row, 0, count};

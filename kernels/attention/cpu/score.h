@@ -18,7 +18,7 @@ struct Score {
   i64 bias_row;
   int rows, keys;  // that exist in this tile and block
   i64 distance;    // (first row + shift) - first key
-  // For the score of an operator from outside: its problem, and the query head.
+  // Problem of an operator from outside, for its score, and the query head.
   const void* own;
   int head;
 };

@@ -46,7 +46,7 @@ tilekiln_status table_lengths(const KvIndexArrays& arrays, const Cache& cache, K
   return TILEKILN_OK;
 }
 
-// The same from page counts and the lengths of the last pages.
+// Lists lengths from page counts and the lengths of the last pages.
 tilekiln_status list_lengths(const KvIndexArrays& arrays, const Cache& cache, KvCall* call) {
   const Array &starts = arrays.kv_indptr, &list = arrays.kv_page_indices, &last = arrays.kv_last_page_lens;
   TILEKILN_TRY(check_dtype(list, TILEKILN_INT32, "int32"));

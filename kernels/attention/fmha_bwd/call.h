@@ -46,7 +46,7 @@ struct BwdCall : AttentionCall {
 // that belongs to the caller.
 [[nodiscard]] tilekiln_status check_bwd(const tilekiln_fmha_bwd_args& args, BwdCall* call,
                                         BwdLengths lengths = BwdLengths::now);
-// Whether an array can be a workspace: not its size.
+// Checks that an array can be a workspace: not its size.
 [[nodiscard]] tilekiln_status check_workspace(const Array& workspace);
 
 // Traits that a launcher and a call both have: everything the signatures of the stages follow from.
@@ -67,9 +67,9 @@ struct BwdStarts { SmallArray<int32_t, 17> q, k; };
 void set_starts(const BwdCall& call, BwdStarts* starts);
 // The bytes of workspace of a call that has its stages; of an unread call, enough for all that its lengths can be.
 [[nodiscard]] tilekiln_status workspace_size(const BwdCall& call, uint64_t* bytes);
-// The same for kernels of a device, which lay it out themselves.
+// Size of the workspace for kernels of a device, which lay it out themselves.
 [[nodiscard]] tilekiln_status kernels_workspace_size(const BwdCall& call, uint64_t* bytes);
-// Whether the schedule of a shape can count the work of `keys` keys together.
+// Checks that the schedule of a shape can count the work of `keys` keys together.
 [[nodiscard]] tilekiln_status check_schedule(const BwdWorkspaceShape& shape, i64 keys);
 [[nodiscard]] tilekiln_status check_workspace_size(const Array& workspace, u64 needed);
 

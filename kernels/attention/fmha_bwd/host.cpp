@@ -96,7 +96,7 @@ void fill(const Args& args, const Call& call) {
   to.workers = args.workers;
   to.physical_q = layout.group ? call.Tq : call.Sq;
   to.physical_k = layout.group ? call.Tk : call.Sk;
-  // Of an unread call, the most that it can be: where lengths stand beside the starts, sequences may be padded.
+  // Bound of an unread call, the most that it can be: where lengths stand beside the starts, sequences may be padded.
   const bool padded = in.seqlen_k.given() || (in.seqstart_k.given() && in.cu_seqlens_k.given());
   if (to.unread) to.longest_k = padded ? to.physical_k : to.seqlen_k;
   for (const fmha::Sequence& sequence : to.sequences) {

@@ -134,14 +134,14 @@ class Inspection {
     out->thread_balance = balance(claimed(shape_.deterministic ? work_ : free_units(), threads));
   }
 
-  // By logical worker.
+  // Work by logical worker.
   const std::vector<double>& work() const { return work_; }
 
  private:
   i64 seqlen_q(int b) const { return shape_.group ? p_.seqstart_q[b + 1] - p_.seqstart_q[b] : p_.seqlen_q; }
   i64 seqlen_k(int b) const { return shape_.group ? p_.seqstart_k[b + 1] - p_.seqstart_k[b] : p_.seqlen_k; }
 
-  // Of keys [key, key + keys) with every query.
+  // Pairs of keys [key, key + keys) with every query.
   double pairs(int b, i64 key, i64 keys) {
     // Sequences repeat unit after unit for every head: those of the last one are kept.
     if (b != known_ || keys != known_keys_) {

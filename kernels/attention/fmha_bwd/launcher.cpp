@@ -62,7 +62,7 @@ bool same(const BwdFeatures& a, const BwdFeatures& b) {
          a.deterministic == b.deterministic;
 }
 
-// Whether a checked call is of the problem. `lengths`: whether its sequences are known.
+// Checks that a checked call is of the problem. `lengths`: whether its sequences are known.
 tilekiln_status check_same(const BwdLauncher::Plan& plan, const tilekiln_fmha_bwd_args& args, const BwdCall& call,
                            BwdLengths lengths) {
   const BwdProblem& p = call.problem;

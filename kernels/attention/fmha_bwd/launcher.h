@@ -6,7 +6,7 @@
 
 namespace tilekiln::fmha {
 
-// Whether each field of a problem is one that there can be: operator.yaml says which.
+// Checks each field of a problem against what operator.yaml says there can be.
 [[nodiscard]] tilekiln_status check_fields(const tilekiln_fmha_bwd_problem& problem);
 
 class BwdLauncher {

@@ -202,7 +202,7 @@ tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, con
       return backend.copy(run.device, run.native, into, from, bytes, Direction::staged);
     };
     TILEKILN_TRY(stage(staged_q, arguments.seqstart_q.data, starts_bytes));
-    // From here on the stream uses the block: it is kept until the stream has run all that was enqueued.
+    // Stages the starts; the stream then uses the block, which is kept until the stream has run all that was enqueued.
     tilekiln_status status = stage(staged_k, arguments.seqstart_k.data, starts_bytes);
     if (status == TILEKILN_OK) status = backend.host(run.device, run.native, pack_in_stream, own.get());
     if (status == TILEKILN_OK) status = stage(to, staged_host, host_bytes);
@@ -215,7 +215,7 @@ tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, con
     return status != TILEKILN_OK ? status : ended;
   }
 
-  // Each step owns the block, so it outlives the last of them, whatever becomes of the launcher. What is wrong with the
+  // Steps own the block, so it outlives the last of them, whatever becomes of the launcher. What is wrong with the
   // starts leaves a host segment of zeros, which no run takes for prepared.
   std::unique_ptr<StreamTask> tasks[4];
   int count = 0;

@@ -169,7 +169,7 @@ template <class Job> void walk(const HostCall& host, int worker, Job&& job) {
   }
 }
 
-// Each worker's chunks in its own order. Walks cost what their chunks do; the longest is claimed first.
+// Runs each worker's chunks in its own order. Walks cost what their chunks do; the longest is claimed first.
 tilekiln_status deterministic_dq_dk_dv(HostCall& host) {
   const int tile_k = host.units.shape.tile_k;
   std::vector<std::pair<double, int>> order;

@@ -173,7 +173,7 @@ void BwdUnits::list_keys(const BwdCall& call) {
     }
   };
   if (own_heads) units *= group;
-  // With 8 units a thread or more the claims of threads even the costs out; fewer units are cut by their costs.
+  // Claims of threads even the costs out with 8 units a thread or more; fewer units are cut by their costs.
   if (units < 8 * all_useful) {
     keys_per_unit = fmha::keys_per_unit(shape.tile_k, all_useful, [&](int keys_together) {
       std::vector<double> costs;

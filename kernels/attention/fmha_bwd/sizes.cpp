@@ -62,7 +62,7 @@ tilekiln_status workspace_size(const BwdCall& call, uint64_t* bytes) {
 }
 
 tilekiln_status check_schedule(const BwdWorkspaceShape& shape, i64 keys) {
-  // Each sequence may end within a chunk.
+  // Bound: each sequence may end within a chunk.
   const i64 chunks = shape.nhead_q * (keys / shape.tile_k + shape.batch);
   if (!shape.group_schedule() || chunks <= max_scheduled_chunks) return TILEKILN_OK;
   return fail_argument("deterministic",

@@ -180,7 +180,7 @@ uint64_t dq_acc_upper_bound(const BwdWorkspaceShape& shape, int64_t total_q, int
 }
 
 int default_workers(const BwdWorkspaceShape& shape, int64_t rows, int64_t longest) {
-  // Each split of a head is one more place of dq_acc to write and to add up: 32 workers in place of 16 take 0 to 3 % more
+  // Splits of a head have a price: each is one more place of dq_acc to write and to add up: 32 workers in place of 16 take 0 to 3 % more
   // time (8 heads of 2048 rows, 16 of 1024), 64 take 5 %. Each worker less may leave a thread idle: 16 heads on 7 threads
   // are 1.31 of the mean for the busiest, 32 workers 1.09.
   constexpr int64_t most = 64, enough = 32;

@@ -66,9 +66,9 @@ uint64_t dq_acc_upper_bound(const BwdWorkspaceShape& shape, int64_t total_q, int
 // the threads there are, and is known before any seqstart is.
 int default_workers(const BwdWorkspaceShape& shape, int64_t rows, int64_t longest);
 
-// Whether preparing the workspace zeroes dq_acc; `has_mask` matters to a direct main stage only.
+// Tells whether preparing the workspace zeroes dq_acc; `has_mask` matters to a direct main stage only.
 bool zeroed_by_prepare(const BwdWorkspaceShape& shape, bool has_mask);
-// Whether a stage before the main one zeroes it instead: its size is then known on the device only. Heads do not all
+// Tells whether a stage before the main one zeroes it instead: its size is then known on the device only. Heads do not all
 // own every slot (more than half of random schedules leave some unowned), so each must be zero before the sum.
 inline bool zeroed_by_stage(const BwdWorkspaceShape& shape) { return shape.group_schedule(); }
 

@@ -6,7 +6,7 @@
 
 namespace tilekiln::fmha {
 
-// In one order, because they are cast: each is what its name says.
+// Orders are one, because values are cast: each is what its name says.
 static_assert(static_cast<int>(Dtype::bf8fnuzbf16) == static_cast<int>(fmha_fwd::Dtype::bf8fnuzbf16) &&
               static_cast<int>(Dtype::fp8fnuzbf16) == static_cast<int>(fmha_fwd::Dtype::fp8fnuzbf16) &&
               static_cast<int>(Dtype::fp8fp32) == static_cast<int>(fmha_fwd::Dtype::fp8fp32) &&

@@ -78,7 +78,7 @@ void fill(const Args& args, const Call& call) {
 
 }  // namespace
 
-// Whether there are scales, and of which kind; their dimensions, but not yet their lengths.
+// Kinds of the scales, if there are any; their dimensions, but not yet their lengths.
 tilekiln_status scale_kinds(const Args&, Call& call) {
   if (!call.in.q_descale.given() && !call.in.k_descale.given() && !call.in.v_descale.given()) return TILEKILN_OK;
   const Array* const all[] = {&call.in.q_descale, &call.in.k_descale, &call.in.v_descale};

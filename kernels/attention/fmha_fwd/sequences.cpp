@@ -159,7 +159,7 @@ Side query_side(const IndexArrays& arrays, bool group, i64 physical, i64 scale_b
           &Sequence::room_q};
 }
 
-// In group mode it is the starts of q that say how many sequences there are.
+// Counts sequences: in group mode the starts of q say how many there are.
 tilekiln_status count_sequences(const Side& q, AttentionCall* call) {
   const Array& starts = q.seqstart.given() ? q.seqstart : q.cu_seqlens;
   TILEKILN_TRY(check_ndim(starts, 1, "batch + 1"));
@@ -208,7 +208,7 @@ namespace {
 
 struct Sides { Side q, k; };
 
-// Both sides; which arrays are given, and how many sequences there are: call->batch.
+// Checks both sides; which arrays are given, and how many sequences there are: call->batch.
 tilekiln_status check_sides(const Sides& sides, bool group, bool blockscale, AttentionCall* call) {
   TILEKILN_TRY(check_given(sides.q, group, blockscale));
   TILEKILN_TRY(check_given(sides.k, group, blockscale));

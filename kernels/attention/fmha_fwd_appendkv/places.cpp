@@ -6,7 +6,7 @@
 
 namespace tilekiln::fmha {
 
-// Each sequence must write places of its own alone, or the result would depend on the order of the threads.
+// Checks that each sequence writes places of its own alone, or the result would depend on the order of the threads.
 tilekiln_status check_append_places(const KvIndexArrays& arrays, const Cache& cache, int most, AppendCall* call) {
   using ll = long long;
   const Array &lengths = arrays.seqlen_k, &rows = arrays.cache_batch_idx, &table = arrays.block_table;

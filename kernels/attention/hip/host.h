@@ -17,7 +17,7 @@ constexpr i64 multiple = 8;         // elements: 16 bytes, what a lane loads at 
 constexpr i64 most_row = 1 << 22;   // elements from row to row: a tile's rows are counted in bytes of 31 bits
 constexpr i64 most_blocks = 65535;  // of the grid's second and third dimension
 
-// As ForwardBuild has them.
+// Formats as ForwardBuild has them.
 struct Format {
   bool bf16;
   int fp8, fnuz;

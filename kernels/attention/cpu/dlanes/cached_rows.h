@@ -1,4 +1,4 @@
-// Where: the addresses of rows of a cache, in pages or not.
+// Addresses of the rows of a cache, in pages or not.
 #pragma once
 
 #include "kernels/attention/cpu/dlanes/row_storage.h"

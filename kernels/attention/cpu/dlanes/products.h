@@ -46,7 +46,7 @@ template <> struct ValueRow<fp8> {
 };
 #endif
 
-// Whether several rows that share V multiply it as pairs of keys, in bf16: half of the products.
+// Pairs of keys: several rows that share V multiply it by two keys at once, in bf16, which is half of the products.
 #if TILEKILN_PAIRS
 template <class T> constexpr bool kValuePairs = sizeof(T) < 4;
 template <> inline constexpr bool kValuePairs<core::fp16> = false;

@@ -38,7 +38,7 @@ class RowState {
  private:
   // The keys of [key, key + keys) that row r sees.
   Seen seen_by(int r, i64 key, int keys) const;
-  // Whether every row sees all of them.
+  // Tells whether every row sees all of the keys.
   bool all_seen(i64 key, int keys) const;
   // Raises m of the row to its lanes; returns the factor of what was summed.
   float raise(int r, vf top);

@@ -34,7 +34,7 @@ template <class Variant> vf score_row(float* s, const Score& score, const Seen& 
   return top;
 }
 
-// Those of score.h, whose lanes do not matter.
+// Maps of score.h, whose lanes do not matter.
 template <class Lanewise> struct RowMap : Lanewise {
   using Lanewise::Lanewise;
   TILEKILN_INLINE vf operator()(vf s, int) const { return Lanewise::operator()(s); }

@@ -23,7 +23,7 @@ struct CacheScratch : Scratch {
 
 TILEKILN_INLINE float descale(const float* p) { return p ? *p : 1.f; }
 
-// Of a whole unit. In lanes along queries and along the head dim alike.
+// Scales of a whole unit, in lanes along queries and along the head dim alike.
 TILEKILN_INLINE Descales cache_descales(const KvProblem& a, const KvUnit& u, int head_k) {
   Descales d;
   d.v = a.out_scale;

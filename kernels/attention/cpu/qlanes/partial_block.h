@@ -21,7 +21,7 @@ struct Edges {
   template <class Int> static TILEKILN_INLINE int lane(Int i) { return int(i < 0 ? 0 : i > kLanes ? kLanes : i); }
 };
 
-// The same for every key of a block: without a sink they depend on key - query alone, so they are made together. Made one by one they
+// Seen lanes of every key of a block: without a sink they depend on key - query alone, so they are made together. Made one by one they
 // took a tenth of the block (bf16, D = 64, causal); the backward's blocks, which use few, gain nothing.
 class SeenLanes {
  public:

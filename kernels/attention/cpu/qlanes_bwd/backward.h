@@ -179,7 +179,7 @@ template <class Compute> class Backward {
     from = w_.rows, row = hdim;
   }
 
-  // Both forms of the rows of a tile.
+  // Loads both forms of the rows of a tile.
   void load_rows(float* vectors, float* transposed, const char* from, i64 row, int rows, int hdim) {
     side_by_side(from, row, rows, hdim);
     storage_.load_vectors(vectors, from, row, rows, hdim);

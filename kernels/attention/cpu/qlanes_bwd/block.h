@@ -26,7 +26,7 @@ struct BwdBlock {
   bool dropped;
   Cap cap;
   Ahead& ahead;
-  // Whether dQ of the tile, and dK and dV of each block of the chunk (a bit each), hold sums. What does not is overwritten.
+  // Marks of whether dQ of the tile, and dK and dV of each block of the chunk (a bit each), hold sums. What does not is overwritten.
   bool dq_begun;
   unsigned dk_begun;
 };

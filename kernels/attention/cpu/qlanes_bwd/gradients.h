@@ -24,7 +24,7 @@ struct Gradients {
   bool store_ds;  // dS is wanted in fp32 too: dbias
 };
 
-// Whether the words of P and dS are copies in scratch or P and dS in fp32, where they are.
+// Words of P and dS: copies in scratch, or P and dS in fp32 where they are.
 template <class Compute> struct BlockWords {
   static constexpr bool kCopies = Compute::kWord == 2;
   static constexpr int kStride = kTileQ / Compute::kWord;

@@ -14,13 +14,13 @@ static_assert(kChunk % (fmha::unit_parts * kTileK) == 0, "A part of a chunk is m
 constexpr float kLeastLse = kLowest / kLog2e;
 
 struct BwdScratch {
-  // Of the chunk: K and V rows in words along the head dim, K in words along the keys, and the sums of dK and dV.
+  // Chunk of keys: K and V rows in words along the head dim, K in words along the keys, and the sums of dK and dV.
   alignas(64) float k[kChunk * kMaxHdim];
   alignas(64) float v[kChunk * kMaxHdim];
   alignas(64) float k_keys[kChunk / 2 * kMaxHdim];  // only where a word holds two
   alignas(64) float dk[kChunk * kMaxHdim];
   alignas(64) float dv[kChunk * kMaxHdim];
-  // Of the tile of queries: Q^T and dO^T in words along the head dim, Q and dO in words along the queries, dQ.
+  // Tile of queries: Q^T and dO^T in words along the head dim, Q and dO in words along the queries, dQ.
   alignas(64) float q_t[kMaxHdim * kTileQ];
   alignas(64) float dout_t[kMaxHdim * kTileQ];
   alignas(64) float q[kTileQ * kMaxHdim];
@@ -30,7 +30,7 @@ struct BwdScratch {
   alignas(
       64) float lse[kTileQ];  // in log2 units; +inf where P = 0: rows with an LSE below kLeastLse, lanes without a row
   alignas(64) float delta[kTileQ];
-  // Of the block: S^T then P^T, dP^T then dS^T [key][query] in fp32; where a word holds two, P and dS in words along the
+  // Block: S^T then P^T, dP^T then dS^T [key][query] in fp32; where a word holds two, P and dS in words along the
   // queries [key][query / 2], and dS in words along the keys [key / 2][query].
   alignas(64) float s[kTileK * kTileQ];
   alignas(64) float dp[kTileK * kTileQ];

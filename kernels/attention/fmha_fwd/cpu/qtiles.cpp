@@ -27,7 +27,7 @@ template <class T> void tiled(const FwdProblem& a, const FwdUnit& u, void* scrat
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _fmha_fwd_qtiles)
 
-// In the order of Dtype.
+// Functions in the order of Dtype.
 extern "C" const tilekiln::fmha::FwdEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {nullptr, nullptr, tilekiln::cpu::tiled<tilekiln::cpu::bf16>, tilekiln::cpu::tiled<tilekiln::cpu::fp8>},
     sizeof(tilekiln::cpu::TileScratch),

@@ -23,7 +23,7 @@ struct Scales {
     return {first(p.k_page_scale, p.k_descale), first(p.v_page_scale, p.v_descale),
             p.k_page_scale ? p.page_scale_page : 0, *first(nullptr, p.q_descale) * (kOfWidened * kOfWidened)};
   }
-  /// Of the tile that begins with key n: where pages have scales, no tile lies in two.
+  /// Scale of the tile that begins with key n: where pages have scales, no tile lies in two.
   TK_DEVICE i64 at(const Scales& s, const Problem& p, const Work& w, int n) {
     if (s.step == 0) return 0;
     return __builtin_amdgcn_readfirstlane(fmha::find_page(p.at, w.keys, w.keys.first + n).number) * s.step;

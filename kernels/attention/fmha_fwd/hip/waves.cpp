@@ -72,7 +72,7 @@ Format format_of(Dtype dtype) {
   }
 }
 
-// Beside the features of the call: how the instance rounds P, an axis of its algorithm.
+// Rounding of P by the instance, an axis of its algorithm, beside the features of the call.
 int rounding_of(const Choice& choice) {
   enum { even, up, truncate };  // values of p_rounding
   switch (choice.how->fields[tilekiln::fmha_fwd::fields::p_rounding]) {

@@ -24,7 +24,7 @@ tilekiln_status check_problem(const KvKernelProblem& of) {
                       pages.page_size != 0 ? pages.v_page : of.steps.v});
 }
 
-// Whether every query sees every key: one query at the end of its sequence, under a causal mask, too.
+// Tells whether every query sees every key: one query at the end of its sequence, under a causal mask, too.
 bool sees_all(const KvKernelProblem& of) {
   const KvProblem& p = of.problem;
   return !p.features.mask || (p.window_left < 0 && (p.window_right < 0 || (of.seqlen_q == 1 && !p.top_left)));

@@ -28,7 +28,7 @@ const Kernel* find_kernel(const KvProblem& p) {
   return best;
 }
 
-// From one page, or sequence, to the next.
+// Step from one page, or sequence, to the next.
 i64 k_step(const KvKernelProblem& of) {
   return of.problem.pages.page_size != 0 ? of.problem.pages.k_page : of.problem.features.group ? 0 : of.steps.k;
 }
@@ -46,7 +46,7 @@ tilekiln_status launch_decode(const Site& site, const KvKernelProblem& of) {
       "of 8, 0 or more, in whole rows, and a softmax_scale above 0, for dropout on cuda");
 }
 
-// As fmha_fwd's, of a call that stores no bytes of dropout.
+// Fills tiles as fmha_fwd's, of a call that stores no bytes of dropout.
 tilekiln_status fill_tiles(const KvKernelProblem& of, const Build& build, Row* row) {
   if (of.problem.randval != nullptr)
     return fail_argument("randval", "was given, must be null on cuda, where its bytes are not stored: leave it out");

@@ -1,4 +1,4 @@
-// From a checked call over a KV cache to the problem of forward.hip with TK_CACHE, for both pipelines.
+// Problem of forward.hip with TK_CACHE, from a checked call over a KV cache, for both pipelines.
 #pragma once
 #include "kernels/attention/fill_places.h"
 #include "kernels/attention/hip/host.h"

@@ -5,7 +5,7 @@
 namespace tilekiln::hip {
 namespace {
 
-// Whether the instance reads a pool by 32-bit offsets: an axis of fmha_batch_prefill's algorithms, which the other families lack.
+// Tells whether the instance reads a pool by 32-bit offsets: an axis of fmha_batch_prefill's algorithms, which the other families lack.
 bool loads_near(const KvKernelProblem& of, const Choice& choice) {
   constexpr int small = 1;  // of kv_load: any, small, large
   return of.cache_bytes > 0 && choice.how->fields[tilekiln::fmha_batch_prefill::fields::kv_load] == small;

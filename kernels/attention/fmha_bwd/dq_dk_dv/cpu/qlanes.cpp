@@ -35,7 +35,7 @@ constexpr auto bf16_chunk = fp32_chunk<bf16>;
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _fmha_bwd_dq_dk_dv_qlanes)
 
-// In the order of Dtype; fp8 has no backward.
+// Functions in the order of Dtype; fp8 has no backward.
 extern "C" const tilekiln::fmha::BwdEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::dot_do_o<float>, tilekiln::cpu::dot_do_o<tilekiln::cpu::fp16>,
      tilekiln::cpu::dot_do_o<tilekiln::cpu::bf16>, nullptr, nullptr},

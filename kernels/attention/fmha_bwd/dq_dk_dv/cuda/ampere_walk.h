@@ -24,7 +24,7 @@ TILEKILN_DEVICE void walk(const AmpereRow& a, Shared& s, const Walk& order, cons
   const int own_key = key_of(warp), part = part_of(warp);
   const int own_row = part * kRows, own_piece = part * (kColumns / 8);
   const uint32_t k_at = shared_address(s.k), dout_at = shared_address(s.dout), ds_at = shared_address(s.ds);
-  // Of 16 query rows, P^T and dS^T of this warp's keys, where they lie in shared memory.
+  // Loads P^T and dS^T of 16 query rows and this warp's keys, where they lie in shared memory.
   const auto load_words = [&](uint32_t (&word)[4], int piece) {
     load_matrices(word, ds_at + place<kDsColumns>(own_key + (lane & 15), piece + (lane >> 4)));
   };

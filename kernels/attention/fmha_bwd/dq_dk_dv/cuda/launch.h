@@ -1,4 +1,4 @@
-// From a checked call of fmha_bwd to the row of each stage: what the pipelines have in common. Included once, by the file of a pipeline,
+// Rows of the stages from a checked call of fmha_bwd: what the pipelines have in common. Included once, by the file of a pipeline,
 // which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <string.h>
@@ -133,7 +133,7 @@ void fill_scores(const BwdKernelProblem& of, Row* row) {
   row->softcap = p.softcap;
   row->keep_scale = 1;
   cuda::fill_scores(p, row);
-  // Without a cap the slope of tanh is 1, and for a bias of -infinity 0, where a factor of 0 would make it NaN.
+  // The slope of tanh without a cap is 1, and for a bias of -infinity 0, where a factor of 0 would make it NaN.
   if (!p.features.softcap) row->softcap_inner = 0x1p-126f;
   row->shift = p.top_left ? 0 : of.seqlen_k - of.seqlen_q;
   row->features = (is_masked(p) ? kMask : 0) | (is_paired(p) ? kPaired : 0) | (p.features.softcap ? kSoftcap : 0) |

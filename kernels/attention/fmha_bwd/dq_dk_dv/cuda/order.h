@@ -79,7 +79,7 @@ template <int kQueryRows, int kKeys, bool kPacked> struct Order {
 
   __device__ __forceinline__ explicit Order(const Row& row) : p(row), group(row.nhead_q / row.shares) {}
 
-  // From a tile of one query head to that of the next.
+  // Step from a tile of one query head to that of the next.
   __device__ __forceinline__ int64_t head_tiles() const { return p.head_tiles; }
   __device__ __forceinline__ int query_tiles(const Turn& t) const { return kPacked ? t.of.query_tiles : p.query_tiles; }
   __device__ __forceinline__ int key_tiles(const Turn& t) const { return kPacked ? t.of.key_tiles : p.key_tiles; }

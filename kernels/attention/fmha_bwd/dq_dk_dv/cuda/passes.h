@@ -9,7 +9,7 @@ constexpr int kHdim = HDIM;
 constexpr bool kWide = kHdim > 128;
 constexpr int kKeys = kWide ? 64 : 128, kQueryRows = QUERY_ROWS;
 constexpr int kPanels = kHdim / 64;  // of 64 columns, rows of 128 bytes
-// Of dQ: blocks of four pieces of 16 rows and 64 columns, those of the same columns one behind the other.
+// Layout of dQ: blocks of four pieces of 16 rows and 64 columns, those of the same columns one behind the other.
 constexpr int kTileBytes = kQueryRows * kHdim * 4, kBlocks = kTileBytes / (64 * 64 * 4);
 
 // Blocks of dQ that have columns of the call: three of four for a head dim of 192, where a tile has 64 rows.

@@ -34,13 +34,13 @@ struct alignas(128) Row {
   float* d_sink;     // or null; [nhead_q]
   const float* lse;  // [b lse_batch + h lse_head + row], as the forward wrote it
   float* delta_out;  // or null: rowsum(dout out) for the caller, where lse has its rows
-  // By query tile, tile_of (order.h):
+  // Arrays by query tile, tile_of (order.h):
   float* lse_log2;     // [tile][query rows]: log2(e) lse; +inf where no key is seen and past the end
   float* delta;        // [tile][query rows]: rowsum(dout out)
   float* dq_sums;      // [tile][slots][a tile in the order of wgmma's registers]
   unsigned* counters;  // [tile][slots]: adds that are done
   float* sink_sums;    // [tile], with d_sink
-  // With key_shares > 1, of fp32, not scaled: [b shares + share][key, in whole tiles][column of the build's head dim]
+  // Sums with key_shares > 1, of fp32, not scaled: [b shares + share][key, in whole tiles][column of the build's head dim]
   float* dk_sums;
   float* dv_sums;
   const float* alibi_slopes;  // [b alibi_batch + h]

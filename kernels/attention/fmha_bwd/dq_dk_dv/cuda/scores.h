@@ -177,7 +177,7 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
       return share[i];
   }
 
-  // Of rows 8 j + 0..7 of the tile, in shared memory.
+  // Delta of rows 8 j + 0..7 of the tile, in shared memory.
   __device__ __forceinline__ float2 delta_of(const float* delta_rows, int j) const {
     return reinterpret_cast<const float2*>(delta_rows + c2)[j * 4];
   }

@@ -62,7 +62,7 @@ TILEKILN_DEVICE void compute_dv(const Row& p, Shared& s, int thread) {
     ++turns;
   };
   const auto step = [&](auto first, auto extras, const Turn& t, int g, int m, bool) {
-    // Else every descriptor of k is worked out ahead, and they are more than the registers hold.
+    // Uniform, else every descriptor of k is worked out ahead, and they are more than the registers hold.
     at = uniform(at), k = uniform(k);
     const int slot = at % kStages, u = at & 1;
     wait(s.q_full[slot], at / kStages & 1);

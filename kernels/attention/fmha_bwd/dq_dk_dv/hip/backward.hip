@@ -99,7 +99,7 @@ template <int kCount, int kWide = kHdim> struct Tile {
   }
 };
 
-/// Of one query head and tile of queries: what the lane's key needs to know.
+/// Walk over one query head and tile of queries: what the lane's key needs to know.
 struct Walk {
   int b, h, first, key, half, lane;  // first: query of the tile
   int column;                        // the first of the part
