@@ -10,7 +10,7 @@
 
 namespace tilekiln {
 
-// Of one backend. Streams are the runtime's handles. One that is never destroyed may be used while the process exits.
+// Errors of the streams of one backend. Streams are the runtime's handles. One that is never destroyed may be used while the process exits.
 class StreamErrors {
  public:
   // The text is that of the calling thread's last error.

@@ -96,7 +96,7 @@ tilekiln_status query(Device, NativeStream stream, bool* idle) {
   return TILEKILN_OK;
 }
 
-// Of the one target whose engines hold both ways.
+// Tells which arithmetic bf16 has, for the one target whose engines hold both ways.
 const char* says_of_bf16(const Target& target) {
   return strcmp(target.isa, "avx512bf16") == 0 && target.supported() ? bf16_arithmetic() : "";
 }

@@ -4,7 +4,7 @@
 
 namespace tilekiln {
 
-// Whether bf16 is multiplied as fp32 here. TILEKILN_BF16 says so, else 20 microseconds of each, timed at the first call.
+// Tells whether bf16 is multiplied as fp32 here. TILEKILN_BF16 says so, else 20 microseconds of each, timed at the first call.
 bool widens_bf16() noexcept;
 
 // The answer and its reason, for people; "" on a processor without dot products of bf16.

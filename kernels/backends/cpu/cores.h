@@ -29,13 +29,13 @@ inline long times_taken() {
 // The cores that a thread may use.
 class Cores {
  public:
-  // Of this thread. Unknown on systems of more cores than the C library's type counts.
+  // Reads the cores of this thread. Unknown on systems of more cores than the C library's type counts.
   void read() { known_ = sched_getaffinity(0, sizeof(set_), &set_) == 0; }
   bool known() const { return known_; }
   bool single() const { return known_ && CPU_COUNT(&set_) == 1; }
   // Makes them this thread's. Whether the system did.
   bool use() const { return known_ && sched_setaffinity(0, sizeof(set_), &set_) == 0; }
-  // Without one of them. Whether any is left.
+  // Leaves one of them out. Returns whether any is left.
   bool leave_out(int core) {
     CPU_CLR(core, &set_);
     return CPU_COUNT(&set_) > 0;

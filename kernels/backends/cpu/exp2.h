@@ -6,8 +6,8 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// From the constant term up. An interval of width 1 needs the same degree wherever it lies; where it lies is the ISA's choice. Over
-// [0, 1] it is 2 at 1 too, so that the error vanishes on both sides of 2^0.
+// Coefficients from the constant term up. An interval of width 1 needs the same degree wherever it lies; where it lies is the ISA's
+// choice. Over [0, 1] it is 2 at 1 too, so that the error vanishes on both sides of 2^0.
 template <int Degree, bool Centred> struct Exp2Coefficients;
 template <> struct Exp2Coefficients<3, true> {
   static constexpr float k[] = {1.f, 6.932829022e-01f, 2.422109395e-01f, 5.500893667e-02f};

@@ -13,7 +13,7 @@ struct KeptBlock {
   size_t bytes = 0;
 };
 
-// At least `bytes`, whatever they hold; no data when there is no memory.
+// Takes at least `bytes`, whatever they hold; no data when there is no memory.
 KeptBlock take_block(size_t bytes) noexcept;
 void give_back(KeptBlock block) noexcept;
 

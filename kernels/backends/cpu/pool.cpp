@@ -67,7 +67,7 @@ const Cores& my_cores() {
 // A helper's knowledge of the others who want its core.
 class Turns {
  public:
-  // After a job.
+  // Looks at the clock after a job.
   void look() {
     const Clock::time_point now = Clock::now();
     if (now - looked_ < kTurn) return;
@@ -76,7 +76,7 @@ class Turns {
     if (taken != taken_) contested_ = now + kContested;
     taken_ = taken;
   }
-  // Before a job: whether to give the core up first.
+  // Tells, before a job, whether to give the core up first.
   bool over() const {
     const Clock::time_point now = Clock::now();
     return now < contested_ && now - began_ >= kTurn;
@@ -141,7 +141,7 @@ class Pool {
       }
       asleep = asleep_;
     }
-    // After the lock, so that those who see it find that free.
+    // Posted after the lock, so that those who see it find that free.
     posted_.fetch_add(1, std::memory_order_relaxed);
     if (asleep == 0) return;
     if (helpers >= asleep) return wake_.notify_all();
@@ -232,7 +232,7 @@ class Pool {
     }
   }
 
-  // Until there may be a job, for `patience` without sleep. Tells whether it slept.
+  // Waits until there may be a job, for `patience` without sleep. Tells whether it slept.
   bool wait(std::unique_lock<std::mutex>& lock, Clock::duration patience) {
     const uint32_t seen = posted_.load(std::memory_order_relaxed);
     lock.unlock();
@@ -260,7 +260,8 @@ Pool& pool() {
   return *result;
 }
 
-// In the child only the forking thread exists. Whatever the others held is left as it is and a new pool is put in its place.
+// Starts afresh in the child, where only the forking thread exists. Whatever the others held is left as it is and a new pool is put in
+// its place.
 void start_afresh() { new (storage) Pool; }
 
 void watch() {

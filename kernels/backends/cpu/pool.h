@@ -16,7 +16,7 @@ namespace tilekiln {
 // if none comes (claim from a shared counter). So it cannot deadlock, however deep it is nested.
 void run_with_helpers(int helpers, void (*work)(void* context), void* context) noexcept;
 
-// Whether this thread may use one core only: a helper would take turns with it.
+// Tells whether this thread may use one core only: a helper would take turns with it.
 bool has_one_core() noexcept;
 
 }  // namespace tilekiln

@@ -87,7 +87,7 @@ template <class T> TILEKILN_INLINE Two existing(int left, Two x, vf none) {
   return {select(first_lanes(first), x.a, none), select(first_lanes(second), x.b, none)};
 }
 
-// As it is after having been stored.
+// Rounds a pair to what it is after having been stored.
 template <class T> TILEKILN_INLINE Two rounded(Two x) {
   if constexpr (sizeof(T) == sizeof(float)) return x;
   if constexpr (kEvenOdd<T>) {
@@ -99,7 +99,7 @@ template <class T> TILEKILN_INLINE Two rounded(Two x) {
   return widen_two<T>(row);
 }
 
-// As narrow_two, around the caches, to the beginning of a cache line. After the last: stream_end.
+// Stores as narrow_two, around the caches, to the beginning of a cache line. After the last: stream_end.
 template <class T> TILEKILN_INLINE void stream_two(T* p, Two x) {
 #if defined(__SSE2__)
   alignas(64) T row[kTwo];

@@ -148,7 +148,7 @@ using DriverStreams = Streams<Api>;
 
 namespace {
 
-// With attributes: begun early, or in clusters.
+// Launches with attributes: begun early, or in clusters.
 Result launch_with(Opaque function, const KernelLaunch& launch, Opaque stream, void** parameters) {
   LaunchAttribute attributes[2] = {};
   unsigned count = 0;

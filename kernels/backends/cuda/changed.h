@@ -14,7 +14,7 @@ struct Image {
   Image(const Image&) = delete;
   ~Image() { free(bytes); }
 
-  // Whether there was memory for it.
+  // Makes the image. Returns whether there was memory for it.
   bool make(const void* of, const void* changes) {
     const auto* at = static_cast<const unsigned char*>(changes);
     const auto number = [&at] {

@@ -44,7 +44,7 @@ TILEKILN_DEVICE RandomWords philox(uint64_t seed, uint64_t counter, uint32_t row
   return {{c0, c1, c2, c3}};
 }
 
-// The same for keys one after the other under one counter and row32: what the first three rounds do to those is worked out once.
+// Philox of keys one after the other under one counter and row32: what the first three rounds do to those is worked out once.
 class PhiloxOfKeys {
  public:
   PhiloxOfKeys() = default;
@@ -90,7 +90,7 @@ TILEKILN_DEVICE uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) {
   return word;
 }
 
-// Of two halves of a word, each ~0 where a number of fp16 is at most the other.
+// Compares two halves of a word, each ~0 where a number of fp16 is at most the other.
 TILEKILN_DEVICE uint32_t at_most(uint32_t a, uint32_t b) {
   uint32_t mask;
   asm("set.le.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(a), "r"(b));
@@ -105,7 +105,7 @@ TILEKILN_DEVICE uint32_t dropped_bits(uint32_t low, uint32_t high, uint32_t over
          (permute(even_high, odd_high, 0x7351) << 4);  // the carries are bits 8 and 24
 }
 
-// For S = q k^T of a warp whose 16 rows are those of one half of a patch: 8 half + 0..7 and 16 + 8 half + 0..7. Lane (i, c) =
+// Dropout for S = q k^T of a warp whose 16 rows are those of one half of a patch: 8 half + 0..7 and 16 + 8 half + 0..7. Lane (i, c) =
 // (lane / 4, lane % 4) holds of both the i-th, and the keys 8 j + 2 c + {0, 1}. A lane draws the bytes of one key of 32, for all
 // rows; they go through shared memory, 16 bytes a key, and come back transposed: a word holds of both rows the bytes of two keys.
 // kRoom: keys that the warp has shared memory for. Of all kKeys, they stay there until they are asked for; else in registers.
@@ -115,7 +115,7 @@ template <int kKeys, int kRoom> struct DroppedHalf {
   uint32_t bytes[kStay ? 4 : (kKeys + 31) / 32 * 4];
   uint32_t from, limit;  // where they are; the largest byte that is kept, as `apply` compares
 
-  // The same for tiles of keys one after the other, if 32 divides the keys of a tile; else of one tile alone.
+  // Source of tiles of keys one after the other, if 32 divides the keys of a tile; else of one tile alone.
   struct Source {
     PhiloxOfKeys keys;
     uint32_t room, lane, limit;
@@ -168,7 +168,7 @@ template <int kKeys, int kRoom> struct DroppedHalf {
     if (kStay) __syncwarp();
   }
 
-  // Of the 32 keys `chunk`, before `apply`.
+  // Fetches the 32 keys `chunk`, before `apply`.
   __device__ __forceinline__ void fetch(int chunk) {
     if constexpr (kStay) load_transposed(from + 512 * chunk, bytes);
   }
@@ -179,7 +179,7 @@ template <int kKeys, int kRoom> struct DroppedHalf {
   }
 };
 
-// For S = q k^T, 16 rows of a warp x 8 kBlocks keys from `key`. Lane (i, c) = (lane / 4, lane % 4) holds the rows i and
+// Dropout for S = q k^T, 16 rows of a warp x 8 kBlocks keys from `key`. Lane (i, c) = (lane / 4, lane % 4) holds the rows i and
 // i + 8 and the keys 8 j + 2 c + {0, 1}. It draws the keys of j = i, for all eight rows of either half, as eight nibbles;
 // transposing the nibbles over the eight lanes i gives each lane its own rows of j = 0..7.
 template <int kBlocks> struct DroppedRows {
@@ -191,7 +191,7 @@ template <int kBlocks> struct DroppedRows {
     for (int w = 0; w < kWords; ++w) word[w] = 0;
   }
 
-  // Of at most 64 keys: rows[g] are the 16 rows from row + 16 g on, of one warp. Two groups, with `row` a multiple
+  // Draws at most 64 keys: rows[g] are the 16 rows from row + 16 g on, of one warp. Two groups, with `row` a multiple
   // of 32, share what they draw; one throws half of it away.
   template <int kGroups>
   static __device__ __forceinline__ void draw_alone(const Dropout& d, int head, int row, int key,
@@ -237,7 +237,7 @@ template <int kBlocks> struct DroppedRows {
   }
 };
 
-// For S^T = k q^T, 16 keys of a warp x 8 kBlocks rows from `row`. Lane (i, c) holds the keys i and i + 8 (half = 0, 1) and the rows
+// Dropout for S^T = k q^T, 16 keys of a warp x 8 kBlocks rows from `row`. Lane (i, c) holds the keys i and i + 8 (half = 0, 1) and the rows
 // 8 j + 2 c + {0, 1}. The four lanes of a quad need the bytes of the same calls of Philox: each makes a quarter of them, for key i +
 // 8 (c % 2), and hands the bits round.
 template <int kBlocks> struct DroppedKeys {

@@ -38,7 +38,7 @@ tilekiln_status new_block(int device, Pointer* block) {
   return check(cuda.cuStreamSynchronize(native(nullptr)), device, "zeroing tile counters");
 }
 
-// As many in a row.
+// Words of zero, `count` in a row.
 tilekiln_status zero_words(int device, NativeStream stream, uint32_t count, unsigned** word) {
   static std::mutex mutex;
   static Words of_device[most_devices];

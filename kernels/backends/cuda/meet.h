@@ -24,8 +24,8 @@ TILEKILN_DEVICE void meet_blocks(unsigned* word) {
   __syncthreads();
 }
 
-// Whether this block is the last of `all` that come here: what the others wrote before is there for it. `word` is zero, and zero again
-// when all have come; `shared`: a word of this block's.
+// Tells whether this block is the last of `all` that come here: what the others wrote before is there for it. `word` is zero, and zero
+// again when all have come; `shared`: a word of this block's.
 TILEKILN_DEVICE bool is_last(unsigned* word, unsigned all, unsigned* shared) {
   __syncthreads();
   if (threadIdx.x == 0) {

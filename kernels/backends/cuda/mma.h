@@ -17,7 +17,7 @@ template <int kPending> TILEKILN_DEVICE void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// The same, of a number that is known at run time; beyond 13 it waits for 13.
+// Waits for a number that is known at run time; beyond 13 it waits for 13.
 TILEKILN_DEVICE void copy_async_wait(int pending) {
   switch (pending) {
 #define TILEKILN_WAIT(n) \

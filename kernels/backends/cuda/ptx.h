@@ -55,7 +55,7 @@ TILEKILN_DEVICE void warp_arrive(uint64_t& b, int lane) {
   if (lane == 0) arrive(b);
 }
 
-// As warp_arrive, where `condition`. By a predicate: at a branch ptxas would wait for all products in flight.
+// Arrives as warp_arrive, where `condition`. By a predicate: at a branch ptxas would wait for all products in flight.
 TILEKILN_DEVICE void warp_arrive_if(bool condition, uint64_t& b, int lane) {
   __syncwarp();
   asm volatile(
@@ -85,7 +85,7 @@ TILEKILN_DEVICE int cluster_rank() {
   return rank;
 }
 TILEKILN_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-// The same, and of what they stored before only mbarriers that were initialised are there (barrier_init_done).
+// Arrives, and of what the blocks stored before only mbarriers that were initialised are there (barrier_init_done).
 TILEKILN_DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 TILEKILN_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // Stores a value to where another block of the cluster has the variable at `address` of this one.
@@ -111,7 +111,7 @@ TILEKILN_DEVICE uint32_t cluster_address(uint32_t address, int rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   return there;
 }
-// As arrive, where `condition`, at an mbarrier of any block of the cluster. By a predicate: see warp_arrive_if.
+// Arrives, where `condition`, at an mbarrier of any block of the cluster. By a predicate: see warp_arrive_if.
 TILEKILN_DEVICE void cluster_arrive_if(bool condition, uint32_t there) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %1, 0; @p mbarrier.arrive.shared::cluster.b64 _, [%0];}" ::"r"(there),
                "r"(int(condition))
@@ -134,7 +134,7 @@ TILEKILN_DEVICE void tensor_load(uint32_t to, const TensorMap& map, uint64_t& b,
       : "memory");
 }
 #if __CUDA_ARCH__ >= 900
-// The same, to the same place of each block of the cluster whose bit is set, whose mbarrier `b` counts its bytes.
+// Loads a tile to the same place of each block of the cluster whose bit is set, whose mbarrier `b` counts its bytes.
 TILEKILN_DEVICE void tensor_load_to_all(uint32_t to, const TensorMap& map, uint64_t& b, int c0, int c1, int c2, int c3,
                                         int c4, uint16_t blocks) {
   asm volatile(
@@ -155,7 +155,7 @@ TILEKILN_DEVICE void store_matrices(uint32_t to, const uint32_t (&word)[4]) {
                "r"(word[2]), "r"(word[3])
                : "memory");
 }
-// The same from shared memory, each matrix transposed.
+// Loads matrices from shared memory, each transposed.
 TILEKILN_DEVICE void load_transposed(uint32_t from, uint32_t (&word)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])

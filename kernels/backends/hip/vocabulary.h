@@ -21,7 +21,7 @@
 #ifndef TK_FNUZ
 #define TK_FNUZ 0  // 1: e4m3fnuz, 2: e5m2fnuz; 0: OCP's e4m3
 #endif
-// Whether the architecture converts and multiplies the format. FNUZ's are gfx942's, which has no OCP ones.
+// Set where the architecture converts and multiplies the format. FNUZ's are gfx942's, which has no OCP ones.
 #if (defined(__gfx942__) && TK_FNUZ) || ((defined(__gfx950__) || defined(__GFX12__)) && !TK_FNUZ)
 #define TK_CONVERTS_FP8 1
 #else
@@ -166,7 +166,7 @@ TK_DEVICE void publish() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 }
 
-/// The same among the lanes of one wave: its LDS operations are done in order, so that only the compiler must keep it.
+/// Publishes among the lanes of one wave: its LDS operations are done in order, so that only the compiler must keep it.
 TK_DEVICE void publish_to_wave() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
   __builtin_amdgcn_wave_barrier();
@@ -189,7 +189,7 @@ TK_DEVICE float tanh(float x) {
   return size < 0.25f ? near : __builtin_copysignf(far, x);
 }
 
-/// Whether P is rounded by more than an instruction: bf16 without a conversion of its own.
+/// Set where P is rounded by more than an instruction: bf16 without a conversion of its own.
 constexpr bool kRoundsByHand =
 #if TK_BF16 && !defined(__gfx950__)
     true;

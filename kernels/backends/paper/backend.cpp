@@ -40,7 +40,7 @@ std::vector<Mapping> protected_mappings() {
   return found;
 }
 
-// Whether streams are recorded: while this process has a mapping of a file named tilekiln-paper-captured.
+// Tells whether streams are recorded: while this process has a mapping of a file named tilekiln-paper-captured.
 tilekiln_status captured(Device, NativeStream, bool* yes) {
   *yes = false;
   FILE* const maps = fopen("/proc/self/maps", "r");

@@ -18,7 +18,7 @@ TILEKILN_INLINE __m256i bf16_words(vf even, vf odd) {
 TILEKILN_INLINE void narrow_even_odd(bf16* p, vf even, vf odd) {
   _mm256_storeu_si256((__m256i*)p, bf16_words(even, odd));
 }
-// As they are after having been stored.
+// Rounds vectors to what they are after having been stored.
 TILEKILN_INLINE void round_even_odd(vf& even, vf& odd) {
   const __m256i x = bf16_words(even, odd);
   even = {_mm256_castsi256_ps(_mm256_slli_epi32(x, 16))};

@@ -39,7 +39,7 @@ TILEKILN_INLINE vf pairs_of_ones() { return words({_mm512_set1_epi16(0x3f80)}); 
 // A word per lane: (even, odd), each rounded to nearest even.
 TILEKILN_INLINE vf pair(vf even, vf odd) { return words(interleaved(both(even, odd))); }
 
-// At most 32 elements of which n exist; the rest read as 0. Without n: all of them, by a load that needs no mask.
+// Loads at most 32 elements of which n exist; the rest read as 0. Without n: all of them, by a load that needs no mask.
 TILEKILN_INLINE vh load_halves(const bf16* p, int n) {
   return {_mm512_maskz_loadu_epi16(n >= 32 ? ~0u : (1u << n) - 1, p)};
 }

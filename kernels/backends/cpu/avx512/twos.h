@@ -30,7 +30,7 @@ TILEKILN_INLINE void store_halves(bf16* p, vh a, int left) {
 TILEKILN_INLINE void stream_halves(bf16* p, vh a) { _mm512_stream_si512((__m512i*)p, a.v); }
 #endif
 TILEKILN_INLINE void stream_words(float* p, vf a) { _mm512_stream_ps(p, a.v); }
-// As they are after having been stored.
+// Rounds vectors to what they are after having been stored.
 TILEKILN_INLINE void round_even_odd(vf& even, vf& odd) { even_odd(bf16_words(even, odd), even, odd); }
 
 TILEKILN_INLINE void even_odd(const float* p, vf& even, vf& odd) {

@@ -12,7 +12,7 @@ TILEKILN_INLINE vf round_bf16(vf a) {
   const uint4 is_nan = (uint4)(a.v != a.v);
   return {(float4)(((is_nan & quiet) | (~is_nan & rounded)) & 0xffff0000u)};
 }
-// As they are after having been stored.
+// Rounds vectors to what they are after having been stored.
 TILEKILN_INLINE void round_even_odd(vf& even, vf& odd) { even = round_bf16(even), odd = round_bf16(odd); }
 TILEKILN_INLINE void narrow_even_odd(bf16* p, vf even, vf odd) {
   typedef uint16_t short8 __attribute__((vector_size(16)));

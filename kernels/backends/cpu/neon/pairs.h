@@ -45,7 +45,7 @@ TILEKILN_INLINE vf pairs_of_ones() {
 // A word per lane: (even, odd), each rounded to nearest even.
 TILEKILN_INLINE vf pair(vf even, vf odd) { return words(interleaved(both(even, odd))); }
 
-// At most 8 elements of which n exist; the rest read as 0. Without n: all of them.
+// Loads at most 8 elements of which n exist; the rest read as 0. Without n: all of them.
 template <class T> TILEKILN_INLINE void first_elements(T (&row)[8], const T* p, int n) {
   __builtin_memset(row, 0, sizeof row);
   if (n > 0) __builtin_memcpy(row, p, n * sizeof(T));

@@ -71,7 +71,7 @@ template <class Element_, int kLines_, int kDepth_, Major kMajor> struct alignas
     }
   }
 
-  // Each of the `ctas` CTAs of a cluster (1 or 2) copies its half of the tile to all of them.
+  // Copies the tile by the `ctas` CTAs of a cluster (1 or 2), each its half of it to all of them.
   __device__ __forceinline__ void load_multicast(const TensorMap& map, uint64_t& full, int line, int k, int batch,
                                                  int rank, int ctas) const {
     constexpr int kHalf = kLines / 2;
