@@ -9,7 +9,7 @@ namespace tilekiln::matrix {
 using i64 = long long;
 using u64 = unsigned long long;
 
-// By name as the axes in kernels/gemm/gemm/family.yaml.
+// Values have the names of the axes in kernels/gemm/gemm/family.yaml.
 enum class Dtype : unsigned char { fp32, fp16, bf16, int8, fp8, bf8 };  // of a and b
 constexpr int kDtypes = 6;
 enum class OutDtype : unsigned char { fp32, fp16, bf16, int32, int8, fp8 };
@@ -153,7 +153,7 @@ struct Engine {
   void (*combine)(const Combined&);
   u64 scratch_bytes;
   int most_columns;  // of a unit
-  // Of a unit of a product that is computed as that of the transposes, whatever its tile: the wider, the better.
+  // Tells whether a product is computed as that of the transposes, in units of turned_columns whatever its tile: the wider, the better.
   bool (*turned)(const Problem&);  // null: none is
   int turned_columns;
   // Rows that are computed together, however few there are; units are large where a packed block of a is to serve many columns. 0: any

@@ -46,7 +46,7 @@ struct Matrix {
         column(array.stride[array.ndim - 1]) {}
   [[nodiscard]] bool may_be_row() const { return column == 1 || columns <= 1 || rows == 0; }
   [[nodiscard]] bool may_be_column() const { return row == 1 || rows <= 1 || columns == 0; }
-  // Whether b counts as row-major. One that may be either, as of one column, has the layout of a linear layer.
+  // Tells whether b counts as row-major. One that may be either, as of one column, has the layout of a linear layer.
   [[nodiscard]] bool is_row_b() const { return may_be_row() && !may_be_column(); }
   [[nodiscard]] Matrix transposed() const {
     Matrix other = *this;
@@ -76,7 +76,7 @@ inline void fill_rows(const Matrix& a, const Matrix& b, const Matrix& out, Probl
   p->out_row = out.row;
 }
 
-// The same for out of either layout: a column-major one is that of the transposed problem, b^T a^T. Returns whether it is.
+// Fills operands for out of either layout: a column-major one is that of the transposed problem, b^T a^T. Returns whether it is.
 inline bool fill_operands(const Matrix& a, const Matrix& b, const Matrix& out, Problem* p) {
   const bool transposed = !out.is_row_out();
   if (transposed)
@@ -115,7 +115,7 @@ inline void set_tile(const Tile& tile, Problem* p) {
 
 // Cut of out into units. Results do not depend on it.
 struct Cut {
-  // For so many threads, which have so many further products to do. most: columns of a unit, 0: the engine's.
+  // Cuts for so many threads, which have so many further products to do. most: columns of a unit, 0: the engine's.
   Cut(const Problem& p, const Engine& engine, int threads, i64 products, i64 most = 0)
       : columns(most == 0 ? engine.most_columns : std::min<i64>(most, engine.most_columns)) {
     if (engine.block_rows > 0) {
@@ -153,7 +153,7 @@ struct Cut {
     rows = std::clamp<i64>(to_blocks(p.m), block, p.tile_m > block ? p.tile_m : 2 * wide);
     columns = std::clamp<i64>(to_panels(p.n), kPanelLanes, to_panels(columns));
     for (;;) {
-      // Of like size.
+      // Units of like size.
       down = divide_up(p.m, rows), across = divide_up(p.n, columns);
       if (down > 0) rows = std::min(rows, to_blocks(divide_up(p.m, down)));
       if (across > 0) columns = std::min(columns, to_panels(divide_up(p.n, across)));

@@ -31,7 +31,7 @@ struct Groups {
   i64 a_row, out_row, c_row, b_step, bias_step;  // bytes
 };
 
-// The same for kernels, which read the groups + 1 starts themselves.
+// Groups for kernels, which read the groups + 1 starts themselves.
 struct DeviceGroups {
   Problem first;  // m: all rows of a
   const int* starts;

@@ -9,7 +9,7 @@ namespace tilekiln::matrix {
 
 // The values of the algorithm axis `schedule` of gemm.
 enum class Schedule : unsigned char { tiles, persistent, split_k, stream_k, stream_k_tree };
-// Those of `accumulate`.
+// Values of the axis `accumulate`.
 enum class Accumulate : unsigned char { fp32, fast };
 
 // Rows and columns of a block and a part of k: what it adds to, by its place in the memory of sums, -1 where it is the whole of k.
@@ -133,7 +133,7 @@ inline Pieces stream(const Problem& p, i64 rows, i64 columns, i64 grain) {
                       });
 }
 
-// The same blocks as `tiles`, each thread taking every so manyth without asking for the next.
+// Runs the same blocks as `tiles`, each thread taking every so manyth without asking for the next.
 [[nodiscard]] inline tilekiln_status run_persistent(const Run& call, const Choice& choice, const Problem& p,
                                                     i64 tile_n) {
   const Engine& engine = *static_cast<const Engine*>(choice.engine);

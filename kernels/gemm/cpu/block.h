@@ -111,7 +111,7 @@ template <class Compute, int R, int N, class Words = Ready<float>> TILEKILN_INLI
     TILEKILN_UNROLL(16) for (int g = 0; g * kGroup < R; ++g) a[g] += a_word;
   };
   i64 w = o.words;
-  // Of one row nothing is asked for, nor by half a panel and less but A.
+  // Prefetches nothing for one row, and for half a panel and less only A.
   if constexpr (Words::kAhead && R > 1) {
     if (N == kBlockVectors && o.own_ahead) {
       for (; w > 0; --w) {

@@ -4,7 +4,7 @@
 #include "kernels/gemm/cpu/scratch.h"
 #include "kernels/gemm/cpu/shared.h"
 
-// Of words, by dot products of bf16 and of int8; else of elements that are widened.
+// Dots of words, by dot products of bf16 and of int8; else of elements that are widened.
 #if TILEKILN_QUADS && TILEKILN_PAIRS && defined(__AVX512F__)
 #define TILEKILN_WORD_DOTS 1
 #else
@@ -21,11 +21,11 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 // More rows are sooner done by panels: of 16 loads, then, most are of A. 17 and 18 take 0.85 of the time that panels take.
 constexpr int kDotRows = 18;
-// Of elements that are widened, for every row of A again. AVX2's panels are as fast from 7 rows on; those of AVX-512 take 1.0 to 1.7 times as
-// long at 15, and rows of a are widened beforehand from 16 on (WideRows of host.h).
+// Rows for which elements are widened for every row of A again. AVX2's panels are as fast from 7 rows on; those of AVX-512 take 1.0 to
+// 1.7 times as long at 15, and rows of a are widened beforehand from 16 on (WideRows of host.h).
 constexpr int kWideDotRows = kLanes == 16 ? 15 : 6;
 
-// Whether a problem is one of dots: by the problem alone, so that an element's bits do not depend on how out is cut.
+// Tells whether a problem is one of dots: by the problem alone, so that an element's bits do not depend on how out is cut.
 TILEKILN_INLINE bool is_dots(const matrix::Problem& p) {
   const bool words = TILEKILN_WORD_DOTS && p.dtype != matrix::Dtype::fp16;
   return p.m <= (words ? kDotRows : kWideDotRows) && p.b_columns && !p.a_columns;

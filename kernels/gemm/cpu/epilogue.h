@@ -121,7 +121,7 @@ inline void finish_words(const matrix::Problem& p, float* sums, int m, int n, in
     __builtin_memcpy((float*)p.out + (m + r) * p.out_row + n, sums, cols * sizeof *sums);
 }
 
-// Whether all before an activation is factors, c, of contiguous rows, and a bias, and out is of the dtype of c.
+// Tells whether all before an activation is factors, c, of contiguous rows, and a bias, and out is of the dtype of c.
 inline bool is_simple(const matrix::Problem& p) {
   return p.out_dtype <= matrix::OutDtype::bf16 && !p.d[0].data && (!p.c.data || p.c.column == 1);
 }
@@ -191,7 +191,7 @@ void activate(const matrix::Problem& p, float* sums, int m, int n, int rows, int
     if (!whole) __builtin_memcpy(out, line, cols * size);
   }
 }
-// In the order of Activation.
+// Epilogues in the order of Activation.
 inline Epilogue activation_of(const matrix::Problem& p) {
 #define ACTIVATION(name, x) activate<Activation_##name, false>,
   static constexpr Epilogue activations[] = {

@@ -54,7 +54,7 @@ struct GroupBlock {
   int words, last_words;
   const int* starts;  // where integer sums begin, one a stretch; null: 0
   i64 starts_row;     // elements
-  // Of panels as they lie: bytes further on are asked for, in one stretch of `turns`, from the `turn`-th on.
+  // Distance of what is asked for of panels as they lie: bytes further on, in one stretch of `turns`, from the `turn`-th on.
   i64 ahead;
   int turn, turns;
   const float* b_scale;
@@ -183,7 +183,7 @@ inline void start_stretches(int* starts, const matrix::Grouped& g, int m, const 
   }
 }
 
-// The same of whole groups.
+// Starts of whole groups.
 inline void start_groups(int* starts, const matrix::Grouped& g, int m, int groups, int offset) {
   const i64 blocks = (g.product.k + matrix::kSummed - 1) / matrix::kSummed, each = g.group / matrix::kSummed;
   const int* const sums = g.a_sums + m * blocks;
@@ -236,7 +236,7 @@ class Wanted {
  public:
   explicit Wanted(int blocks) : blocks_(blocks) {}
   void b(const char* from, i64 bytes) { b_ = from, b_end_ = from + bytes, b_share_ = (bytes / blocks_ + 63) / 64 * 64; }
-  // Of rows from `from` on, the part-th of so many parts.
+  // Fetches rows from `from` on, the part-th of so many parts.
   void a(const char* from, i64 row, i64 bytes, int part, int parts) {
     const i64 lines = (bytes + 63) / 64, first = lines * part / parts, end = lines * (part + 1) / parts;
     a_ = from + first * 64, a_row_ = row, a_bytes_ = (end - first) * 64;

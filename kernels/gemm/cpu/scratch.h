@@ -26,10 +26,10 @@ constexpr int kStreamBlocks = kPanel == matrix::kPanelLanes ? 3 : 0;
 constexpr int kStreamWords = 1024;
 constexpr int kStretchWords = 64;
 constexpr int kStreamAhead = 8192;
-// Of an fp32 B that is read as it lies: 256 and 512 squared gain 2 and 1 % over packing it. Narrow panels of a wide B lie in few sets of
-// the cache and lose.
+// Bytes of an fp32 B that is read as it lies: 256 and 512 squared gain 2 and 1 % over packing it. Narrow panels of a wide B lie in few
+// sets of the cache and lose.
 constexpr i64 kNearBytes = kLanes == 16 ? 1 << 20 : 0;
-// Of more rows such a B is packed where its rows lie across lines: 128 squared gains 3 to 10 %, 512 squared 2 to 4, 64 rows 2; 24 rows
+// Rows from which such a B is packed where its rows lie across lines: 128 squared gains 3 to 10 %, 512 squared 2 to 4, 64 rows 2; 24 rows
 // lose 5 to 8. NumPy's large arrays begin 16 bytes into a line.
 constexpr int kUnalignedRows = 6 * kRows;
 constexpr int kChunkWords = 2048;          // packed at once for all tiles of a group
@@ -41,7 +41,7 @@ constexpr int kPieceRow = kPieceWords + 16;
 constexpr int kGroupStarts = 16384;
 static_assert(kGroupStarts >= kMostRows * kPieces);
 
-// Of a unit of a product that is turned (turned.h): A is packed for each. 0: none is, by targets with narrow panels.
+// Columns of a unit of a product that is transposed (turned.h): A is packed for each. 0: none is, by targets with narrow panels.
 constexpr int kTurnedColumns = kLanes == 16 ? 1024 : 0;
 
 constexpr float kLeast =
@@ -87,7 +87,7 @@ TILEKILN_ONE_COPY inline void start_rows(int* starts, const matrix::Problem& p, 
     for (int i = 0; i < m1 - m0; ++i) starts[i] = int(uint32_t(starts[i]) - uint32_t(kExcess) * uint32_t(int(row[i])));
   }
 }
-// Those of rows m0 to m1, which are made where they are not known.
+// Starts of rows m0 to m1, which are made where they are not known.
 TILEKILN_ONE_COPY inline const int* starts_of(GemmScratch& x, const matrix::Problem& p, int m0, int m1) {
   KnownStarts& known = x.known;
   const bool same = known.a == p.a && known.k == p.k && known.first <= m0;

@@ -121,7 +121,7 @@ TILEKILN_INLINE void panel_squares(float* to, const float* from, i64 step, i64 w
     }
   }
 }
-// By `pack`, which makes panels of words of kWord elements; `along`: elements of T from one along K to the next.
+// Packs by `pack`, which makes panels of words of kWord elements; `along`: elements of T from one along K to the next.
 template <class T, int kWord, PackPanel pack>
 TILEKILN_INLINE void packed_squares(float* to, const void* from, i64 stride, int lanes, i64 elements, i64 along) {
   for (i64 k = 0; k < elements; k += kSquareWords * kWord, to += kSquareWords * kPanel) {

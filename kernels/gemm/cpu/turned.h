@@ -13,7 +13,8 @@ constexpr i64 kTurnedMemory = 16 << 20;
 // A panel that is filled but for so many rows pays: they are multiplied too, where packing B takes as long as 10 to 19 rows.
 constexpr int kTurnedMissing = 14;
 
-// By the problem alone, as is_dots. 64 rows take 0.85 of the time that they take by packing B, 32 rows 0.77, 16 rows from memory 0.6 of dots.
+// Tells it by the problem alone, as is_dots. 64 rows take 0.85 of the time that they take by packing B, 32 rows 0.77, 16 rows from memory
+// 0.6 of dots.
 inline bool is_turned(const matrix::Problem& p) {
 #if defined(__AVX512BF16__)
   const bool pairs = p.dtype == matrix::Dtype::bf16 && !tilekiln::widens_bf16();

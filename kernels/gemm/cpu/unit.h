@@ -27,7 +27,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
   const Finish finish = finish_of(p);
   constexpr int W = Compute::kWord;
   constexpr bool kFlipped = W == 4;
-  // Whether registers of sums can be stored as out.
+  // Set where registers of sums can be stored as out.
   const bool as_bf16 = kPairsOfBf16<Compute> && p.out_dtype == matrix::OutDtype::bf16;
   const bool words = p.out_dtype == matrix::OutDtype::fp32 || p.out_dtype == matrix::OutDtype::int32;
   const bool storable = finish.as_they_are && (as_bf16 || words);
@@ -70,11 +70,11 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
     else
       s.b_lanes(to, b + (k0 * p.ldb + n) * s.bytes, p.ldb, lanes, k1 - k0);
   };
-  // Of panels that are read once nothing need stay in L1, and memory gives a panel soonest from one end to the other.
+  // Panels that are read once need not stay in L1, and memory gives a panel soonest from one end to the other.
   const bool as_it_lies = p.a_words || (!p.a_columns && s.a_in_place && p.k % W == 0);
   const bool once = ready && (unit_rows <= block_rows || streamed) && (stored || as_it_lies);
   const i64 chunk_words = once && as_it_lies ? words_of(p.k) : kChunkWords;
-  // With more than one chunk, sums of a group's tiles wait for the next; with one they are those of one tile.
+  // Sums of a group's tiles wait for the next with more than one chunk; with one they are those of one tile.
   const bool waiting = p.k > chunk_words * W;
   const int group_rows = waiting ? kGroupRows / tile_rows * tile_rows : unit_rows;
   for (int g0 = u.m0; g0 < u.m1; g0 += group_rows) {
@@ -83,7 +83,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
     do {
       const i64 chunk_end = least<i64>(p.k, chunk + chunk_words * W);
       const i64 panel = words_of(chunk_end - chunk) * kPanel;
-      // Whether whole panels are packed by the first block of rows that meets them: it is a whole one.
+      // Set where whole panels are packed by the first block of rows that meets them: it is a whole one.
       const int top = least(g1 - g0, tile_rows);
       const bool made = s.fresh && !p.b_columns && !p.b_panels && top > (kRows - 1) * ((top + kRows - 1) / kRows) &&
                         (chunk_end - chunk) % W == 0;

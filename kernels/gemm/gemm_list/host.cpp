@@ -111,7 +111,7 @@ tilekiln_status check_apart(std::vector<Part>& read, std::vector<Part>& written)
 
 }  // namespace
 
-// Of a new out what was asked for, else what it has.
+// Shape of a new out: what was asked for, else what it has.
 tilekiln_status listed(const Args& args, tilekiln_shape* shape) {
   shape->ndim = 1;
   shape->length[0] = args.out != nullptr && args.out->ndim == 1 ? args.out->shape[0] : args.out_length;

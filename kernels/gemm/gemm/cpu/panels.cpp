@@ -165,7 +165,7 @@ void quantised_unit(const matrix::Grouped& g, const matrix::Unit& u, void* scrat
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _gemm_panels)
 
-// In the order of Dtype.
+// Functions in the order of Dtype.
 extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::fp32_unit<float>, tilekiln::cpu::fp32_unit<tilekiln::cpu::fp16>,
      tilekiln::cpu::bf16_unit<tilekiln::cpu::bf16>, tilekiln::cpu::int8_unit,
