@@ -17,7 +17,7 @@ struct Problem {
   bool
       streaming;  // rows come from memory, and y, whose rows are whole cache lines and of whole twos, goes around the caches
   bool fetch_ahead;  // rows come from beyond L2: the next are on their way while others are written
-  // Of rows that are quantised: y is int8 or fp8, by value of the axis y_dtype.
+  // Type of rows that are quantised: y is int8 or fp8, by value of the axis y_dtype.
   int y_dtype;
   bool y_streaming;           // y of int8 goes around the caches, where its rows are whole
   bool sum_streaming;         // so does residual_out, in whole lines

@@ -25,7 +25,7 @@ template <class Arrays> void put_lengths(const Arrays& in, int64_t rows, int64_t
   to.rows = rows;
   to.columns = static_cast<int>(columns);
 }
-// The same, gamma, residual and residual_out.
+// Puts x and y, gamma, residual and residual_out.
 template <class Arrays> void put_common(const Arrays& in, int64_t rows, int64_t columns, Problem& to) {
   put_lengths(in, rows, columns, to);
   put(in.gamma, to.gamma);
@@ -33,7 +33,7 @@ template <class Arrays> void put_common(const Arrays& in, int64_t rows, int64_t 
   put_rows(in.residual_out, to.residual_out, to.residual_out_row);
 }
 
-// After lengths and arrays: y of the type of x.
+// Sets streaming, after lengths and arrays: y of the type of x.
 template <class To> void put_streaming(const Array& x, To& to) {
   const int64_t bytes = dtype_bytes(x.dtype), row = to.columns * bytes;
   int64_t arrays = 2;

@@ -1,4 +1,4 @@
-// Whether kernels of devices may read and write rows by vectors.
+// Width of rows: whether kernels of devices may read and write them by vectors.
 #pragma once
 #include <stdint.h>
 

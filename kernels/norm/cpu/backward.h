@@ -58,7 +58,7 @@ template <class T> void backward_join(const norm::Backward& a, int first, int la
   }
 }
 
-// By dtype: fp32, fp16, bf16.
+// Functions by dtype: fp32, fp16, bf16.
 template <bool kLayer>
 constexpr norm::BackwardEngine backward_engine = {
     {backward_part<float, kLayer>, backward_part<fp16, kLayer>, backward_part<bf16, kLayer>},

@@ -26,7 +26,7 @@ template <bool kMeets> tilekiln_status launch_backward(const Site& site, const v
   const int stage = vectors * kBackwardThreads * 16 * 2;
   row.stages = stages_of(site, build, stage);
   const auto shared = static_cast<unsigned>(row.stages * stage), count = static_cast<unsigned>(blocks);
-  // Of few columns, and of twice as many sums, blocks wait for each other longer than a second launch takes.
+  // Meeting pays from so many columns on: with fewer, and twice as many sums, blocks wait for each other longer than a second launch takes.
   constexpr int least_met = 2048;
   if (kMeets && p.columns >= least_met) {
     row.width = 8;

@@ -42,7 +42,7 @@ int stages_of(const Site& site, const Build& build, int bytes) {
   return std::clamp((facts(site.device.id)->shared_bytes - own) / bytes, 1, build.stages);
 }
 
-// Of kernels that take rows as they may be. `held`: vectors of a row that a thread has registers for.
+// Launches kernels that take rows as they may be. `held`: vectors of a row that a thread has registers for.
 template <class Problem>
 tilekiln_status launch_rows(const Site& site, const Problem& p, std::initializer_list<ArrayRows> arrays, int held = 0) {
   if (p.rows == 0) return TILEKILN_OK;

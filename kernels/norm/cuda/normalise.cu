@@ -16,7 +16,7 @@ struct Shared {
   float most[kClusterWarps];
 };
 
-// Of a row: mean + off is its mean, closer than fp32 has it, inverse 1 / rms or 1 / standard deviation.
+// Statistics of a row: mean + off is its mean, closer than fp32 has it, inverse 1 / rms or 1 / standard deviation.
 struct Statistics { float mean = 0, off = 0, inverse = 1; };
 
 // A vector of a row, normalised; those of gamma and beta are at its columns.
@@ -45,7 +45,7 @@ TILEKILN_DEVICE float over_warp(float v) {
   for (int i = 16; i > 0; i /= 2) v += __shfl_xor_sync(~0u, v, i);
   return v;
 }
-// Of as many lanes as a team has warps.
+// Sum over as many lanes as a team has warps.
 TILEKILN_DEVICE float over_warps(const Team& team, float v) {
 #pragma unroll
   for (int i = 16; i > 0; i /= 2) {
@@ -54,7 +54,7 @@ TILEKILN_DEVICE float over_warps(const Team& team, float v) {
   return v;
 }
 
-// Of all warps of a team, whose columns are `count` each: their deviations are taken together from the first warp's mean, and none is lost in a
+// Combines (count, mean, M2) of all warps of a team as Chan et al. do, relative to the first warp's mean: nothing is lost in a
 // difference of large sums.
 TILEKILN_DEVICE Statistics joined_moments(const Problem& a, const Team& team, Moments of, float4* shared) {
   const float by = 1 / float(a.columns);
@@ -154,7 +154,7 @@ TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
       if (stored != nullptr) store_vector(stored + j, vector, (a.columns - j) * int(sizeof(Element)), wide);
       return vector;
     };
-    // Of columns beyond those held: residual_out, which may be residual, is written in the first pass over them.
+    // Columns beyond those held: residual_out, which may be residual, is written in the first pass over them.
     bool written = false;
     const auto again = [&](int j) {
       if (stored == nullptr) return added(j);
@@ -302,7 +302,7 @@ TILEKILN_DEVICE void quantise_whole(const Problem& a, const Team& team, long lon
 
 #endif
 
-// As normalise, of a row whose vectors are read once.
+// Normalises a row whose vectors are read once.
 template <class Source>
 TILEKILN_DEVICE void normalise_whole(const Problem& a, const Team& team, long long m, Source& row, Shared& shared) {
   const auto pass = [&](auto&& f) __attribute__((always_inline)) {

@@ -48,7 +48,7 @@ TILEKILN_DEVICE void store_bytes(void* to, const uint32_t (&words)[kWide / 4]) {
   *static_cast<uint2*>(to) = make_uint2(words[0], words[1]);
 #endif
 }
-// As many as there are, anywhere.
+// Stores as many bytes as there are, anywhere.
 TILEKILN_DEVICE void store_bytes(void* to, const uint32_t (&words)[kWide / 4], int count) {
   if (count >= kWide && reinterpret_cast<uintptr_t>(to) % kWide == 0) return store_bytes(to, words);
 #pragma unroll

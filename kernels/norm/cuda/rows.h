@@ -38,7 +38,7 @@ TILEKILN_DEVICE Team team_of(bool warps) {
 }
 
 #if TILEKILN_CLUSTERS
-// Of a cluster, whose blocks have begun to come.
+// Begins the team of a cluster, whose blocks have begun to come.
 TILEKILN_DEVICE Team begin_cluster() {
   cluster_arrive_relaxed();
   return {

@@ -54,7 +54,7 @@ struct Staged {
   template <class F> __device__ __forceinline__ void pass(F&& f) { each<false, false>(f); }
   template <class F> __device__ __forceinline__ void change(F&& f) { each<true, false>(f); }
   template <class F> __device__ __forceinline__ void last_pass(F&& f) { each<false, true>(f); }
-  // As of Whole, but made twice.
+  // Keeps vectors as Whole does, but makes them twice.
   template <class Make> __device__ __forceinline__ void keep(Make&& make) {
     pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
       Values made;
@@ -73,7 +73,7 @@ struct Staged {
   __device__ __forceinline__ void gamma(Place at, const void* from, Vectors& to) const { load_beside(at, from, to); }
   __device__ __forceinline__ void beta(Place at, const void* from, Vectors& to) const { load_beside(at, from, to); }
 };
-// The same, whose row leaves shared memory for registers at once: for passes that need no others.
+// Ring whose row leaves shared memory for registers at once: for passes that need no others.
 struct Ring : Staged {
   Vectors vector[kRingVectors / kHeld];
 

@@ -52,7 +52,7 @@ TILEKILN_DEVICE void forget(Vectors& of) {
   for (int i = 0; i < kHeld; ++i) asm volatile("" : "+r"(of[i].x), "+r"(of[i].y), "+r"(of[i].z), "+r"(of[i].w));
 }
 
-// Of a thread of a team: a warp's vectors lie next to each other, so that the places of all follow from the first by constants.
+// Place of a thread of a team: a warp's vectors lie next to each other, so that the places of all follow from the first by constants.
 TILEKILN_DEVICE Place place_of(const Team& team, int columns) {
   return {((team.lane & ~31) * kHeld + (team.lane & 31)) * kWide, 32 * kWide, columns};
 }

@@ -37,7 +37,7 @@ TK_ROWS(tilekiln::norm::Problem) {
       if (stores) store_vector(stored + j, vector, a.columns - j, wide);
       return vector;
     };
-    // Of columns beyond those held: residual_out, which may be residual, is written in the first pass over them.
+    // Columns beyond those held: residual_out, which may be residual, is written in the first pass over them.
     bool written = false;
     const auto again = [&](int j) TK_INLINE {
       if (!stores) return added(j);

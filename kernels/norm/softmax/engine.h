@@ -11,7 +11,7 @@ struct SoftmaxProblem {
   long long x_row, y_row;
   long long rows;
   int columns, dtype;  // by value of the axis dtype
-  // As in norm::Problem (kernels/norm/engine.h).
+  // Flags of norm::Problem (kernels/norm/engine.h).
   bool streaming, fetch_ahead;
 };
 

@@ -4,7 +4,7 @@
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _cross_entropy_rows)
 
-// By dtype: fp32, fp16, bf16.
+// Functions by dtype: fp32, fp16, bf16.
 extern "C" const tilekiln::norm::CrossEntropyEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::cross_entropy_rows<float>, tilekiln::cpu::cross_entropy_rows<tilekiln::cpu::fp16>,
      tilekiln::cpu::cross_entropy_rows<tilekiln::cpu::bf16>}};

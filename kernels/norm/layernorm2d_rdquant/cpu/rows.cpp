@@ -4,7 +4,7 @@
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _layernorm2d_rdquant_rows)
 
-// By dtype: fp32, fp16, bf16.
+// Functions by dtype: fp32, fp16, bf16.
 extern "C" const tilekiln::norm::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::quantise<float, tilekiln::cpu::Norm::layer>,
      tilekiln::cpu::quantise<tilekiln::cpu::fp16, tilekiln::cpu::Norm::layer>,

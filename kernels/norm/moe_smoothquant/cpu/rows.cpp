@@ -29,6 +29,6 @@ template <class T> void rows(const norm::Problem& a, long long first, long long 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _moe_smoothquant_rows)
 
-// By dtype: fp32, fp16, bf16.
+// Functions by dtype: fp32, fp16, bf16.
 extern "C" const tilekiln::norm::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::rows<float>, tilekiln::cpu::rows<tilekiln::cpu::fp16>, tilekiln::cpu::rows<tilekiln::cpu::bf16>}};

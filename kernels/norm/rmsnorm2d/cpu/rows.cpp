@@ -4,7 +4,7 @@
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
 
-// By the axis rounding: pytorch, transformers.
+// Functions by the axis rounding: pytorch, transformers.
 template <class T> void rows(const norm::Problem& a, long long first, long long last) {
   a.rounding ? normalise<T, Norm::rms_rounded>(a, first, last) : normalise<T, Norm::rms>(a, first, last);
 }
@@ -15,7 +15,7 @@ template <class T> void rows(const norm::Problem& a, long long first, long long 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _rmsnorm2d_rows)
 
-// By dtype: fp32, fp16, bf16. To round fp32 to fp32 changes nothing.
+// Functions by dtype: fp32, fp16, bf16. To round fp32 to fp32 changes nothing.
 extern "C" const tilekiln::norm::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::normalise<float, tilekiln::cpu::Norm::rms>, tilekiln::cpu::rows<tilekiln::cpu::fp16>,
      tilekiln::cpu::rows<tilekiln::cpu::bf16>}};

@@ -77,7 +77,7 @@ template <class T, class C> void turn_rows(const norm::Rotary& a, long long firs
   }
 }
 
-// By the axis tables: fp32, or the type of x.
+// Functions by the axis tables: fp32, or the type of x.
 template <class T> void rows(const norm::Rotary& a, long long first, long long last) {
   (a.tables ? turn_rows<T, T> : turn_rows<T, float>)(a, first, last);
 }
@@ -88,6 +88,6 @@ template <class T> void rows(const norm::Rotary& a, long long first, long long l
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _rotary_rows)
 
-// By dtype: fp32, fp16, bf16.
+// Functions by dtype: fp32, fp16, bf16.
 extern "C" const tilekiln::norm::RotaryEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::rows<float>, tilekiln::cpu::rows<tilekiln::cpu::fp16>, tilekiln::cpu::rows<tilekiln::cpu::bf16>}};

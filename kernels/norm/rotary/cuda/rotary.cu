@@ -10,7 +10,7 @@ namespace tilekiln::cuda::rotary {
 
 using Problem = tilekiln::norm::Rotary;
 
-// By 64 bits only where it must.
+// Divides by 64 bits only where it must.
 TILEKILN_DEVICE long long divided(long long a, long long b) {
   return (a | b) >> 32 ? a / b : uint32_t(a) / uint32_t(b);
 }

@@ -4,7 +4,7 @@
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _silu_and_mul_bwd_rows)
 
-// By dtype: fp32, fp16, bf16.
+// Functions by dtype: fp32, fp16, bf16.
 extern "C" const tilekiln::norm::GatedEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::gated_gradients<float>, tilekiln::cpu::gated_gradients<tilekiln::cpu::fp16>,
      tilekiln::cpu::gated_gradients<tilekiln::cpu::bf16>}};
