@@ -18,7 +18,7 @@ inline bool is_array(const tilekiln_argument& argument) {
 inline const tilekiln_tensor* array_of(const tilekiln_argument& argument, const void* args) {
   return *static_cast<const tilekiln_tensor* const*>(field_of(argument, args));
 }
-// Whether it has a field and is other than without a word. Not of streams, of which there is stream_of.
+// Tells whether it has a field and is other than without a word. Not of streams, of which there is stream_of.
 bool is_given(const tilekiln_operator& table, const tilekiln_argument& argument, const void* args);
 // Adds the value of what is no array, as JSON: 0.125, 1, "silu", [64, 0].
 void add_value(Text& text, const tilekiln_argument& argument, const void* args);

@@ -26,7 +26,7 @@ constexpr int64_t dtype_bytes(int32_t dtype) { return ((dtype & 0xff) + 7) / 8; 
 [[nodiscard]] tilekiln_status check_array(const char* name, const tilekiln_tensor& tensor, Array* array);
 // `what`: the sentence after "must be", such as "fp32" or "fp32, the dtype of q".
 [[nodiscard]] tilekiln_status check_dtype(const Array& array, int32_t dtype, const char* what);
-// Whether elements of its last dimension lie side by side. The other strides may be any.
+// Checks that elements of its last dimension lie side by side. The other strides may be any.
 [[nodiscard]] tilekiln_status check_last_contiguous(const Array& array);
 [[nodiscard]] tilekiln_status check_ndim(const Array& array, int ndim, const char* form);
 // `dimension`: its name, such as "hdim"; `why`: where the right length comes from, such as "the hdim of q".

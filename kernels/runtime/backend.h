@@ -49,10 +49,10 @@ struct Backend {
                         // its steps are enqueued one by one
   bool takes_units;     // its engines are functions of the host, of the type that a family declares
   NativeStream default_stream;  // what a wrapped null handle stands for; null: such a handle is refused
-  // Whether a device can run a target. Never fails: without a driver it cannot.
+  // Tells whether a device can run a target. Never fails: without a driver it cannot.
   bool (*has)(Device device, const Target& target);
   tilekiln_status (*launch)(Device device, NativeStream stream, const Launch& launch);
-  // For as long as a call needs it: `bytes` > 0, whatever they hold. Memory goes back in stream order, with bytes 0.
+  // Memory for as long as a call needs it: `bytes` > 0, whatever they hold. Memory goes back in stream order, with bytes 0.
   tilekiln_status (*memory)(Device device, NativeStream stream, size_t bytes, DeviceMemory* memory);
   tilekiln_status (*fill)(Device device, NativeStream stream, void* to, int byte, size_t bytes);
   // Memory of the host has been read, or holds what was copied, when it returns; the rest happens in stream order.
@@ -61,17 +61,18 @@ struct Backend {
   // A function of the host in stream order. What it returns is the stream's to keep for who waits next.
   tilekiln_status (*host)(Device device, NativeStream stream, tilekiln_status (*function)(void* context),
                           void* context);
-  // Until all that was enqueued has run; its first error.
+  // Waits until all that was enqueued has run; its first error.
   tilekiln_status (*wait)(Device device, NativeStream stream);
   tilekiln_status (*query)(Device device, NativeStream stream, bool* idle);
-  // Whether what is enqueued is recorded for later in place of being run (a CUDA graph), so that the host can read nothing of the
+  // Tells whether what is enqueued is recorded for later in place of being run (a CUDA graph), so that the host can read nothing of the
   // device. Null: never.
   tilekiln_status (*captured)(Device device, NativeStream stream, bool* yes);
   // The reason why `has` says no, for people: "there is no NVIDIA driver". Null: the target's name says it.
   const char* (*absent)(Device device, const Target& target);
   // Number of blocks of a kernel that run side by side. Null: of a backend whose engines are functions of the host.
   int (*processors)(Device device);
-  // Of a backend that copies to and from pinned memory only in stream order: where it is from, and whether memory is such. Null: any is.
+  // Allocator of a backend that copies to and from pinned memory only in stream order: where it is from, and whether memory is such.
+  // Null: any is.
   tilekiln_staging_allocator (*staging)(Device device);
   bool (*is_pinned)(Device device, const void* memory);
   // A sentence on what it has found out of this machine that changes how a target computes bf16, and so bits; "" for none. Null: nothing.
@@ -85,7 +86,7 @@ const Backend* backend_of(int32_t device_type);
 // "cpu", "cuda:1", "of DLPack type 99". Writes to `buffer`, and returns it.
 const char* device_text(Device device, char* buffer, size_t capacity);
 bool has_name(Device device);
-// Of the library's targets: "cpu or paper"; with DLPack's numbers: "cpu (1) or paper (12)".
+// Names of the devices of the library's targets: "cpu or paper"; with DLPack's numbers: "cpu (1) or paper (12)".
 const char* known_devices(bool numbers, char* buffer, size_t capacity);
 
 }  // namespace tilekiln

@@ -67,7 +67,7 @@ class GivenArrays {
 
 [[nodiscard]] tilekiln_status check_one_element(const Array& array);
 
-// As many as a list holds. Which dimensions they are is found with those of the array: find_dims.
+// Checks that there are as many as a list holds. Which dimensions they are is found with those of the array: find_dims.
 [[nodiscard]] tilekiln_status check_dims(const char* name, const tilekiln_dims& dims);
 
 // The dimensions of a list, counted from the front of an array of ndim of them, in `dim`; each stands there once.

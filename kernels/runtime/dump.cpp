@@ -233,7 +233,7 @@ void write_call(Text& text, const tilekiln_operator& table, const void* args, Du
   }
 }
 
-// Whether the arguments are right: what is refused may name memory that is not there.
+// Tells whether the arguments are right: what is refused may name memory that is not there.
 bool is_right(const tilekiln_operator& table, const void* args) {
   const Describing alone;  // no choice is made
   return table.why(args, nullptr, 0, nullptr) != TILEKILN_INVALID_ARGUMENT;

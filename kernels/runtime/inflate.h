@@ -5,7 +5,7 @@
 
 namespace tilekiln {
 
-// Whether `bytes` of `from` are a whole stream of exactly `length` bytes, which then stand in `to`.
+// Tells whether `bytes` of `from` are a whole stream of exactly `length` bytes, which then stand in `to`.
 bool inflate(const unsigned char* from, size_t bytes, char* to, size_t length) noexcept;
 
 }  // namespace tilekiln

@@ -8,7 +8,7 @@
 
 namespace tilekiln {
 
-// Whether the host code of a call can be trusted with the engines of its device: on a backend with kernels of its own they are of
+// Checks that the host code of a call can trust the engines of its device: on a backend with kernels of its own they are of
 // another type. A type of call, or of a call's problem, whose `launches_kernels` is true looks which it has before it reads one.
 template <class Call>
 [[nodiscard]] tilekiln_status check_engines(const Call& call, const char* name) {

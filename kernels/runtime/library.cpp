@@ -141,7 +141,7 @@ int32_t device_type_of(const Row& row) {
   return Device().type;
 }
 
-// Of the manifest's stream (0), of its JSON (1).
+// Length of the manifest's stream (0), of its JSON (1).
 size_t manifest_length(int which) {
   const unsigned char* const at = table.manifest + manifest_lengths + 8 * which;
   size_t length = 0;

@@ -10,7 +10,7 @@ const Dispatcher& dispatcher(uint32_t family, Device device = {});
 // The dispatcher that may choose in place of one of the host which has found an instance of this target: itself, or where the system
 // refuses the target to this process one that knows. The system is asked here, once, and not before such an instance is wanted.
 const Dispatcher& permitted(const Dispatcher& dispatcher, const Target& target);
-// Whether the system was asked and refuses nothing.
+// Tells whether the system was asked and refuses nothing.
 bool all_permitted();
 // The dispatcher of a family by name, a constant of the program, or NO_KERNEL: the library's plan has no instance of
 // it. Throws std::bad_alloc.

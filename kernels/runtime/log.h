@@ -8,7 +8,7 @@
 
 namespace tilekiln {
 
-// This thread's number as the system counts them.
+// Number of this thread as the system counts them.
 long thread_number();
 // Adds the head of a line: the local time of day, the process, a thread.
 void add_log_head(Text& text, const timespec& at, long thread);

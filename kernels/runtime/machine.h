@@ -20,7 +20,7 @@ class Machine {
  public:
   struct Use {
     const Target* target = nullptr;
-    // Whether the device can be one of the target; whether it is; whether it is and the limit allows it.
+    // Answers on the device: it can be one of the target; it is; it is and the limit allows it.
     bool same_device = false, supported = false, usable = false;
     const char* refused =
         nullptr;  // the reason why the system does not let this process use it; null: nobody has asked, or it does
@@ -28,7 +28,7 @@ class Machine {
 
   Machine(const Table& table, const Limit& limit, Device device = {});
 
-  // The same machine, after the system has been asked for every usable target that needs it.
+  // Copy of this machine, after the system has been asked for every usable target that needs it.
   Machine asked() const;
 
   // OK, or that TILEKILN_ISA (TILEKILN_TARGET) names nothing that the library holds and this machine has.

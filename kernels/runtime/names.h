@@ -21,7 +21,7 @@ const Family& family_of(const Table& table, int64_t instance, uint32_t* index);
 // target, as the generator lists it.
 void add_name(Text& text, const Table& table, int64_t instance);
 
-// The same as a text that stays as long as the process; null when there is no memory for it.
+// Name as a text that stays as long as the process; null when there is no memory for it.
 const char* lasting_name(const Table& table, int64_t instance) noexcept;
 
 }  // namespace tilekiln

@@ -1,4 +1,4 @@
-// Whether strided arrays share memory: an equation of few bounded unknowns, solved exactly.
+// Overlap of strided arrays, whether they share memory: an equation of few bounded unknowns, solved exactly.
 //
 // Element (x0, x1, ...) of an array lies at data + sum of stride_i * x_i, 0 <= x_i < shape_i. Two arrays share a byte when the
 // difference of two such sums equals the difference of their starts. With the signs turned so that every coefficient is

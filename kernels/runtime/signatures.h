@@ -128,7 +128,7 @@ class Legal {
     }
     return true;
   }
-  // By the sum of what they hold; equal sums by the first axis that differs.
+  // Orders by the sum of what they hold; equal sums by the first axis that differs.
   bool before(uint32_t a, uint32_t b) const {
     uint64_t first = 0, second = 0;
     for (int j = 0; j < count_; ++j) first += row(a)[1 + j], second += row(b)[1 + j];

@@ -9,7 +9,7 @@ namespace tilekiln {
 // The longest sentence kept, the final 0 included.
 constexpr size_t error_capacity = 4096;
 
-// This thread's sentence, "" if no call has failed.
+// Sentence of this thread's last failed call, "" if none has failed.
 const char* error_text() noexcept;
 void set_error_text(const char* text) noexcept;
 // The buffer behind error_text(), error_capacity bytes, for a Text to write into. The reasons of the sentence before are forgotten.
@@ -20,7 +20,7 @@ Refusals& error_refusals() noexcept;
 // Sets the sentence and returns the code: `return fail(TILEKILN_NO_KERNEL, "...")`.
 [[nodiscard]] __attribute__((format(printf, 2, 3), cold)) tilekiln_status fail(tilekiln_status status,
                                                                                const char* format, ...) noexcept;
-// The same for an argument: "<argument>: <what it was and what it must be>".
+// Fails for an argument: "<argument>: <what it was and what it must be>".
 [[nodiscard]] __attribute__((format(printf, 2, 3), cold)) tilekiln_status fail_argument(const char* argument,
                                                                                         const char* format,
                                                                                         ...) noexcept;
@@ -28,7 +28,7 @@ Refusals& error_refusals() noexcept;
 // Says of the error just made that it is the device: another library may have `want`, where this one has `have`.
 [[nodiscard]] tilekiln_status fail_device(tilekiln_status status, const char* have, const char* want) noexcept;
 
-// Whether a number lies in [least, most].
+// Checks that a number lies in [least, most].
 [[nodiscard]] tilekiln_status check_range(const char* argument, long long value, long long least,
                                           long long most) noexcept;
 

@@ -98,7 +98,7 @@ struct tilekiln_stream {
 namespace tilekiln {
 namespace {
 
-// Until a wrapped stream has come to a mark, which counts nothing there: until it is idle.
+// Waits until a wrapped stream has come to a mark, which counts nothing there: until it is idle.
 tilekiln_status wait_wrapped(const tilekiln_stream& stream, int64_t nanoseconds, uint64_t* mark, int32_t* passed) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + std::chrono::nanoseconds(nanoseconds);

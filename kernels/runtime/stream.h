@@ -1,4 +1,4 @@
-// In-order queues with a worker each, and streams of other backends that were wrapped.
+// Streams: in-order queues with a worker each, and streams of other backends that were wrapped.
 #pragma once
 #include "kernels/runtime/run.h"
 #include "kernels/runtime/status.h"
@@ -16,9 +16,9 @@ class StreamTask {
 
 // Takes the task over. The stream must have been checked by check_stream, and be no wrapped one.
 void enqueue(tilekiln_stream& stream, StreamTask* task);
-// Whether this is a stream that was created and not destroyed, as far as its memory tells.
+// Checks that this is a stream that was created and not destroyed, as far as its memory tells.
 [[nodiscard]] tilekiln_status check_stream(const tilekiln_stream* stream);
-// Whether the steps of `run`, whose device is known, may go to a stream that was checked; where they go one by one, run->native
+// Checks that the steps of `run`, whose device is known, may go to a stream that was checked; where they go one by one, run->native
 // says it.
 [[nodiscard]] tilekiln_status check_stream_of(const tilekiln_stream& stream, Run* run);
 // The stream as the backend of a call takes it: the wrapped one, or the host's queue itself.

@@ -121,7 +121,7 @@ struct Target {
   uint8_t order;                 // higher is faster: the best usable one wins
   bool (*supported)();           // does this machine have it; asked by its backend. Null: `arch` says all
   const void* const* const* engines;  // by family as in Table::families, then by pipeline; null: not built.
-                                      // Of the type that the family declares (fmha_fwd: const fmha::FwdEngine*), or
+                                      // Pointer of the type that the family declares (fmha_fwd: const fmha::FwdEngine*), or
                                       // that the backend does, of one with kernels of its own
   const Algorithms* algorithms;  // by family, alike
   const Rules* refusals;         // by family, alike: rules of this target alone; null: it has none
@@ -129,7 +129,7 @@ struct Target {
   const char* arch;              // the machine that its flags are for: "any", "x86_64", "sm_90a"
   const char* (*refusal)() = nullptr;  // asks the system to let this process use it: why not, null where it may. Null: nothing to ask
 };
-// Before the manifest's stream stand a text by which `codegen verify` finds it in a file, and the lengths of stream and JSON, 8
+// Text before the manifest's stream, by which `codegen verify` finds it in a file, and the lengths of stream and JSON, 8
 // bytes each, the lowest first.
 constexpr uint64_t manifest_lengths = 24, manifest_mark = 40;
 
