@@ -40,7 +40,7 @@ TILEKILN_INLINE void copy_row(char* to, const char* from, long long n) {
     *to = *from;
 }
 
-// The same, around the caches, for rows of at least two lines.
+// Moves a row around the caches, for rows of at least two lines.
 TILEKILN_INLINE void stream_row(char* to, const char* from, long long n) {
 #if defined(__SSE2__)
   const long long head = -(long long)to & 63;

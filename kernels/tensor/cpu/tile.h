@@ -78,7 +78,7 @@ template <int kFrom, class V, int... I> TILEKILN_INLINE V interleaved_in_lanes(V
 }
 #endif
 
-// As turn_tile, of kLineSide. kStreaming: rows of y begin at cache lines, and go around the caches.
+// Transposes as turn_tile, of kLineSide. kStreaming: rows of y begin at cache lines, and go around the caches.
 template <class E, bool kStreaming>
 TILEKILN_INLINE void turn_lines(const E* x, long long x_step, E* y, long long y_step) {
   constexpr int kSide = kLineSide<E>;

@@ -33,7 +33,7 @@ TILEKILN_DEVICE unsigned long long divided(unsigned long long a, unsigned long l
 
 constexpr int kTogether = 4;  // vectors of a thread in flight
 
-// Both contiguous along columns. A block takes THREADS / lanes rows, of kTogether vectors a thread at a time.
+// Copies rows, both contiguous along columns. A block takes THREADS / lanes rows, of kTogether vectors a thread at a time.
 template <class Vector> TILEKILN_DEVICE void copy_rows(const Row& p) {
   const tensor::Move& a = p.move;
   const int lane = threadIdx.x & (p.lanes - 1), at = threadIdx.x / p.lanes, per_block = THREADS / p.lanes;
@@ -195,7 +195,7 @@ MOVE(move_rows, 4) {
     default: return move::copy_rows<uint4>(p);
   }
 }
-// By bytes of an element. The more blocks a processor holds, the more loads are in flight.
+// Kernels by bytes of an element. The more blocks a processor holds, the more loads are in flight.
 MOVE(move_tiles_1, 5) {
   __shared__ __align__(16) uint32_t tile[128 * 32];
   move::turn_tiles<uint8_t, 128>(p, tile);

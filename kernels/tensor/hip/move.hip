@@ -26,7 +26,7 @@ TK_DEVICE Place plane_at(const tensor::Move& a, i64 number) {
 TK_DEVICE int thread() { return __builtin_amdgcn_workitem_id_x(); }
 TK_DEVICE int block() { return __builtin_amdgcn_workgroup_id_x(); }
 
-// Both contiguous along columns. A workgroup takes TK_THREADS / lanes rows at a time.
+// Copies rows, both contiguous along columns. A workgroup takes TK_THREADS / lanes rows at a time.
 template <class Vector> TK_DEVICE void copy_rows(const Row& p) {
   const tensor::Move& a = p.move;
   const int lane = thread() & (p.lanes - 1), at = thread() / p.lanes, together = TK_THREADS / p.lanes;

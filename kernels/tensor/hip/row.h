@@ -5,7 +5,7 @@
 
 namespace tilekiln::hip::move {
 
-// Of copied rows strides and lengths along columns count vectors of `bytes`, not elements.
+// Strides and lengths of copied rows along columns count vectors of `bytes`, not elements.
 struct Row {
   tensor::Move move;
   int bytes;  // of what is moved at once: a vector of a row, or an element

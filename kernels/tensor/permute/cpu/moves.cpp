@@ -4,7 +4,7 @@
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _permute_moves)
 
-// By log2 of the bytes of an element.
+// Functions by log2 of the bytes of an element.
 extern "C" const tilekiln::tensor::MoveEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::move<unsigned char>, tilekiln::cpu::move<unsigned short>, tilekiln::cpu::move<unsigned>,
      tilekiln::cpu::move<unsigned long long>}};

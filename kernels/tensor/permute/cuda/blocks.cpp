@@ -27,7 +27,7 @@ void fill_rows(Row* row, int threads, long long* work) {
           divide_up(m.columns, static_cast<long long>(row->lanes) * together);
 }
 
-// Whether lines that are `step` elements apart all begin at 16 bytes, where those of planes do.
+// Tells whether lines that are `step` elements apart all begin at 16 bytes, where those of planes do.
 bool is_wide(const Move& m, const void* data, const long long* outer, long long step, long long lines) {
   const auto fits = [&](long long elements) { return (elements << m.bytes) % 16 == 0; };
   for (int i = 0; i < kOuter; ++i) {

@@ -15,7 +15,7 @@ using tensor::Reduce;
 
 long long divide_up(long long a, long long b) { return (a + b - 1) / b; }
 
-// Whether every line of x begins at 16 bytes and elements of a line follow each other.
+// Tells whether every line of x begins at 16 bytes and elements of a line follow each other.
 bool is_wide(const Reduce& a, bool columns, int bytes) {
   const auto fits = [&](long long length, long long step) { return length <= 1 || step * bytes % 16 == 0; };
   for (int i = 0; i < tensor::kKept; ++i) {

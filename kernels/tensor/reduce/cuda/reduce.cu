@@ -27,7 +27,7 @@ template <Reduction kDo> struct Taking {
     if constexpr (!kSums) return {taken(a.high, b.high), 0.f};
     const float sum = __fadd_rn(a.high, b.high), back = __fsub_rn(sum, a.high);
     const float lost = __fadd_rn(__fsub_rn(a.high, __fsub_rn(sum, back)), __fsub_rn(b.high, back));
-    // Of infinities what is lost is no number, and nothing.
+    // Sums beyond the largest number lose nothing: inf - inf would be NaN.
     return {sum, fabsf(sum) <= kLargest ? __fadd_rn(lost, __fadd_rn(a.low, b.low)) : 0.f};
   }
 };
@@ -60,7 +60,8 @@ TILEKILN_DEVICE long long find_reduced(const tensor::Reduce& a, long long number
   return x;
 }
 
-// Of a minimum all values are read with the other sign, so that their maximum is taken, and its result has the other sign again.
+// Flips signs for a minimum: all values are read with the other sign, so that their maximum is taken, and its result has the other sign
+// again.
 TILEKILN_DEVICE float with_sign(const Row& p, float v) { return __uint_as_float(__float_as_uint(v) ^ p.sign); }
 template <Reduction kDo> TILEKILN_DEVICE void read(const Row& p, uint4 vector, float (&v)[kWide]) {
   widen(vector, v);
@@ -288,7 +289,7 @@ template <Reduction kDo> TILEKILN_DEVICE void join_columns(const Row& p, Two* sh
 
 template <Reduction kDo> TILEKILN_DEVICE void columns(const Row& p, Two* memory) {
   using Take = Taking<kDo>;
-  // Of a thread what its registers gave up, of its lane's columns.
+  // Sums that a thread's registers gave up, of its lane's columns.
   auto& shared = *reinterpret_cast<Two(*)[kWarps][kWide][32]>(memory);
   const tensor::Reduce& a = p.reduce;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, width = 32 * kWide;
