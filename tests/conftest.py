@@ -38,18 +38,18 @@ class Scons:
     def __init__(self, answers: Path) -> None:
         self.answers = answers
 
-    def __call__(self, *arguments: str) -> None:
-        """Fails the test, with all that scons said, when the build fails."""
-        key = hashlib.sha256("\0".join(arguments).encode()).hexdigest()[:16]
+    def __call__(self, *arguments: str, warnings: bool = True) -> None:
+        """Fails the test, with all that scons said, when the build fails; without `warnings` when a compiler warns."""
+        key = hashlib.sha256("\0".join([*arguments, str(warnings)]).encode()).hexdigest()[:16]
         answer = self.answers / f"scons-{key}"
         if not answer.exists():  # what is built does not wait for what another worker builds
-            self._build(arguments, answer)
+            self._build(arguments, answer, warnings)
         failure = answer.read_text()
         if failure:
             pytest.fail(failure, pytrace=False)
 
     @staticmethod
-    def _build(arguments: tuple[str, ...], answer: Path) -> None:
+    def _build(arguments: tuple[str, ...], answer: Path, warnings: bool) -> None:
         import filelock  # not on every machine where nothing is built
 
         (ROOT / "build").mkdir(exist_ok=True)
@@ -59,7 +59,8 @@ class Scons:
                 result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
                 said = f"{result.stdout}{result.stderr}\nexit code {result.returncode}"
                 being_written = answer.with_suffix(".new")
-                being_written.write_text("" if result.returncode == 0 else f"scons {' '.join(arguments)}\n{said}")
+                right = result.returncode == 0 and (warnings or " warning: " not in said)
+                being_written.write_text("" if right else f"scons {' '.join(arguments)}\n{said}")
                 being_written.rename(answer)
 
 

@@ -29,7 +29,7 @@ class Core(NamedTuple):
 
 CORES = {"neoverse-v2": Core(4, 8), "neoverse-v1": Core(4, 8), "neoverse-n1": Core(2, 4)}
 OBJECTS = {
-    "gemm-panels.o": ("run_unit<", "square_block<"),
+    "gemm-panels.o": ("run_unit<", "square_block<", "fresh_product<"),
     "attention-cpu_qlanes_stages.o": ("full_block<",),
     "fmha_bwd_dq_dk_dv-qlanes.o": ("product<",),
 }
@@ -120,10 +120,10 @@ def main(arguments: list[str]) -> int:
         print(f"{arguments[0]}: no engines of AArch64 there; docs/how-to/aarch64.md says how to build them")
         return 1
     print("of the ports' cycles, by Arm's widths (by LLVM's)")
-    print(f"{'target':14}{'function':29}{'instructions':>13}{'products':>9}" + "".join(f"{core:>18}" for core in CORES))
+    print(f"{'target':14}{'function':38}{'instructions':>13}{'products':>9}" + "".join(f"{core:>18}" for core in CORES))
     for loop in loops:
         shares = [f"{loop.share(core, of.width):11.0%} ({loop.share(core):4.0%})" for core, of in CORES.items()]
-        print(f"{loop.target:14}{loop.function:29}{len(loop.lines):13}{loop.products:9}{''.join(shares)}")
+        print(f"{loop.target:14}{loop.function:38}{len(loop.lines):13}{loop.products:9}{''.join(shares)}")
     return 0
 
 

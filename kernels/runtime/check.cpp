@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <span>
 
 #include "kernels/runtime/backend.h"
 #include "kernels/runtime/environment.h"
@@ -69,9 +70,9 @@ tilekiln_status GivenArrays::take_device(const char* name, const tilekiln_tensor
   return TILEKILN_OK;
 }
 
-tilekiln_status GivenArrays::check_devices(std::initializer_list<Array*> read, tilekiln_stream* stream,
+tilekiln_status GivenArrays::check_devices(std::initializer_list<Array*> given, tilekiln_stream* stream,
                                            const char* instead, bool* unread, bool by_kernels) {
-  if (by_kernels && !backend_->takes_units) read = {};
+  const std::span<Array* const> read(given.begin(), by_kernels && !backend_->takes_units ? 0 : given.size());
   const auto is_read = [&](int i) { return std::find(read.begin(), read.end(), list_[i]) != read.end(); };
   for (int i = 0; i < count_ && unread != nullptr && !backend_->host_memory; ++i)
     *unread = *unread || ((on_device_ >> i & 1) != 0 && is_read(i));

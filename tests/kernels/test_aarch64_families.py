@@ -48,7 +48,7 @@ def emulated(cpu: str, *arguments: str, **environment: str) -> subprocess.Comple
 
 def built(scons: Scons, receipts: str, targets: str = "all") -> None:
     need(CXX, "python of aarch64")
-    scons(f"receipt={receipts}", f"target={targets}", f"cxx={CXX}", "wheel")
+    scons(f"receipt={receipts}", f"target={targets}", f"cxx={CXX}", "wheel", warnings=False)
 
 
 def passes(request: pytest.FixtureRequest, base: Path, file: str, cpu: str = "max", folder: Path = BUILT) -> None:

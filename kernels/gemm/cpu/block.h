@@ -70,6 +70,7 @@ template <class T> struct Ready {
     b += step;
   }
   static constexpr bool kAhead = sizeof(T) == sizeof(float);  // what comes next is asked for: Operands
+  static constexpr bool kRowByRow = kAhead;  // a row's load waits for the row before: widening has registers of its own
   const T* b;
   i64 step;
 };
@@ -101,12 +102,13 @@ template <class Compute, int R, int N, class Words = Ready<float>> TILEKILN_INLI
   TILEKILN_UNROLL(16) for (int g = 0; g * kGroup < R; ++g) a[g] = o.a + g * kGroup * o.a_row;
   const i64 row = o.a_row, a_word = o.a_word;
   Words b(o);
-  const auto next_word = [&]() __attribute__((always_inline)) {
+  const auto next_word = [&]<bool RowByRow = false>() __attribute__((always_inline)) {
     vf x[N];
     b.next(x);
     TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
       const word y = load_word(a[r / kGroup] + r % kGroup * row);
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
+      if constexpr (RowByRow) before_loads(sum[r][0], sum[r][N - 1]);
     }
     TILEKILN_UNROLL(16) for (int g = 0; g * kGroup < R; ++g) a[g] += a_word;
   };
@@ -139,7 +141,7 @@ template <class Compute, int R, int N, class Words = Ready<float>> TILEKILN_INLI
   if constexpr (R * N < 12) {
     TILEKILN_UNROLL(4) for (; w > 0; --w) next_word();
   } else {  // 4 are no faster, 1 loses .5 to 1.5 % of squares
-    TILEKILN_UNROLL(2) for (; w > 0; --w) next_word();
+    TILEKILN_UNROLL(2) for (; w > 0; --w) next_word.template operator()<Words::kRowByRow>();
   }
   const i64 to_row = o.to_row;
   const auto store_block = [&](auto* to, auto&& store_vector) __attribute__((always_inline)) {

@@ -18,7 +18,7 @@ using CopyRows = void (*)(void* to, i64 to_row, const void* from, i64 stride, in
 // Words of a panel that are made as they are multiplied, from rows of a row-major B, and kept: the first block of rows that meets a
 // panel packs it, and nothing is read or written twice.
 template <class Make> struct Fresh {
-  static constexpr bool kAhead = false;
+  static constexpr bool kAhead = false, kRowByRow = true;
   static constexpr int kSoon = 16 / Make::kWord * Make::kWord;  // rows of B
   using T = typename Make::T;
   TILEKILN_INLINE explicit Fresh(const Operands& o) : from((const T*)o.fresh), row(o.fresh_row), to((float*)o.b) {}

@@ -110,7 +110,7 @@ template <class T> void cross_entropy_gradients(const norm::CrossEntropy& a, lon
       return mul(sub(e, less), weight);
     };
     // Gradient of the label's own column, taken before its row is written, which may be its own memory.
-    T own[1];
+    T own[1] = {};
     if (label.place >= 0) narrow_two<T>(own, gradient(widen_two<T>(x + label.place, 1), broadcast(a.off + a.on)), 1);
     twos(a.columns, [&](int j, int, int left) __attribute__((always_inline)) {
       narrow_two<T>(dx + j, gradient(widen_two<T>(x + j, left), off), left);

@@ -29,10 +29,9 @@ TILEKILN_INLINE float total(vf a) { return (a.v[0] + a.v[1]) + (a.v[2] + a.v[3])
 
 // 8 bf16: the even ones and the odd ones.
 TILEKILN_INLINE void even_odd(const bf16* p, vf& even, vf& odd) {
-  for (int i = 0; i < kLanes; ++i) {
-    even.v[i] = core::widen(p[2 * i]);
-    odd.v[i] = core::widen(p[2 * i + 1]);
-  }
+  float first[kLanes], second[kLanes];  // g++ warns of vectors that are filled lane by lane
+  for (int i = 0; i < kLanes; ++i) first[i] = core::widen(p[2 * i]), second[i] = core::widen(p[2 * i + 1]);
+  even = load_unaligned(first), odd = load_unaligned(second);
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -75,10 +75,17 @@ TILEKILN_INLINE vf byte_totals(const signed char* p, long long row, int rows, lo
   return of_int32(vpaddq_s32(vpaddq_s32(sum[0], sum[1]), vpaddq_s32(sum[2], sum[3])));
 }
 
-// Four rows of 16 bytes -> 16 words of one byte of each, in order.
+// Four rows of 16 bytes -> 16 words of one byte of each, in order. By plain stores, whose registers compilers use on; st4 wants four in
+// a row, and what it wrote is read again.
 TILEKILN_INLINE void interleave_bytes(float* to, const vf* rows) {
-  const uint8x16x4_t of = {{bytes_of(rows[0]), bytes_of(rows[1]), bytes_of(rows[2]), bytes_of(rows[3])}};
-  vst4q_u8((uint8_t*)to, of);
+  const auto low = [](vf a, vf b) { return of_bytes(vzip1q_u8(bytes_of(a), bytes_of(b))); };
+  const auto high = [](vf a, vf b) { return of_bytes(vzip2q_u8(bytes_of(a), bytes_of(b))); };
+  const vf even[2] = {low(rows[0], rows[2]), high(rows[0], rows[2])};
+  const vf odd[2] = {low(rows[1], rows[3]), high(rows[1], rows[3])};
+  TILEKILN_UNROLL(2) for (int i = 0; i < 2; ++i) {
+    store(to + 2 * i * kLanes, low(even[i], odd[i]));
+    store(to + (2 * i + 1) * kLanes, high(even[i], odd[i]));
+  }
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET
