@@ -17,14 +17,14 @@ from .wheels import Wheel
 if TYPE_CHECKING:
     from codegen.schema.targets import Target
 
-# Nothing here links torch; the faces are written for, and tested with, this version and later ones.
+# Nothing here links torch; the compatibility modules are written for, and tested with, this version and later ones.
 TORCH = (2, 13)
 MODULE = '''"""Attention kernels of Tilekiln: receipt {receipt}, for {backend}.
 
 `library` is the library, as `tilekiln.load` gives it; the rest is that of the package tilekiln, which comes along and
-is used unless the program has imported one. The kernels are at hand everywhere in tilekiln, its faces too. Like other
-attention kernels of the Hub this has the functions of flash_attn: those of tilekiln.compat.flash_attn, imported when
-used.
+is used unless the program has imported one. The kernels are available everywhere in tilekiln, its compatibility
+modules too. Like other attention kernels of the Hub this has the functions of flash_attn: those of
+tilekiln.compat.flash_attn, imported when used.
 `layers` are RMSNorm and SiluAndMul for `kernelize`, where the library has their kernels (receipt norm_default).
 """
 

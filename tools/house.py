@@ -86,9 +86,11 @@ def choosers(tree: Tree) -> Parts:
 def words(tree: Tree) -> Parts:
     """Uses of words that have a better one in the field."""
     found: Parts = {}
-    sources = [name for name in tree.files if name.split("/")[0] in tree.declared["words"]["rooms"]]
-    for pattern in tree.declared["words"]["better"]:
-        for name, count in _hits(tree, re.compile(pattern, re.IGNORECASE), sources).items():
+    declared = tree.declared["words"]
+    sources = [name for name in tree.files if name.split("/")[0] in declared["rooms"] and name != "tools/house.yaml"]
+    for pattern in declared["better"]:
+        wrong = [name for name in sources if name not in declared["right"].get(pattern, ())]
+        for name, count in _hits(tree, re.compile(pattern, re.IGNORECASE), wrong).items():
             found[name] = found.get(name, 0) + count
     return found
 

@@ -190,7 +190,7 @@ def numbers(limits: str) -> dict[str, int]:
 
 
 def check_needs(target: str, name: str, needed: dict[str, int], limits: Mapping[str, int] | None = None) -> None:
-    """CubinError for a kernel that needs more than its target gives: than `limits`, where they are at hand."""
+    """CubinError for a kernel that needs more than its target gives: than `limits`, where they are available."""
     if limits is not None and all(need <= limits[name] for name, need in needed.items()):
         return
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))

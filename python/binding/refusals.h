@@ -87,7 +87,7 @@ static int refusal_types(void) {
         PyExc_ValueError, defaults);
     NoKernelError = PyErr_NewExceptionWithDoc(
         "tilekiln.NoKernelError",
-        "The arguments are right and no library at hand has a kernel for them; the text says what would build it.\n\n"
+        "The arguments are right and no available library has a kernel for them; the text says what would build it.\n\n"
         "problem: what `jit` builds, a text; None where nothing can be built. refusals: the reasons of each library as "
         "data, of which the "
         "text is made: `reason`, `axis`, `have`, `want`, `rule`, `build` and others.",

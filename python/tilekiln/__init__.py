@@ -110,9 +110,10 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME and (name.startswith("_") or name not in _operators()):
         raise AttributeError(f"module 'tilekiln' has no attribute {name!r}")
     module = importlib.import_module(_HOME.get(name, ".api.operators"), __name__)
-    value = globals()[name] = (
-        module if name in ("reference", "tune") else getattr(module, name) if name in _HOME else module.face(name)
-    )
+    value: Any = module if name in ("reference", "tune") else None
+    if value is None:
+        value = getattr(module, name) if name in _HOME else module.make_function(name)
+    globals()[name] = value
     return value
 
 

@@ -164,7 +164,7 @@ from tilekiln.jax import ops
 try:
     ops.relative_atention
 except AttributeError as error:
-    assert str(error).startswith("tilekiln.jax.ops: has no relative_atention: no library at hand declares it"), error
+    assert str(error).startswith("tilekiln.jax.ops: has no relative_atention: no available library declares it"), error
 assert "softmax" in dir(ops)
 lib = tk.load("relative_attention")
 random = np.random.default_rng(3)

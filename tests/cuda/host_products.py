@@ -70,7 +70,7 @@ def last() -> str:
 
 
 def products(library: tk.Library) -> None:
-    """A linear layer: maps of both operands, tiles, and what is gathered where the copy engine cannot follow."""
+    """A linear layer: maps of both operands, tiles, and what is gathered where TMA cannot follow."""
     x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
     library.gemm(x, w, out=out)
     assert (last(), number("launches").value, number("maps").value) == ("gemm_hopper_64", 1, 2)

@@ -240,7 +240,7 @@ def cache(library: tk.Library) -> None:
 
 
 def fp8(library: tk.Library) -> None:
-    """Scales of one value and of blocks, in batch and in group mode; what the copy engine demands of bytes."""
+    """Scales of one value and of blocks, in batch and in group mode; what TMA demands of bytes."""
     q, k, out = Device(2, 300, 4, 128, dtype="fp8"), Device(2, 200, 2, 128, dtype="fp8"), Device(2, 300, 4, 128)
     one = {f"{name}_descale": Device(1, dtype="fp32") for name in "qkv"}
     library.fmha_fwd(q, k, k, out=out, **one)

@@ -65,7 +65,7 @@ def gemm(gemm_examples: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[object
 
 @pytest.fixture(autouse=True)
 def _native_kernels_forget() -> None:
-    """Tests put libraries of their own at hand: which one served a call of the test before is asked anew."""
+    """Tests put libraries of their own in place: which one served a call of the test before is asked anew."""
     if native := sys.modules.get("tilekiln.torch.native"):
         native.forget()
 

@@ -201,7 +201,7 @@ def test_a_face_names_its_operator(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "attention", "batch=1"]) == 2
     said = capsys.readouterr().err
     assert "there is no operator 'attention'" in said
-    assert "; attention is a face of fmha_fwd" in said
+    assert "; attention calls fmha_fwd" in said
 
 
 def test_products_say_what_arithmetic_they_do(

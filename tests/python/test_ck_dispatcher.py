@@ -316,7 +316,7 @@ def test_tiles_are_blocks_of_the_cache(gemm: Any) -> None:
     assert len(found) == 3
     assert all(np.array_equal(first, other) for other in others)
     np.testing.assert_allclose(first.astype(float), a.astype(float) @ b.astype(float), rtol=1e-3, atol=1e-2)
-    with pytest.raises(tk.NoKernelError, match=r"no library at hand has gemm dtype=fp16 .* tile_m=192 tile_n=64"):
+    with pytest.raises(tk.NoKernelError, match=r"no available library has gemm dtype=fp16 .* tile_m=192 tile_n=64"):
         gemm.setup_gemm_dispatcher(gemm.KernelConfig(tile_m=192, tile_n=64), auto_rebuild=False)
 
 

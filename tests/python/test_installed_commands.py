@@ -38,7 +38,7 @@ def library(build_library: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def say(library: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple]:
-    """say(words...) -> (exit status, standard output, standard error), with one library at hand."""
+    """say(words...) -> (exit status, standard output, standard error), with one available library."""
     import tilekiln.api.library
     from tilekiln.__main__ import main
 

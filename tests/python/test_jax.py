@@ -34,7 +34,7 @@ def libraries(load):
 
 @pytest.fixture(autouse=True)
 def face(libraries, jax_handlers, monkeypatch):
-    """tilekiln.jax with these libraries at hand: flash, and ck_default for biases."""
+    """tilekiln.jax with these available libraries: flash, and ck_default for biases."""
     monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: libraries)
     import tilekiln.jax
 
@@ -329,7 +329,7 @@ def test_programs_name_libraries_and_hold_no_addresses(face):
     text = jax.jit(lambda q: face.attention(q, q, q)).lower(q).as_text()
     assert 'library = "flash"' in text
     assert "0x" not in text
-    with pytest.raises(jax.errors.JaxRuntimeError, match="receipt 'elsewhere', which is not at hand here; build it"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="receipt 'elsewhere', which is not available here; build it"):
         face._calls._call("fmha_fwd", "elsewhere", {"q": q, "k": q, "v": q}, ())["out"].block_until_ready()
 
 
@@ -358,7 +358,7 @@ def test_the_handler_takes_any_operator_by_its_table(face, load):
 
 @pytest.fixture
 def norms(load, monkeypatch):
-    """The library of norms at hand."""
+    """The library of norms, available."""
     found = load("norm_default")
     monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [found])
     monkeypatch.setattr("tilekiln.api.operators._served", {})

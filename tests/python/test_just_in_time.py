@@ -162,7 +162,7 @@ def test_a_call_that_finds_no_kernel_has_it_built(monkeypatch: pytest.MonkeyPatc
     out = tk.attention(q, k, v, on_missing="build")
     expected = tk.reference.fmha_fwd(q, k, v)
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
-    assert np.array_equal(tk.attention(q, k, v), out)  # it is at hand from now on
+    assert np.array_equal(tk.attention(q, k, v), out)  # it is available from now on
     with pytest.raises(tk.ArgumentError, match="on_missing: was 'built', must be 'raise' or 'build'"):
         tk.attention(q, k, v, on_missing="built")  # type: ignore[arg-type]
 

@@ -1,7 +1,8 @@
 """call: what one call costs past the kernel, in ns of thread CPU time: lib.fmha_fwd, tk.attention, tilekiln.torch.
 
-The rows of tilekiln.torch (with --with torch) are past lib.fmha_fwd of the same layout: sdpa, the call that the faces
-stand on, the custom operator, and what autograd adds, forward alone and with backward, beside torch's own function.
+The rows of tilekiln.torch (with --with torch) are past lib.fmha_fwd of the same layout: sdpa, the call that
+compatibility modules stand on, the custom operator, and what autograd adds, forward alone and with backward, beside
+torch's own function.
 
 Every case runs an empty problem (seqlen_q = 0: all checks, dispatch, no kernel), so that the figure is the overhead
 itself, and a tiny one, (1, 1, 1, 16). Rounds of all cases are interleaved; a figure is the median over rounds. Pin it:

@@ -181,7 +181,7 @@ def apart(made: Any, expected: Any) -> str | None:
 
 
 def autograd(library: tk.Library) -> str | None:
-    """Each face of attention with a gradient, against PyTorch's own float32."""
+    """Each function of attention with a gradient, against PyTorch's own float32."""
     nn = torch.nn.functional
     leaves = [x.detach().requires_grad_() for x in tensors(300, 64, 2, 4)]
     exact = [x.detach().float().requires_grad_() for x in leaves]
@@ -193,14 +193,14 @@ def autograd(library: tk.Library) -> str | None:
     expected = torch.autograd.grad(whole(*exact, is_causal=True), exact, weight.float())
     flat = [x.detach().reshape(600, 4, 64).requires_grad_() for x in leaves]
     starts = torch.tensor([0, 300, 600], dtype=torch.int32, device="cuda")
-    face = tilekiln.compat.flash_attn
+    package = tilekiln.compat.flash_attn
     programs: dict[str, Callable[[], Any]] = {
         "tilekiln.attention": lambda: torch.autograd.grad(tk.attention(*leaves, causal=True), leaves, weight),
-        "flash_attn_func": lambda: torch.autograd.grad(face.flash_attn_func(*leaves, causal=True), leaves, weight),
+        "flash_attn_func": lambda: torch.autograd.grad(package.flash_attn_func(*leaves, causal=True), leaves, weight),
         "flash_attn_varlen_func": lambda: [
             x.reshape(2, 300, 4, 64)
             for x in torch.autograd.grad(
-                face.flash_attn_varlen_func(*flat, starts, starts, 300, 300, causal=True),
+                package.flash_attn_varlen_func(*flat, starts, starts, 300, 300, causal=True),
                 flat,
                 weight.reshape(600, 4, 64),
             )
@@ -224,7 +224,7 @@ def autograd(library: tk.Library) -> str | None:
     dropped = []
     for _ in range(2):
         torch.manual_seed(5)
-        dropped.append(torch.autograd.grad(face.flash_attn_func(*leaves, dropout_p=0.2), leaves, weight))
+        dropped.append(torch.autograd.grad(package.flash_attn_func(*leaves, dropout_p=0.2), leaves, weight))
     return next((text for a, b in zip(*dropped, strict=True) if (text := equal(a, b))), None)
 
 

@@ -83,7 +83,7 @@ def made(library: tk.Library, of: dict[str, Any]) -> tuple[dict[str, np.ndarray]
 
 
 def write(libraries: list[tk.Library], out: Path) -> int:
-    """Records of every family of the libraries, from the device at hand; how many problems no kernel took."""
+    """Records of every family of the libraries, from the device here; how many problems no kernel took."""
     records, refused = list[dict[str, Any]](), 0
     for library in libraries:
         for of in drawn(library):

@@ -120,11 +120,11 @@ TILEKILN_DEVICE void cluster_arrive_if(bool condition, uint32_t there) {
 #endif
 
 #if __CUDA_ARCH__ >= 900
-// Has the description of an array on its way to the copy engine.
+// Has the description of an array on its way to TMA.
 TILEKILN_DEVICE void ask_for(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 #endif
 
-// Copies by the tensor copy engine, global to shared memory; `b` counts the bytes.
+// Copies by TMA, global to shared memory; `b` counts the bytes.
 TILEKILN_DEVICE void tensor_load(uint32_t to, const TensorMap& map, uint64_t& b, int c0, int c1, int c2, int c3,
                                  int c4) {
   asm volatile(
@@ -175,7 +175,7 @@ TILEKILN_DEVICE void store_four_words(bool condition, uint32_t to, const uint32_
                "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3]), "r"(int(condition))
                : "memory");
 }
-// Makes this thread's ordinary stores to shared memory visible to wgmma and to the copy engine.
+// Makes this thread's ordinary stores to shared memory visible to wgmma and to TMA.
 TILEKILN_DEVICE void async_shared_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // wgmma: the products themselves are in wgmma.h. A descriptor of a tile whose rows are 128 bytes, swizzled by 128 bytes.

@@ -1,4 +1,4 @@
-// The description of an array for the tensor copy engine: the CUtensorMap of cuda.h, opaque, made by cuTensorMapEncodeTiled.
+// The description of an array for TMA: the CUtensorMap of cuda.h, opaque, made by cuTensorMapEncodeTiled.
 #pragma once
 
 #include <stdint.h>

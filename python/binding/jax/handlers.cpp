@@ -296,7 +296,7 @@ ffi::Error call(const Place& place, const ffi::RemainingArgs& operands, const ff
     const std::optional<Library> library = find_library(receipt);
     if (!library)
       fail("library: this program was compiled for the library of receipt '" + std::string(receipt) +
-           "', which is not at hand here; build it: tools/dev scons receipt=" + std::string(receipt));
+           "', which is not available here; build it: tools/dev scons receipt=" + std::string(receipt));
     const tilekiln_status status = run(*library, receipt, operands, results, attributes, place);
     if (status == TILEKILN_OK) return ffi::Error::Success();
     const auto code = status == TILEKILN_INVALID_ARGUMENT ? ffi::ErrorCode::kInvalidArgument

@@ -4,7 +4,7 @@
     result = dispatcher.run(A, B, M, N, K)
 
 A config is a kernel of its own, with an id of all its fields: its pads and tiles decide which sizes it takes. What
-computes is the kernel of a library at hand (or built by `tilekiln.jit`) that has the config's dtypes, layouts,
+computes is the kernel of an available library (or built by `tilekiln.jit`) that has the config's dtypes, layouts,
 activation and tile, whose numbers are blocks of the cache; waves, warps, pipelines and schedulers are a GPU's and
 change nothing (`explain` says so). Wrong uses raise ArgumentError.
 """
@@ -458,7 +458,7 @@ def setup_gemm_dispatcher(
 ) -> GemmSetupResult:
     """Makes configs ready, all at once. What is wrong with one is mended, and told in corrections.
 
-    Signatures that no library at hand has are built (auto_rebuild), else NoKernelError.
+    Signatures that no available library has are built (auto_rebuild), else NoKernelError.
     """
     given = [config] if isinstance(config, KernelConfig) else list(config) if isinstance(config, Iterable) else []
     if not given or not all(isinstance(one, KernelConfig) for one in given):
@@ -474,7 +474,7 @@ def setup_gemm_dispatcher(
             found[one.selection()] = _library(one)
     missing = [selection for selection, library in found.items() if library is None]
     if missing and not auto_rebuild:
-        raise tk.NoKernelError(f"no library at hand has {missing[0]}")
+        raise tk.NoKernelError(f"no available library has {missing[0]}")
     if missing:
         found |= dict(zip(missing, tk.jit(list[Any](missing)), strict=True))
     registry.bind_library({id_: found[one.selection()] for id_, one in registry.configs.items()})  # type: ignore[misc]

@@ -2,7 +2,7 @@
 
     PYTHONPATH=python:python/compat/ck_dispatcher
 
-Arrays are NumPy's, heads before the sequence (BHSD) unless perm=0. Kernels come from the libraries at hand, and are
+Arrays are NumPy's, heads before the sequence (BHSD) unless perm=0. Kernels come from the available libraries, and are
 built by `tilekiln.jit` where none has them. A GPU's words (gfx_arch, waves, pipelines) are kept in a config and change
 nothing here. A wrong use raises ArgumentError, where upstream went on; a kernel that fails is an unsuccessful
 FmhaResult, as there. There are no device buffers, so nothing of HIP is here.
@@ -248,7 +248,7 @@ class FmhaDispatcherLib:
 
     @classmethod
     def find(cls) -> FmhaDispatcherLib | None:
-        """The first library at hand with attention; None for none."""
+        """The first available library with attention; None for none."""
         return next((cls(library) for library in tk.libraries() if "fmha_fwd" in library.operators), None)
 
     def kernel_count(self) -> int:
@@ -284,10 +284,10 @@ class FmhaRunner:
 
     @classmethod
     def from_prebuilt(cls) -> FmhaRunner:
-        """Of the first library at hand. NoKernelError for none."""
+        """Of the first available library. NoKernelError for none."""
         found = FmhaDispatcherLib.find()
         if found is None:
-            raise tk.NoKernelError("no library with attention is at hand: tools/dev scons receipt=flash builds one")
+            raise tk.NoKernelError("no library with attention is available: tools/dev scons receipt=flash builds one")
         return cls(found)
 
     def run(
@@ -511,7 +511,7 @@ def _set_up(configs: Sequence[FmhaKernelConfig], progress: Any) -> list[tk.Libra
 
 
 def setup_fmha_dispatcher(config: FmhaKernelConfig) -> FmhaSetupResult:
-    """Makes one kernel ready: of a library at hand, else built. With a main stage come its others."""
+    """Makes one kernel ready: of an available library, else built. With a main stage come its others."""
     result = setup_multiple_fmha_dispatchers([config])[0]
     if result.success:
         result.runner = FmhaRunner.from_library(result.library_path)

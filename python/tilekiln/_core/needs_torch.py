@@ -1,4 +1,4 @@
-"""First import of the faces for PyTorch's users: without PyTorch it raises an error that says what to install."""
+"""First import of the modules for PyTorch's users: without PyTorch it raises an error that says what to install."""
 
 try:
     import torch  # noqa: F401

@@ -53,7 +53,7 @@ def _rule(refusal: Refusal, names: str) -> str:
 
 
 def one_error(refused: Sequence[Refused]) -> NoKernelError:
-    """The error of all libraries at hand; there is one at least. It has the reasons of all, a reason they share once.
+    """The error of all available libraries; there is one at least. It has the reasons of all, a reason they share once.
 
     Such a reason comes first in the text: a rule, or head dims that no kernel can have. Else the problem, the reasons
     of each library that has kernels of the dtype (of several what is nearest), the others by name, and what builds it.

@@ -84,7 +84,7 @@ class KVCache:
         """Give sequences and capacity (tokens a sequence), or pages and page_size (tokens a page).
 
         hdim_v: None is hdim. like: what k and v are made of; device: of torch tensors, None is the CPU. library: whose
-        kernels append; None is the one at hand that has the best.
+        kernels append; None is the available one that has the best.
         """
         hdim_v = hdim if hdim_v is None else hdim_v
         nhead_k, hdim, hdim_v = _at_least_one(nhead_k=nhead_k, hdim=hdim, hdim_v=hdim_v)
@@ -279,7 +279,7 @@ class KVCache:
 
 
 def _first(operator: str, library: Library | None, *arrays: Any, **arguments: Any) -> Any:
-    """The operator of a library, or of the one at hand that has the best kernel."""
+    """The operator of a library, or of the available one that has the best kernel."""
     if library is not None:
         return getattr(library, operator)(*arrays, **arguments)
     return _call(operator, arrays, arguments)

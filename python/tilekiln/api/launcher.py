@@ -1,4 +1,4 @@
-"""The launcher of attention's backward over all libraries at hand."""
+"""The launcher of attention's backward over all available libraries."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class BackwardLauncher(Launcher):
         each, of the longest. mask: 'window' with causal or a window. dropout: 'store' with randval. softcap, sink: is
         there one (sink: logits, or sink columns left of a window)? nhead_k: None is nhead_q. device: of the arrays and
         the workspace, DLPack's type and number: (1, 0) is the host, (2, 0) cuda:0. max_seqlen_q: group mode: no
-        sequence has more rows; 0 is seqlen_q. library: None is the first at hand that has the kernels. Raises
+        sequence has more rows; 0 is seqlen_q. library: None is the first available one that has the kernels. Raises
         NoKernelError when none has.
         """
         problem = {

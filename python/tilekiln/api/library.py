@@ -412,7 +412,7 @@ def damaged_manifests() -> list[str]:
 
 
 def add_library(path: str | os.PathLike[str]) -> Library:
-    """Load a library file and add it to those at hand: `load`, `attention` and the faces find it from then on.
+    """Load a library file and add it to the available ones: `load`, `attention` and the like find it from then on.
 
     The last added goes first, after those of TILEKILN_PATH. Raises ImportError for a file that is no library of this
     version, FileNotFoundError for none.
@@ -425,7 +425,7 @@ def add_library(path: str | os.PathLike[str]) -> Library:
 
 
 def libraries() -> list[Library]:
-    """Every library at hand that this machine can run, one per receipt, in the order `load` prefers.
+    """Every available library that this machine can run, one per receipt, in the order `load` prefers.
 
     One that cannot be loaded, as one of another version, is left out with a RuntimeWarning that says why. Raises
     ArgumentError when TILEKILN_ISA leaves none of them.

@@ -1,4 +1,4 @@
-"""Operators over all libraries at hand."""
+"""Operators over all available libraries."""
 
 from __future__ import annotations
 
@@ -132,16 +132,16 @@ def _capacities(library: Library) -> list[int]:
     return [sum(row[at] for at in columns[row[family]]) for row in table["rows"]]
 
 
-_FACE = """{0} with the best kernel of whatever libraries are built or installed.
+_DOC = """{0} with the best kernel of whatever libraries are built or installed.
 
 Arguments, results and errors are those of `Library.{0}`: help(tilekiln.load(RECEIPT).{0}). The choice is made as
-`attention` makes it. Raises NoKernelError when no library at hand has a kernel, and ArgumentError for a torch tensor
+`attention` makes it. Raises NoKernelError when no available library has a kernel, and ArgumentError for a torch tensor
 whose gradient would be recorded.
 """
 
 
-def face(operator: str) -> Callable[..., Any]:
-    """`tilekiln.<operator>`: the function of that name of the library at hand that has the best kernel."""
+def make_function(operator: str) -> Callable[..., Any]:
+    """`tilekiln.<operator>`: the function of that name of the available library that has the best kernel."""
     table = OPERATORS[operator]
 
     def function(*arrays: Any, **arguments: Any) -> Any:
@@ -155,7 +155,7 @@ def face(operator: str) -> Callable[..., Any]:
 
     function.__name__ = function.__qualname__ = operator
     function.__module__ = "tilekiln"
-    function.__doc__ = _FACE.format(operator)
+    function.__doc__ = _DOC.format(operator)
     return function
 
 
@@ -271,7 +271,7 @@ def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library
     if not refused:
         names = ", ".join(library.receipt for library in at_hand())
         raise NoKernelError(
-            f"no library at hand ({names}) has the operator {operator}\n"
+            f"no available library ({names}) has the operator {operator}\n"
             f"  build one: {how_to_build(OPERATORS[operator].receipt or 'RECEIPT')}"
         )
     raise one_error(refused)

@@ -1,4 +1,4 @@
-"""Matrix products and linear layers over all libraries at hand."""
+"""Matrix products and linear layers over all available libraries."""
 
 from __future__ import annotations
 

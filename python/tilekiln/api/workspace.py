@@ -111,7 +111,7 @@ def plan_backward_workspace(
     """The workspace that a backward call would use, and its schedule.
 
     seqstart_q, seqstart_k: batch + 1 integers: the physical start of each sequence. mode='batch': of equal lengths.
-    kM0, kN0: queries and keys of the main stage's tile; None is that of the kernels at hand. workers: 0 is chosen from
+    kM0, kN0: queries and keys of the main stage's tile; None is the available kernels'. workers: 0 is chosen from
     the sizes, as a call does.
     causal (bottom right) counts for work and the balances only, threads for thread_balance and plain_balance.
     ArgumentError names an argument out of range, starts that decrease, and two that do not fit.
@@ -138,13 +138,13 @@ def plan_backward_workspace(
         lengths.append(0 if group else length.pop())
     able = [library for library in at_hand() if "fmha_bwd" in library.operators]
     if not able:
-        raise NoKernelError("no library at hand has the operator fmha_bwd")
+        raise NoKernelError("no available library has the operator fmha_bwd")
     library, *others = able
     tile: tuple[int, int] | None = (0, 0)
     if kM0 is None or kN0 is None:
         tile = next((found for one in (library, *others) if (found := _tile(one))), None)
     if tile is None:
-        raise ArgumentError("kM0: was None, must be given: no library at hand has a backward whose tile it could be")
+        raise ArgumentError("kM0: was None, must be given: no available library has a backward whose tile it could be")
     raw: dict[str, Any] = library.bwd_workspace_plan(
         group=group,
         deterministic=deterministic,

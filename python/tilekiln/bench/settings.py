@@ -39,7 +39,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "topk_softmax": {"topk": 8},
     "moe_sorting": {"experts": 64},
 }
-FACES = {
+CALLED = {
     "attention": "fmha_fwd",
     "attention_backward": "fmha_bwd",
     "decode": "fmha_fwd_splitkv",
@@ -57,8 +57,8 @@ class Settings:
 
     def __init__(self, operator: str, words: Mapping[str, str]) -> None:
         if operator not in CALLS:
-            faces = f"; {operator} is a face of {FACES[operator]}" if operator in FACES else ""
-            raise ArgumentError(_no_such("operator", operator, CALLS) + faces)
+            called = f"; {operator} calls {CALLED[operator]}" if operator in CALLED else ""
+            raise ArgumentError(_no_such("operator", operator, CALLS) + called)
         self.operator = operator
         self.call: Call = CALLS[operator]
         self.packed = operator.startswith("flatmm")

@@ -37,7 +37,7 @@ WHY = """The words are those of `tilekiln bench OPERATOR --words`. Ends with 1 w
 
 def add(commands: Any) -> None:
     """The commands to those of `tilekiln`."""
-    listing = _command(commands, "list", "the libraries at hand, or the instances of one", LIST)
+    listing = _command(commands, "list", "the available libraries, or the instances of one", LIST)
     listing.add_argument("receipt", nargs="?", metavar="RECEIPT", help="a library, by its receipt or its file")
     listing.add_argument("--where", default="", metavar="SELECTION", help=SELECTION)
     listing.add_argument("--format", choices=FORMATS, default="names", help="[%(default)s]")

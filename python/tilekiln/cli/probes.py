@@ -77,7 +77,7 @@ def system() -> dict[str, Any]:
 
 
 def compilers() -> dict[str, str]:
-    """The first line that each compiler at hand says of its version: builds and tilekiln.jit use them."""
+    """The first line that each available compiler says of its version: builds and tilekiln.jit use them."""
     found = {name: path for name in COMPILERS if (path := shutil.which(name))}
     return {name: guarded(functools.partial(_version, path)) for name, path in found.items()}
 

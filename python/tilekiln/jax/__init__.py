@@ -1,7 +1,7 @@
 """Attention and norms for JAX on the CPU and CUDA devices: compiled calls through jax.ffi, with gradients.
 
-`attention`; `rms_norm`, `layer_norm` and `silu_and_mul` where a library at hand has them (receipt norm_default). `ops`:
-every operator of the libraries at hand, without gradients.
+`attention`; `rms_norm`, `layer_norm` and `silu_and_mul` where an available library has them (norm_default). `ops`:
+every operator of the available libraries, without gradients.
 
 Nothing imports this but its users. Its handlers are built by `tools/dev --with jax scons jax`.
 """
@@ -80,7 +80,7 @@ def attention(
     Arrays that are traced are taken to be on JAX's default device (jax.default_device) when the library is chosen.
 
     Returns out, or (out, lse), out with q's dtype and shape but hdim_v last. Raises ArgumentError for a wrong argument,
-    by name, and NoKernelError when no library at hand has a kernel, both while tracing. What only the values of index
+    by name, and NoKernelError when no available library has a kernel, both while tracing. What only the values of index
     arrays show (a cu_seqlens_q that falls) comes when the program runs, as jax.errors.JaxRuntimeError with the name.
     """
     arrays = {

@@ -67,7 +67,7 @@ def add(library: Library) -> str:
 
 
 def add_all() -> None:
-    """All libraries at hand, for programs that another process has traced."""
+    """All available libraries, for programs that another process has traced."""
     _loaded()
     outside.followers.append(register)
     try:

@@ -1,4 +1,4 @@
-"""Every operator of the libraries at hand as a function of JAX arrays, those from outside the tree among them.
+"""Every operator of the available libraries as a function of JAX arrays, those from outside the tree among them.
 
     tilekiln.jax.ops.softmax(x)
     tilekiln.jax.ops.relative_attention(q, k, v, bias, causal=True)
@@ -67,7 +67,7 @@ def __getattr__(name: str) -> Callable[..., Any]:
             operators.at_hand()  # brings those of its libraries
     if name not in OPERATORS:
         raise AttributeError(
-            f"tilekiln.jax.ops: has no {name}: no library at hand declares it (tilekiln.load or TILEKILN_PATH brings "
+            f"tilekiln.jax.ops: has no {name}: no available library declares it (tilekiln.load or TILEKILN_PATH brings "
             f"one); there are {', '.join(__dir__())}"
         )
 

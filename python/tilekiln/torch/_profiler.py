@@ -26,7 +26,7 @@ def _started() -> bool:
 
 
 def watch() -> None:
-    """From now on calls of `tk.*` and of PyTorch's faces, of any arrays, are ranges while a profiler records."""
+    """From now on calls of `tk.*` and of modules for PyTorch, of any arrays, are ranges while a profiler records."""
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     records = torch._C._autograd._profiler_enabled if version >= (2, 13) else _started  # 20 ns faster
     facade.profiler = (records, _in_range)

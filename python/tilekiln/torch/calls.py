@@ -1,4 +1,4 @@
-"""Calls of the kernels with torch tensors. What the faces stand on.
+"""Calls of the kernels with torch tensors. Compatibility modules stand on these.
 
 Arguments have the names, shapes, dtypes and errors of the Library functions; rng_state, int64 (2,) = (seed, offset), is
 in place of rng. A call that nothing watches (no grad, no transform, no tracing) goes straight to the facade; one with

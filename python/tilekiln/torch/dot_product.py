@@ -43,7 +43,7 @@ def sdpa(
 
     Returns (..., heads, seqlen_q, hdim of value). Few queries are split-KV's, as in `tilekiln.attention`.
     Differentiable once, in attn_mask too. Raises RuntimeError and TypeError where torch does, NoKernelError when no
-    library at hand has the kernel: `use` falls back then.
+    available library has the kernel: `use` falls back then.
     """
     if (
         attn_mask is None

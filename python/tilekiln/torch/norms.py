@@ -3,7 +3,7 @@
     model.norm = tilekiln.torch.RMSNorm.like(model.norm)
 
 Their parameters have the names of those, so state dicts load. They compute with the operators rmsnorm2d and layernorm2d
-of whatever libraries are at hand, and their gradients with rmsnorm2d_bwd and layernorm2d_bwd. Gradients of gradients
+of whatever libraries are available, and their gradients with rmsnorm2d_bwd and layernorm2d_bwd. Gradients of gradients
 are refused.
 """
 

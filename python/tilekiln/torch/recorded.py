@@ -1,4 +1,4 @@
-"""Attention that autograd records with no Python in its kernels: `sdpa`, and `tilekiln.attention` and its faces.
+"""Attention that autograd records with no Python in its kernels: `sdpa`, `tilekiln.attention`, compatibility modules.
 
 It is PyTorch's `_scaled_dot_product_fused_attention_overrideable`, which is there for backends to override: its
 derivative is C++ too. Tensors of the CPU and of CUDA devices, of four dimensions, with a bias that learns nothing.

@@ -176,7 +176,7 @@ def _refusal(
     device: torch.device, dtype: torch.dtype, hdim_q: int, hdim_v: int, bias: bool, dbias: bool, dropout: bool,
     causal: bool, records: bool, deterministic: bool,
 ) -> str:  # fmt: skip
-    """The error text of the libraries at hand for such a problem; "" when one has the kernels."""
+    """The error text of the available libraries for such a problem; "" when one has the kernels."""
     q, v = (torch.empty(1, 1, 1, hdim, dtype=dtype, device=device) for hdim in (hdim_q, hdim_v))
     arguments: dict[str, Any] = {"dropout_p": 0.5 if dropout else 0.0, "causal": causal, "mask_origin": "top_left"}
     if bias:

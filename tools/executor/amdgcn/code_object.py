@@ -145,7 +145,7 @@ class CodeObject:
         text: str | None = None,
         edit: Callable[[str], str] | None = None,
     ) -> None:
-        """path: an ELF file for `architecture`. text: its disassembly where it is at hand; `edit` changes it (tests).
+        """path: an ELF file for `architecture`. text: its disassembly where it is available; `edit` changes it (tests).
 
         Raises FaultError for a mnemonic, operand or modifier that the executor does not know, quoting the line.
         """

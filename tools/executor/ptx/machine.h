@@ -84,7 +84,7 @@ struct NamedBarrier {
   Clock arriving, arriving_proxied, seen, proxied;
 };
 
-/// A copy by the copy engine that has not happened yet.
+/// A copy by TMA that has not happened yet.
 struct Copy {
   enum What : u8 { tensor, bulk_in, bulk_out, async } what;
   int warp;

@@ -10,7 +10,7 @@ namespace {
 // Rows from one page, or sequence, to the next; -1: they are no whole rows.
 i64 rows_between(i64 step, i64 row) { return step == 0 ? 0 : row > 0 && step % row == 0 ? step / row : -1; }
 
-// Strides of the arrays for the copy engine, in whole rows.
+// Strides of the arrays for TMA, in whole rows.
 struct Rows { i64 q_row, q_sequence, k_page, v_page, out_row; };
 
 // False: it cannot follow them.

@@ -40,10 +40,9 @@ i64 v_step(const KvKernelProblem& of) {
 tilekiln_status launch_decode(const Site& site, const KvKernelProblem& of) {
   const Engine* const decode = &TILEKILN_ENGINE(TILEKILN_TARGET, decode);
   if (!of.problem.features.dropout && decode != nullptr) return decode->launch(site, &of);
-  return fail_argument(
-      "q",
-      "and the cache lay as the copy engine cannot follow, must have head dims and strides that are multiples "
-      "of 8, 0 or more, in whole rows, and a softmax_scale above 0, for dropout on cuda");
+  return fail_argument("q",
+                       "and the cache lay as TMA cannot follow, must have head dims and strides that are multiples "
+                       "of 8, 0 or more, in whole rows, and a softmax_scale above 0, for dropout on cuda");
 }
 
 // Fills tiles as fmha_fwd's, of a call that stores no bytes of dropout.

@@ -4,11 +4,11 @@ import pathlib
 import sys
 
 try:
-    import tilekiln.compat._faces
+    import tilekiln.compat._modules
 except ModuleNotFoundError:  # in a source tree, beside python/tilekiln
     sys.path.append(str(pathlib.Path(__file__).resolve().parents[3]))
-    import tilekiln.compat._faces
+    import tilekiln.compat._modules
 
 import tilekiln.compat.flash_attn
 
-tilekiln.compat._faces.resolve(__name__, "tilekiln.compat.flash_attn", tilekiln.compat.flash_attn.__version__)
+tilekiln.compat._modules.resolve(__name__, "tilekiln.compat.flash_attn", tilekiln.compat.flash_attn.__version__)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..._core import needs_torch  # noqa: F401
-from .. import _faces
+from .. import _modules
 from .ops.mha import (
     flash_attn_fp8_pertensor_func,
     flash_attn_func,
@@ -49,12 +49,12 @@ def install(over_installed: bool = False) -> None:
     over_installed: put it over another aiter that is installed or imported; without it that is an ImportError that
     names where the other one is. Names that were imported from the other one before stay what they are.
     """
-    _faces.install("aiter", __name__, __version__, over_installed)
+    _modules.install("aiter", __name__, __version__, over_installed)
 
 
 def uninstall() -> None:
     """Undo install(): the next `import aiter` finds what it found before it."""
-    _faces.uninstall("aiter")
+    _modules.uninstall("aiter")
 
 
 def __getattr__(name: str) -> Any:

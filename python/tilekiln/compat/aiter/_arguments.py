@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..._core.native import ArgumentError
 from ...torch import calls
-from .._faces import FaceArgumentError, longest
+from .._modules import FaceArgumentError, longest
 from ..flash_attn._arguments import Lengths, mask
 
 SOFTSIGN = "CK_TILE_ATTENTION_LOGITS_SOFT_CAP_DEFAULT"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..._core.native import ArgumentError
 from ...torch import calls
-from .._faces import errors_as_upstream
+from .._modules import errors_as_upstream
 from ..flash_attn._arguments import last_dense
 from ._arguments import given, heads_of_bias, keys_of, logits, masks, s_dmask, sequences, softcap
 

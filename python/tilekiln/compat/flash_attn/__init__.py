@@ -10,7 +10,7 @@ Imports torch. `install` makes `import flash_attn` resolve here; so does python/
 from __future__ import annotations
 
 from ..._core import needs_torch  # noqa: F401
-from .. import _faces
+from .. import _modules
 from .flash_attn_interface import (
     flash_attn_func,
     flash_attn_kvpacked_func,
@@ -43,9 +43,9 @@ def install(over_installed: bool = False) -> None:
     over_installed: put it over another flash_attn that is installed or imported; without it that is an ImportError that
     names where the other one is. Names that were imported from the other one before stay what they are.
     """
-    _faces.install("flash_attn", __name__, __version__, over_installed)
+    _modules.install("flash_attn", __name__, __version__, over_installed)
 
 
 def uninstall() -> None:
     """Undo install(): the next `import flash_attn` finds what it found before it."""
-    _faces.uninstall("flash_attn")
+    _modules.uninstall("flash_attn")

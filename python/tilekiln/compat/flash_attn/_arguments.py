@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...torch import calls
-from .._faces import FaceArgumentError
+from .._modules import FaceArgumentError
 
 
 def last_dense(*tensors: Tensor) -> tuple[Tensor, ...]:

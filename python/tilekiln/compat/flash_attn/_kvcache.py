@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...torch import calls
-from .._faces import FaceArgumentError, errors_as_upstream, longest
+from .._modules import FaceArgumentError, errors_as_upstream, longest
 from ._arguments import in_vectors, last_dense, mask, narrowed, scale_of
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._faces import FaceArgumentError
+from .._modules import FaceArgumentError
 
 CONVENTIONS = ("randval", "signed")
 CONVENTION = os.environ.get("TILEKILN_FLASH_ATTN_S_DMASK", "randval")

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ...torch import calls
-from .._faces import FaceArgumentError, errors_as_upstream, longest
+from .._modules import FaceArgumentError, errors_as_upstream, longest
 from . import attn_probs
 from ._arguments import (
     check_dimensions,

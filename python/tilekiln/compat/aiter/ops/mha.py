@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from ....torch import calls
-from ..._faces import errors_as_upstream, longest
+from ..._modules import errors_as_upstream, longest
 from ...flash_attn._arguments import last_dense
 from .._arguments import (
     attend,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._faces import FaceArgumentError
+from ..._modules import FaceArgumentError
 from ..ops.triton.rotary import apply_rotary
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._faces import FaceArgumentError
+from ..._modules import FaceArgumentError
 from ..flash_attn_interface import (
     flash_attn_kvpacked_func,
     flash_attn_qkvpacked_func,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._faces import FaceArgumentError
+from ..._modules import FaceArgumentError
 from .._kvcache import flash_attn_with_kvcache
 from ..layers.rotary import RotaryEmbedding
 from ._attention import CrossAttention, FlashCrossAttention, FlashSelfAttention, SelfAttention, get_alibi_slopes

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ....torch.norms import parameter
-from ..._faces import FaceArgumentError
+from ..._modules import FaceArgumentError
 
 Norm = Callable[[Tensor, Tensor, Tensor | None, float], Tensor]
 

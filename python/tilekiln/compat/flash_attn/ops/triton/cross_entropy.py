@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from .....api.operators import _call, at_hand_has
 from .....torch import calls, operators
-from ...._faces import FaceArgumentError
+from ...._modules import FaceArgumentError
 
 __all__ = ["CrossEntropyLoss", "cross_entropy_loss"]
 

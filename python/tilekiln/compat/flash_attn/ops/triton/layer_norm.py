@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...._faces import FaceArgumentError
+from ...._modules import FaceArgumentError
 from .._dropout_add import _as, _dropped, _sum, in_widest, like, scale_of_rows
 from ..layer_norm import _norm as _layer
 from ..rms_norm import _norm as _rms

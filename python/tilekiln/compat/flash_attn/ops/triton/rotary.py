@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .....api.operators import _call, at_hand_has
 from .....torch import calls, operators
-from ...._faces import FaceArgumentError
+from ...._modules import FaceArgumentError
 
 __all__ = ["apply_rotary"]
 

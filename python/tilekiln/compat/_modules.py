@@ -1,4 +1,4 @@
-"""Common parts of the faces of other packages: errors that their callers catch, modules under their names."""
+"""Common parts of compatibility modules: errors that their callers catch, modules under their names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def errors_as_upstream(**names: str) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
-        def face(*arguments: Any, **named: Any) -> Any:
+        def wrapped(*arguments: Any, **named: Any) -> Any:
             try:
                 return function(*arguments, **named)
             except (FaceArgumentError, FaceNoKernelError):  # raised in the function's own words
@@ -55,14 +55,14 @@ def errors_as_upstream(**names: str) -> Callable[[Function], Function]:
             except NoKernelError as error:
                 raise FaceNoKernelError(str(error)) from error
             except (AttributeError, TypeError) as error:
-                wrong = _no_tensor(face.__signature__, arguments, named)  # type: ignore[attr-defined]
+                wrong = _no_tensor(wrapped.__signature__, arguments, named)  # type: ignore[attr-defined]
                 if wrong:
                     raise FaceArgumentError(wrong) from error
                 raise
 
         # inspect.getfullargspec does not follow __wrapped__, and ring attention fills in arguments by what it says.
-        face.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-        return face  # type: ignore[return-value]
+        wrapped.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        return wrapped  # type: ignore[return-value]
 
     return decorate
 
@@ -93,7 +93,7 @@ def longest(max_seqlen_q: Any, max_seqlen_k: Any, index: Any) -> dict[str, int]:
 
 
 class _Distribution(importlib.metadata.Distribution):
-    """Name and version of a face, for importlib.metadata."""
+    """Name and version of a compatibility module, for importlib.metadata."""
 
     def __init__(self, name: str, version: str) -> None:
         self._files = {
@@ -148,7 +148,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _beside(package: str) -> list[str]:
-    """Folders on the path that may hold the parts of `package` (flash_attn.ops, say) that this face lacks.
+    """Folders on the path that may hold the parts of `package` (flash_attn.ops, say) that this one lacks.
 
     Those are what others put beside, such as flash_attn.cute, and the package itself where it is installed: what it has
     and this one lacks is its own, and imports from here what is here. A drop-in directory of ours is none.

@@ -1,4 +1,4 @@
-"""faces: norms and the gate as models call them: modules, layers, flash_attn.ops, JAX, beside the stock ones, one core.
+"""layers: norms and the gate as models call them: modules, layers, flash_attn.ops, JAX, beside stock ones, one core.
 
 Microseconds of a call, forward alone and forward with backward, and the stock module's time over ours; timed as
 `tools/bench norm` times, JAX by process time. The first table is one row by each way in: what a call costs over its
@@ -207,7 +207,7 @@ def _jax(sizes: list[tuple[int, int]], dtype: str, repeat: int) -> None:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tools/bench faces", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tools/bench layers", description=__doc__)
     parser.add_argument("--sizes", default="1x4096,64x4096,1024x4096", help="rows x columns [%(default)s]")
     parser.add_argument("--dtype", default="bf16", choices=DTYPES, help="[%(default)s]")
     parser.add_argument("--repeat", type=int, default=5, help="rounds [%(default)s]")
