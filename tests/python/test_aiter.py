@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
 from tests.gpu_run import DEVICE
@@ -12,60 +10,6 @@ torch = pytest.importorskip("torch")
 from tests.python import upstream  # noqa: E402
 
 pytestmark = pytest.mark.torch
-
-LEVEL = "dropout_p, softmax_scale, is_causal, window_size_left, window_size_right"
-SIGNATURES = {
-    "flash_attn_func": "q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1, 0), bias=None, "
-    "alibi_slopes=None, deterministic=True, return_lse=False, return_attn_probs=False, how_v3_bf16_cvt=1, "
-    "cu_seqlens_q=None, cu_seqlens_kv=None, sink_ptr=None, num_splits=0",
-    "flash_attn_varlen_func": "q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, min_seqlen_q=0, "
-    "dropout_p=0.0, softmax_scale=None, logits_soft_cap=0.0, causal=False, window_size=(-1, -1, 0), bias=None, "
-    "alibi_slopes=None, deterministic=False, return_lse=False, return_attn_probs=False, how_v3_bf16_cvt=1, "
-    "block_table=None, out=None, cu_seqlens_q_padded=None, cu_seqlens_k_padded=None, sink_ptr=None",
-    "mha_batch_prefill_func": "q, k, v, cu_seqlens_q, kv_indptr, kv_page_indices, max_seqlen_q, max_seqlen_k, "
-    "dropout_p=0.0, softmax_scale=None, logits_soft_cap=0.0, causal=False, window_size=(-1, -1), alibi_slopes=None, "
-    "deterministic=False, return_lse=False, return_attn_probs=False, out=None, kv_last_page_lens=None, "
-    "block_table=None, seqlen_k=None, q_descale=None, k_descale=None, v_descale=None, kv_block_descale=None, "
-    "sink_ptr=None, sink_size=0",
-    "flash_attn_fp8_pertensor_func": "q, k, v, q_descale, k_descale, v_descale, causal=False, "
-    "window_size=(-1, -1, 0), softmax_scale=None, sink_ptr=None",
-    "flash_attn_varlen_fp8_pertensor_func": "q, k, v, q_descale, k_descale, v_descale, cu_seqlens_q, cu_seqlens_k, "
-    "max_seqlen_q, max_seqlen_k, min_seqlen_q=0, logits_soft_cap=0.0, causal=False, window_size=(-1, -1, 0), "
-    "softmax_scale=None, sink_ptr=None",
-    "mha_fwd": f"q, k, v, {LEVEL}, sink_size, return_softmax_lse, return_dropout_randval, cu_seqlens_q=None, "
-    "cu_seqlens_kv=None, out=None, bias=None, alibi_slopes=None, q_descale=None, k_descale=None, v_descale=None, "
-    "sink_ptr=None, gen=None",
-    "mha_varlen_fwd": "q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, min_seqlen_q, dropout_p, "
-    "softmax_scale, logits_soft_cap, zero_tensors, is_causal, window_size_left, window_size_right, sink_size, "
-    "return_softmax_lse, return_dropout_randval, out=None, block_table=None, bias=None, alibi_slopes=None, "
-    "q_descale=None, k_descale=None, v_descale=None, gen=None, cu_seqlens_q_padded=None, cu_seqlens_k_padded=None, "
-    "sink_ptr=None",
-    "mha_bwd": f"dout, q, k, v, out, softmax_lse, {LEVEL}, deterministic, dq=None, dk=None, dv=None, dbias=None, "
-    "bias=None, alibi_slopes=None, rng_state=None, gen=None, sink=None, d_sink=None",
-    "mha_varlen_bwd": "dout, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, "
-    "dropout_p, softmax_scale, zero_tensors, is_causal, window_size_left, window_size_right, deterministic, dq=None, "
-    "dk=None, dv=None, alibi_slopes=None, rng_state=None, gen=None, cu_seqlens_q_padded=None, "
-    "cu_seqlens_k_padded=None, sink=None, d_sink=None",
-}
-"""Of upstream, e4048607."""
-PRIVATE = {
-    "_flash_attn_forward": "q, k, v, dropout_p, softmax_scale, causal, window_size_left, window_size_right, sink_size, "
-    "bias, alibi_slopes, q_descale, k_descale, v_descale, return_lse, return_softmax, how_v3_bf16_cvt=1, "
-    "cu_seqlens_q=None, cu_seqlens_kv=None, sink_ptr=None, out=None, num_splits=0",
-    "_flash_attn_backward": "dout, q, k, v, out, softmax_lse, dq, dk, dv, dbias, dropout_p, softmax_scale, causal, "
-    "window_size_left, window_size_right, bias, alibi_slopes, deterministic, rng_state=None, is_v3_atomic_fp32=True, "
-    "how_v3_bf16_cvt=1, sink=None, d_sink=None",
-    "_flash_attn_varlen_forward": "q, k, v, cu_seqlens_q, cu_seqlens_k, cu_seqlens_q_padded, cu_seqlens_k_padded, "
-    "max_seqlen_q, max_seqlen_k, min_seqlen_q, dropout_p, softmax_scale, causal, logits_soft_cap=0.0, "
-    "window_size_left=-1, window_size_right=-1, sink_size=0, bias=None, alibi_slopes=None, q_descale=None, "
-    "k_descale=None, v_descale=None, return_lse=False, return_softmax=False, how_v3_bf16_cvt=1, block_table=None, "
-    "out=None, zero_tensors=False, sink_ptr=None",
-    "_flash_attn_varlen_backward": "dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, "
-    "max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size_left, window_size_right, alibi_slopes, "
-    "deterministic, rng_state=None, is_v3_atomic_fp32=True, how_v3_bf16_cvt=1, zero_tensors=False, "
-    "cu_seqlens_q_padded=None, cu_seqlens_k_padded=None, sink=None, d_sink=None",
-}
-"""Those of aiter.ops.mha that TransformerEngine and others call."""
 
 
 @pytest.fixture(autouse=True)
@@ -106,36 +50,10 @@ def close(ours, exact, times=1.0):
     torch.testing.assert_close(ours.float(), exact.float(), atol=0.02 * times, rtol=0.02 * times)
 
 
-def by_position(function):
-    """The parameters that can be given by position, written; and the others' names."""
-    parameters = inspect.signature(function).parameters.values()
-    positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    written = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in positional]
-    return ", ".join(written), [p.name for p in parameters if p not in positional]
-
-
-@pytest.mark.parametrize("name", SIGNATURES)
-def test_signature(face, name):
-    """Names, order and defaults by position; aiter.ops.mha has the same functions. Ours alone is keyword-only."""
-    from tilekiln.compat.aiter.ops import mha
-
-    ours = ["sink_size"] if name in ("mha_bwd", "mha_varlen_bwd") else []
-    assert by_position(getattr(face, name)) == (SIGNATURES[name], ours)
-    assert getattr(mha, name) is getattr(face, name)
-    assert name in face.__all__
-
-
 @pytest.mark.parametrize("window", [None, 4, (None, None), (1,), (1, 2, 3, 4), "ab"])
 def test_window_sizes_that_are_none_are_named(face, window):
     with pytest.raises(RuntimeError, match=r"^window_size: was .*, must be \(left, right\) or \(left, right, sink"):
         face.flash_attn_func(*qkv(5, 7), window_size=window)
-
-
-@pytest.mark.parametrize("name", PRIVATE)
-def test_private_signature(face, name):
-    from tilekiln.compat.aiter.ops import mha
-
-    assert by_position(getattr(mha, name)) == (PRIVATE[name], [])
 
 
 def test_result_is_out_or_a_tuple_of_what_is_wanted(face):

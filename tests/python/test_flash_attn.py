@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 
@@ -13,33 +12,6 @@ torch = pytest.importorskip("torch")
 from tests.python import upstream  # noqa: E402
 
 pytestmark = pytest.mark.torch
-
-COMMON = (
-    "dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, "
-    "deterministic=False, return_attn_probs=False"
-)
-PLAIN = "dropout_p, softmax_scale, causal, window_size_left, window_size_right, softcap, alibi_slopes"
-SIGNATURES = {
-    "flash_attn_qkvpacked_func": f"qkv, {COMMON}",
-    "flash_attn_kvpacked_func": f"q, kv, {COMMON}",
-    "flash_attn_func": f"q, k, v, {COMMON}",
-    "flash_attn_varlen_qkvpacked_func": f"qkv, cu_seqlens, max_seqlen, {COMMON}",
-    "flash_attn_varlen_kvpacked_func": f"q, kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, {COMMON}",
-    "flash_attn_varlen_func": "q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, "
-    f"{COMMON}, block_table=None",
-    "flash_attn_with_kvcache": "q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, "
-    "cache_seqlens=None, cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False, "
-    "window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0, "
-    "return_softmax_lse=False",
-    "_get_block_size_n": "device, head_dim, is_dropout, is_causal",
-    "_flash_attn_forward": f"q, k, v, {PLAIN}, return_softmax",
-    "_flash_attn_varlen_forward": "q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, "
-    "softmax_scale, causal, window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None, "
-    "return_softmax=False, block_table=None, leftpad_k=None, seqused_k=None, zero_tensors=False, num_splits=0",
-    "_flash_attn_backward": f"dout, q, k, v, out, softmax_lse, dq, dk, dv, {PLAIN}, deterministic, rng_state=None",
-    "_flash_attn_varlen_backward": "dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, "
-    f"max_seqlen_q, max_seqlen_k, {PLAIN}, deterministic, rng_state=None, zero_tensors=False",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -80,17 +52,6 @@ def close(ours: torch.Tensor, exact: torch.Tensor, times: float = 4) -> None:
     assert (ours.float() - exact.float()).abs().max().item() <= times * step
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
-def test_signature(interface, name):
-    """Names, order and defaults; all can be given by position."""
-    parameters = inspect.signature(getattr(interface, name)).parameters.values()
-    written = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
-    assert ", ".join(written) == SIGNATURES[name]
-    assert {p.kind for p in parameters} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    # ring-flash-attn fills in its calls by getfullargspec, which does not look behind a decorator.
-    assert inspect.getfullargspec(getattr(interface, name)).args == [p.name for p in parameters]
-
-
 def test_names_of_the_wrapped_functions(interface):
     """diffusers imports these, some versions without a guard."""
     for name in ("forward", "varlen_forward", "backward", "varlen_backward"):
@@ -100,11 +61,6 @@ def test_names_of_the_wrapped_functions(interface):
 
 @pytest.mark.parametrize("p", [0.0, 0.2])
 def test_flash_attn_func_as_an_autograd_function(face, interface, p):
-    names = list(inspect.signature(interface.FlashAttnFunc.forward).parameters)
-    assert names == [
-        "ctx", "q", "k", "v", "dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes",
-        "deterministic", "return_softmax", "is_grad_enabled",
-    ]  # fmt: skip
     made = []
     for call in (
         lambda *x: interface.FlashAttnFunc.apply(*x, p, 0.3, True, (3, 0), 0.0, None, True, True, True),
@@ -120,6 +76,11 @@ def test_flash_attn_func_as_an_autograd_function(face, interface, p):
         assert torch.equal(ours, right)
     alone = interface.FlashAttnFunc.apply(*qkv(5, 7), 0.0, 0.3, True, (3, 0), 0.0, None, True, False, False)
     assert isinstance(alone, torch.Tensor)
+
+
+def test_one_block_holds_every_key(interface):
+    """Upstream's tests undo by it how its kernels scale S_dmask, block by block: nothing is to be undone here."""
+    assert interface._get_block_size_n(torch.device("cpu"), 64, True, False) >= 2**31 - 1
 
 
 def test_maybe_contiguous(interface):

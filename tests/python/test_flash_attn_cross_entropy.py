@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
 from tests.gpu_run import DEVICE
@@ -34,23 +32,6 @@ def module(binding):
     from tilekiln.compat.flash_attn.losses.cross_entropy import CrossEntropyLoss
 
     return CrossEntropyLoss
-
-
-def names(function) -> str:
-    parameters = inspect.signature(function).parameters.values()
-    return ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters)
-
-
-def test_signatures(face, module):
-    assert names(face.cross_entropy_loss) == (
-        "logits, labels, precomputed_lse=None, label_smoothing=0.0, logit_scale=1.0, lse_square_scale=0.0, "
-        "ignore_index=-100, inplace_backward=False, process_group=None"
-    )
-    assert names(module) == (
-        "ignore_index=-100, reduction='mean', label_smoothing=0.0, logit_scale=1.0, lse_square_scale=0.0, "
-        "inplace_backward=False, process_group=None, return_z_loss=False"
-    )
-    assert names(module.forward) == "self, input, target, precomputed_lse=None"
 
 
 def exact(logits, labels, smoothing=0.0, scale=1.0, square=0.0, ignore=-100):

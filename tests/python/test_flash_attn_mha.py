@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import types
 from typing import Any
 
@@ -25,35 +24,27 @@ def mha(binding, load, monkeypatch):
     return mha
 
 
-def names(function) -> str:
-    return ", ".join(name for name in inspect.signature(function).parameters if name != "self")
-
-
-def test_signatures(mha):
-    """Of flash_attn 2.8."""
-    assert names(mha.FlashSelfAttention.__init__) == (
-        "causal, softmax_scale, attention_dropout, window_size, alibi_slopes, deterministic"
-    )
-    assert names(mha.FlashCrossAttention.__init__) == (
-        "causal, softmax_scale, attention_dropout, alibi_slopes, window_size, deterministic"
-    )
-    assert names(mha.FlashSelfAttention.forward) == "qkv, causal, cu_seqlens, max_seqlen"
-    assert names(mha.FlashCrossAttention.forward) == (
-        "q, kv, causal, cu_seqlens, max_seqlen, cu_seqlens_k, max_seqlen_k"
-    )
-    assert names(mha.MHA.__init__) == (
-        "embed_dim, num_heads, num_heads_kv, cross_attn, qkv_proj_bias, out_proj_bias, dropout, softmax_scale, causal, "
-        "layer_idx, dwconv, rotary_emb_dim, rotary_emb_base, rotary_emb_scale_base, rotary_emb_interleaved, use_alibi, "
-        "window_size, fused_bias_fc, use_flash_attn, return_residual, checkpointing, device, dtype"
-    )
-    assert names(mha.MHA.forward) == (
-        "x, x_kv, key_padding_mask, cu_seqlens, max_seqlen, mixer_subset, inference_params, kwargs"
-    )
-
-
 def test_alibi_slopes(mha):
     assert mha.get_alibi_slopes(8) == [2.0**-i for i in range(1, 9)]
     assert mha.get_alibi_slopes(6) == [0.25, 0.0625, 2.0**-6, 2.0**-8, 0.5, 0.125]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_modules_alone(mha, causal):
+    """FlashSelfAttention and FlashCrossAttention, packed and not, as SelfAttention and CrossAttention compute it."""
+    qkv = torch.randn(2, 7, 3, 4, 16, generator=torch.Generator().manual_seed(1))
+    ours, plain = mha.FlashSelfAttention(causal=causal, softmax_scale=0.3), mha.SelfAttention(causal, 0.3)
+    right = plain(qkv)
+    torch.testing.assert_close(ours(qkv), right)
+    starts = torch.tensor([0, 7, 14], dtype=torch.int32)
+    torch.testing.assert_close(ours(qkv.flatten(0, 1), cu_seqlens=starts, max_seqlen=7), right.flatten(0, 1))
+    torch.testing.assert_close(ours(qkv, causal=not causal), plain(qkv, causal=not causal))
+    q, kv = qkv[:, :3, 0], qkv[:, :, 1:]
+    cross, other = mha.FlashCrossAttention(causal=causal), mha.CrossAttention(causal)
+    right = other(q, kv)
+    torch.testing.assert_close(cross(q, kv), right)
+    lengths = {"cu_seqlens": starts // 7 * 3, "max_seqlen": 3, "cu_seqlens_k": starts, "max_seqlen_k": 7}
+    torch.testing.assert_close(cross(q.flatten(0, 1), kv.flatten(0, 1), **lengths), right.flatten(0, 1))
 
 
 def both(mha, **options: Any) -> tuple[Any, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
 from tests.gpu_run import DEVICE
@@ -34,23 +32,6 @@ def rotate(library):
     from tilekiln.compat.flash_attn.layers.rotary import apply_rotary_emb
 
     return apply_rotary_emb
-
-
-def names(function) -> str:
-    parameters = inspect.signature(function).parameters.values()
-    return ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters)
-
-
-def test_signatures(padding, rotate):
-    assert names(padding.unpad_input) == "hidden_states, attention_mask, unused_mask=None"
-    assert names(padding.pad_input) == "hidden_states, indices, batch, seqlen"
-    assert names(padding.index_first_axis) == "input, indices"
-    assert names(padding.index_first_axis_residual) == "input, indices"
-    assert names(padding.index_put_first_axis) == "values, indices, first_axis_dim"
-    assert names(padding.unpad_input_for_concatenated_sequences) == "hidden_states, attention_mask_in_length"
-    assert names(rotate) == (
-        "x, cos, sin, interleaved=False, inplace=False, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None"
-    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])

@@ -45,8 +45,17 @@ class DropoutAddLayerNorm(DropoutAddNorm):
 
     norm = staticmethod(_norm)
 
-    def __init__(self, hidden_size: int, *others: Any, **named: Any) -> None:
-        super().__init__(hidden_size, *others, **named)
+    def __init__(
+        self,
+        hidden_size: int,
+        prenorm: bool = False,
+        p: float = 0.0,
+        eps: float = 1e-5,
+        residual_in_fp32: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(hidden_size, prenorm, p, eps, residual_in_fp32, device, dtype)
         self.bias = torch.nn.Parameter(torch.zeros_like(self.weight))
 
 
