@@ -41,7 +41,7 @@ TILEKILN_DEVICE Pair sum_of(Pair v, int team, int lanes, Pair* shared) {
   return v;
 }
 
-TILEKILN_DEVICE void derive(const BackwardRow& p) {
+TILEKILN_DEVICE void derive(const BackwardParams& p) {
   extern __shared__ __align__(16) char ring[];
   __shared__ Pair shared[2][kThreads / 32];
   const Problem& a = p.problem;
@@ -190,7 +190,7 @@ TILEKILN_DEVICE void derive(const BackwardRow& p) {
 
 // dgamma and dbeta of the block's columns, kCount in a row of a thread at once: several threads have the same ones, each adds every so many
 // parts, and their sums are added in turn.
-template <int kCount> TILEKILN_DEVICE void join(const BackwardRow& p) {
+template <int kCount> TILEKILN_DEVICE void join(const BackwardParams& p) {
   __shared__ float shared[kThreads][kCount];
   const Problem& a = p.problem;
   const int width = p.width / kCount, lanes = kThreads / width, lane = threadIdx.x / width;
@@ -239,14 +239,16 @@ using namespace tilekiln::cuda;
 
 extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 512};
 
-extern "C" __global__ void __launch_bounds__(norm::kThreads, 1) rows(const __grid_constant__ norm::BackwardRow p) {
+extern "C" __global__ void __launch_bounds__(norm::kThreads, 1) rows(const __grid_constant__ norm::BackwardParams p) {
   norm::derive(p);
 }
-extern "C" __global__ void __launch_bounds__(norm::kThreads) rows_joined(const __grid_constant__ norm::BackwardRow p) {
+extern "C" __global__ void __launch_bounds__(norm::kThreads)
+    rows_joined(const __grid_constant__ norm::BackwardParams p) {
   norm::join<1>(p);
 }
 #if NORM == 2
-extern "C" __global__ void __launch_bounds__(norm::kThreads, 1) rows_met(const __grid_constant__ norm::BackwardRow p) {
+extern "C" __global__ void __launch_bounds__(norm::kThreads, 1)
+    rows_met(const __grid_constant__ norm::BackwardParams p) {
   norm::derive(p);
   meet_blocks(p.word);
   p.problem.columns % 4 == 0 ? norm::join<4>(p) : norm::join<1>(p);

@@ -15,30 +15,31 @@ template <bool kMeets> tilekiln_status launch_backward(const Site& site, const v
   const bool wide =
       are_wide(p.rows, {{p.dy, p.dy_row, bytes}, {p.x, p.x_row, bytes}, {p.dx, p.dx_row, bytes}, {p.gamma, 0, bytes}});
   const Build& build = build_of(*kernel);
-  BackwardRow row = {p, nullptr, wide ? 1 : 0, 0, 0, 0};
+  BackwardParams params = {p, nullptr, wide ? 1 : 0, 0, 0, 0};
   const int vectors = build.held * bytes / 2;  // of a row that a thread holds
-  row.lanes = static_cast<int>(lanes_of(p.dtype, p.columns, vectors, kBackwardThreads));
+  params.lanes = static_cast<int>(lanes_of(p.dtype, p.columns, vectors, kBackwardThreads));
   // A block a processor, whose teams take rows in turn: more blocks would leave more sums of columns.
-  const long long teams = kBackwardThreads / row.lanes, wanted = (p.rows + teams - 1) / teams;
-  row.problem.parts =
+  const long long teams = kBackwardThreads / params.lanes, wanted = (p.rows + teams - 1) / teams;
+  params.problem.parts =
       std::min<long long>({wanted, static_cast<long long>(facts(site.device.id)->multiprocessors), p.parts});
-  const long long blocks = std::max<long long>(1, row.problem.parts);
+  const long long blocks = std::max<long long>(1, params.problem.parts);
   const int stage = vectors * kBackwardThreads * 16 * 2;
-  row.stages = stages_of(site, build, stage);
-  const auto shared = static_cast<unsigned>(row.stages * stage), count = static_cast<unsigned>(blocks);
+  params.stages = stages_of(site, build, stage);
+  const auto shared = static_cast<unsigned>(params.stages * stage), count = static_cast<unsigned>(blocks);
   // Meeting pays from so many columns on: with fewer, and twice as many sums, blocks wait for each other longer than a second launch takes.
   constexpr int least_met = 2048;
   if (kMeets && p.columns >= least_met) {
-    row.width = 8;
-    while (row.width < kBackwardThreads && row.width * blocks < p.columns) row.width *= 2;
-    TILEKILN_TRY(zero_word(site.device.id, site.stream, &row.word));
-    return launch(site, {kernel, "rows_met", {count, 1, 1}, kBackwardThreads, shared, &row, true});
+    params.width = 8;
+    while (params.width < kBackwardThreads && params.width * blocks < p.columns) params.width *= 2;
+    TILEKILN_TRY(zero_word(site.device.id, site.stream, &params.word));
+    return launch(site, {kernel, "rows_met", {count, 1, 1}, kBackwardThreads, shared, &params, true});
   }
-  row.width = 32;
-  if (p.parts > 0) TILEKILN_TRY(launch(site, {kernel, "rows", {count, 1, 1}, kBackwardThreads, shared, &row, false}));
+  params.width = 32;
+  if (p.parts > 0)
+    TILEKILN_TRY(launch(site, {kernel, "rows", {count, 1, 1}, kBackwardThreads, shared, &params, false}));
   const long long sums = p.columns * (p.dbeta != nullptr ? 2ll : 1ll);
-  const auto across = static_cast<unsigned>((sums + row.width - 1) / row.width);
-  return launch(site, {kernel, "rows_joined", {across, 1, 1}, kBackwardThreads, 0, &row, false});
+  const auto across = static_cast<unsigned>((sums + params.width - 1) / params.width);
+  return launch(site, {kernel, "rows_joined", {across, 1, 1}, kBackwardThreads, 0, &params, false});
 }
 
 }  // namespace

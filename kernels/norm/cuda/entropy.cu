@@ -73,7 +73,7 @@ struct Scan {
   }
 };
 
-TILEKILN_DEVICE void losses(const Row<Problem>& p) {
+TILEKILN_DEVICE void losses(const Params<Problem>& p) {
   __shared__ float shared[3][32];
   const Problem& a = p.problem;
   const Team team = team_of(p.warps);
@@ -127,7 +127,7 @@ TILEKILN_DEVICE void losses(const Row<Problem>& p) {
   }
 }
 
-TILEKILN_DEVICE void gradients(const Row<Problem>& p) {
+TILEKILN_DEVICE void gradients(const Params<Problem>& p) {
   const Problem& a = p.problem;
   const Team team = team_of(p.warps);
   for (long long m = team.row; m < a.rows; m += team.step) {
@@ -160,7 +160,7 @@ using namespace tilekiln::cuda;
 
 extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 512};
 
-extern "C" __global__ void __launch_bounds__(512, 2) rows(const __grid_constant__ norm::Row<norm::Problem> p) {
+extern "C" __global__ void __launch_bounds__(512, 2) rows(const __grid_constant__ norm::Params<norm::Problem> p) {
 #if BACKWARD
   norm::gradients(p);
 #else

@@ -12,7 +12,7 @@ TILEKILN_DEVICE float silu(float x) {
   return __fdividef(x, 1.f + exp2_approx(-kLog2E * x));
 }
 
-TILEKILN_DEVICE void gradients(const Row<Problem>& p) {
+TILEKILN_DEVICE void gradients(const Params<Problem>& p) {
   const Problem& a = p.problem;
   const Team team = team_of(p.warps);
   for (long long m = team.row; m < a.rows; m += team.step) {
@@ -49,7 +49,7 @@ TILEKILN_DEVICE void gradients(const Row<Problem>& p) {
   }
 }
 
-TILEKILN_DEVICE void gated(const Row<Problem>& p) {
+TILEKILN_DEVICE void gated(const Params<Problem>& p) {
   const Problem& a = p.problem;
   const Team team = team_of(p.warps);
   const bool wide = p.wide;
@@ -89,7 +89,7 @@ using namespace tilekiln::cuda;
 
 extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 1024};
 
-extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Row<norm::Problem> p) {
+extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Params<norm::Problem> p) {
 #if BACKWARD
   norm::gradients(p);
 #else

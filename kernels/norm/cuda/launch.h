@@ -1,11 +1,11 @@
-// A checked call over rows becomes the row of one launch. Included once, by the file of a pipeline, which is compiled with
+// A checked call over rows becomes the parameters of one launch. Included once, by the file of a pipeline, which is compiled with
 // -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <algorithm>
 #include <initializer_list>
 
 #include "kernels/backends/cuda/held.h"
-#include "kernels/norm/cuda/row.h"
+#include "kernels/norm/cuda/params.h"
 #include "kernels/norm/wide.h"
 
 #define TILEKILN_JOIN(a, b, c, d) a##b##c##d
@@ -50,11 +50,11 @@ tilekiln_status launch_rows(const Site& site, const Problem& p, std::initializer
   if (kernel == nullptr) return fail_kernel();
   const Build& build = build_of(*kernel);
   const unsigned lanes = lanes_of(p.dtype, p.columns, held > 0 ? held : build.held, build.lanes);
-  const Row<Problem> row = {p, are_wide(p.rows, arrays) ? 1 : 0, lanes == 32 ? 1 : 0, 0};
-  const unsigned threads = row.warps != 0 ? 128 : lanes;
-  const long long blocks = row.warps != 0 ? (p.rows + 3) / 4 : p.rows;
+  const Params<Problem> params = {p, are_wide(p.rows, arrays) ? 1 : 0, lanes == 32 ? 1 : 0, 0};
+  const unsigned threads = params.warps != 0 ? 128 : lanes;
+  const long long blocks = params.warps != 0 ? (p.rows + 3) / 4 : p.rows;
   const auto grid = static_cast<unsigned>(std::min<long long>(blocks, INT32_MAX));
-  return launch(site, {kernel, "rows", {grid, 1, 1}, threads, 0, &row, false});
+  return launch(site, {kernel, "rows", {grid, 1, 1}, threads, 0, &params, false});
 }
 
 // Rows of whole vectors are read once, by `whole` where registers of a block hold them, by rows_staged where its shared memory does;
@@ -72,24 +72,24 @@ template <class Problem> tilekiln_status launch_once(const Site& site, const Pro
   const long long vectors = static_cast<long long>(p.columns) * bytes / 16;
   const unsigned lanes = lanes_of(p.dtype, p.columns, build.held, build.lanes);
   const bool fits = static_cast<long long>(lanes) * build.held >= vectors;
-  Row<Problem> row = {p, 1, lanes == 32 ? 1 : 0, stages_of(site, build, 16 * kStagedThreads)};
+  Params<Problem> params = {p, 1, lanes == 32 ? 1 : 0, stages_of(site, build, 16 * kStagedThreads)};
   constexpr long long staged_from = 32768;  // bytes: of longer rows a processor has one at a time
   // A longer row than that lies in the registers of several processors: in shared memory of one it has no room beside the next.
   constexpr long long clustered_from = 65536;
   if (cluster != nullptr && build.clusters != 0 && vectors * 16 > clustered_from &&
       vectors <= 1ll * kCluster * kClusterThreads * build.held && p.rows <= most_rows / kCluster) {
     const auto blocks = static_cast<unsigned>(kCluster * p.rows);
-    return launch(site, {kernel, cluster, {blocks, 1, 1}, kClusterThreads, 0, &row, false});
+    return launch(site, {kernel, cluster, {blocks, 1, 1}, kClusterThreads, 0, &params, false});
   }
-  if (vectors * 16 > staged_from && vectors <= 1ll * kStagedThreads * std::min(row.stages, most)) {
+  if (vectors * 16 > staged_from && vectors <= 1ll * kStagedThreads * std::min(params.stages, most)) {
     const auto blocks = static_cast<unsigned>(std::min<long long>(p.rows, facts(site.device.id)->multiprocessors));
-    const auto shared = static_cast<unsigned>(row.stages * 16 * kStagedThreads);
-    return launch(site, {kernel, "rows_staged", {blocks, 1, 1}, kStagedThreads, shared, &row, false});
+    const auto shared = static_cast<unsigned>(params.stages * 16 * kStagedThreads);
+    return launch(site, {kernel, "rows_staged", {blocks, 1, 1}, kStagedThreads, shared, &params, false});
   }
   if (!fits) return launch_rows(site, p, arrays, 1);
-  const unsigned threads = row.warps != 0 ? 128 : lanes;
-  const auto blocks = static_cast<unsigned>(row.warps != 0 ? (p.rows + 3) / 4 : p.rows);
-  return launch(site, {kernel, whole, {blocks, 1, 1}, threads, 0, &row, false});
+  const unsigned threads = params.warps != 0 ? 128 : lanes;
+  const auto blocks = static_cast<unsigned>(params.warps != 0 ? (p.rows + 3) / 4 : p.rows);
+  return launch(site, {kernel, whole, {blocks, 1, 1}, threads, 0, &params, false});
 }
 
 [[maybe_unused]] tilekiln_status launch_normalise(const Site& site, const void* problem) {

@@ -130,7 +130,7 @@ TILEKILN_DEVICE Statistics statistics_of(const Problem& a, const Team& team, flo
   return {0, 0, inverse_of(a, sum_of(team, of.squares, reinterpret_cast<float*>(shared)))};
 }
 
-TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
+TILEKILN_DEVICE void normalise(const Params<Problem>& p) {
   __shared__ Shared shared;
   const Problem& a = p.problem;
   const Team team = team_of(p.warps);
@@ -364,7 +364,7 @@ TILEKILN_DEVICE void add_residual(const Problem& a, long long m, Place at, Vecto
   if (a.residual_out) store(at, vector, static_cast<Element*>(a.residual_out) + m * a.residual_out_row);
 }
 
-template <bool kAdds> TILEKILN_DEVICE void whole_rows(const Row<Problem>& p) {
+template <bool kAdds> TILEKILN_DEVICE void whole_rows(const Params<Problem>& p) {
   __shared__ Shared shared;
   const Problem& a = p.problem;
   const Team team = team_of(p.warps);
@@ -378,7 +378,7 @@ template <bool kAdds> TILEKILN_DEVICE void whole_rows(const Row<Problem>& p) {
 
 #if TILEKILN_CLUSTERS
 // A row in the registers of a cluster.
-template <bool kAdds> TILEKILN_DEVICE void cluster_rows(const Row<Problem>& p) {
+template <bool kAdds> TILEKILN_DEVICE void cluster_rows(const Params<Problem>& p) {
   __shared__ Shared shared;
   const Problem& a = p.problem;
   const Team team = begin_cluster();
@@ -391,7 +391,7 @@ template <bool kAdds> TILEKILN_DEVICE void cluster_rows(const Row<Problem>& p) {
 }
 #endif
 
-TILEKILN_DEVICE void staged_rows(const Row<Problem>& p) {
+TILEKILN_DEVICE void staged_rows(const Params<Problem>& p) {
   __shared__ Shared shared;
   const Problem& a = p.problem;
   const Team team = team_of(false);
@@ -412,28 +412,28 @@ using namespace tilekiln::cuda;
 
 extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 1024, TILEKILN_CLUSTERS};
 
-extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Row<norm::Problem> p) {
+extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Params<norm::Problem> p) {
   norm::normalise(p);
 }
-extern "C" __global__ void __launch_bounds__(1024) rows_whole(const __grid_constant__ norm::Row<norm::Problem> p) {
+extern "C" __global__ void __launch_bounds__(1024) rows_whole(const __grid_constant__ norm::Params<norm::Problem> p) {
   norm::whole_rows<false>(p);
 }
 extern "C" __global__ void __launch_bounds__(norm::kStagedThreads, 1)
-    rows_staged(const __grid_constant__ norm::Row<norm::Problem> p) {
+    rows_staged(const __grid_constant__ norm::Params<norm::Problem> p) {
   norm::staged_rows(p);
 }
 #if NORM != 0
-extern "C" __global__ void __launch_bounds__(1024) added_whole(const __grid_constant__ norm::Row<norm::Problem> p) {
+extern "C" __global__ void __launch_bounds__(1024) added_whole(const __grid_constant__ norm::Params<norm::Problem> p) {
   norm::whole_rows<true>(p);
 }
 #endif
 
 #if TILEKILN_CLUSTERS
-TILEKILN_CLUSTER_KERNEL rows_cluster(const __grid_constant__ norm::Row<norm::Problem> p) {
+TILEKILN_CLUSTER_KERNEL rows_cluster(const __grid_constant__ norm::Params<norm::Problem> p) {
   norm::cluster_rows<false>(p);
 }
 #if NORM != 0
-TILEKILN_CLUSTER_KERNEL added_cluster(const __grid_constant__ norm::Row<norm::Problem> p) {
+TILEKILN_CLUSTER_KERNEL added_cluster(const __grid_constant__ norm::Params<norm::Problem> p) {
   norm::cluster_rows<true>(p);
 }
 #endif

@@ -5,7 +5,7 @@
 
 #include "kernels/backends/cuda/ptx.h"
 #include "kernels/backends/cuda/vectors.h"
-#include "kernels/norm/cuda/row.h"
+#include "kernels/norm/cuda/params.h"
 
 namespace tilekiln::cuda::norm {
 

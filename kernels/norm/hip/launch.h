@@ -1,11 +1,11 @@
-// A checked call over rows becomes the row of one launch. Included once, by the file of a pipeline, which is compiled with
+// A checked call over rows becomes the parameters of one launch. Included once, by the file of a pipeline, which is compiled with
 // -DTILEKILN_TARGET=<the target's name> and as kernels/backends/hip/held.h says.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
 
 #include "kernels/backends/hip/held.h"
-#include "kernels/norm/hip/row.h"
+#include "kernels/norm/hip/params.h"
 #include "kernels/norm/wide.h"
 
 #define TILEKILN_JOIN(a, b, c, d) a##b##c##d
@@ -30,13 +30,13 @@ tilekiln_status launch_rows(const Site& site, const Problem& p, std::initializer
   while (threads < 512 && static_cast<long long>(threads) * build_as<Build>(*kernel).held < vectors) threads *= 2;
   constexpr long long most_blocks = 1 << 20;
   const int blocks = static_cast<int>(std::min(p.rows, most_blocks));
-  const Row<Problem> row = {p, are_wide(p.rows, arrays) ? 1 : 0, threads, blocks};
+  const Params<Problem> params = {p, are_wide(p.rows, arrays) ? 1 : 0, threads, blocks};
   return launch(site, {kernel,
                        "tilekiln_rows",
                        {static_cast<unsigned>(blocks), 1, 1},
                        static_cast<unsigned>(threads),
-                       &row,
-                       sizeof(row)});
+                       &params,
+                       sizeof(params)});
 }
 
 [[maybe_unused]] tilekiln_status launch_normalise(const Site& site, const void* problem) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/backends/hip/vocabulary.h"
-#include "kernels/norm/hip/row.h"
+#include "kernels/norm/hip/params.h"
 
 namespace tilekiln::hip::norm {
 
@@ -46,7 +46,7 @@ TK_DEVICE void store_vector(TK_GLOBAL Element* to, Vector v, int count, bool wid
 
 // The threads that share a row; rows first, first + step, .. are theirs.
 struct Team { int thread, threads, wave, waves, first, step; };
-template <class Problem> TK_DEVICE Team team_of(const Row<Problem>& p) {
+template <class Problem> TK_DEVICE Team team_of(const Params<Problem>& p) {
   const int thread = __builtin_amdgcn_workitem_id_x();
   return {thread,
           p.threads,
@@ -116,4 +116,4 @@ TK_DEVICE void end_row(const Team& team) {
   extern "C" __attribute__((constant, used)) const tilekiln::hip::norm::Build tilekiln_rows_build = {                   \
       TK_HELD, tilekiln::hip::norm::kDtype};                                                                           \
   TK_KERNEL __attribute__((amdgpu_flat_work_group_size(64, 512))) void tilekiln_rows(                                 \
-      tilekiln::hip::norm::Row<Problem> p)
+      tilekiln::hip::norm::Params<Problem> p)

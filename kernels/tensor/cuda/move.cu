@@ -1,7 +1,7 @@
 // y[o][r][c] = x[o][r][c] by bits: rows copied in vectors, tiles turned in shared memory, or elements one by one.
 // -D: THREADS.
 #include "kernels/backends/cuda/ptx.h"
-#include "kernels/tensor/cuda/row.h"
+#include "kernels/tensor/cuda/params.h"
 
 namespace tilekiln::cuda::move {
 
@@ -34,7 +34,7 @@ TILEKILN_DEVICE unsigned long long divided(unsigned long long a, unsigned long l
 constexpr int kTogether = 4;  // vectors of a thread in flight
 
 // Copies rows, both contiguous along columns. A block takes THREADS / lanes rows, of kTogether vectors a thread at a time.
-template <class Vector> TILEKILN_DEVICE void copy_rows(const Row& p) {
+template <class Vector> TILEKILN_DEVICE void copy_rows(const Params& p) {
   const tensor::Move& a = p.move;
   const int lane = threadIdx.x & (p.lanes - 1), at = threadIdx.x / p.lanes, per_block = THREADS / p.lanes;
   const long long piece = (long long)p.lanes * kTogether, pieces = (a.columns + piece - 1) / piece;
@@ -97,7 +97,7 @@ template <class E, int kRows, class Line> TILEKILN_DEVICE void gather_rows(uint4
 
 // x contiguous along rows, y along columns. Tiles lie in shared memory as in x, a line's words (pairs of words of 8 bytes) exchanged
 // so that neither those who write a line nor those who read a word of many lines meet in a bank.
-template <class E, int kSide> TILEKILN_DEVICE void turn_tiles(const Row& p, uint32_t* shared) {
+template <class E, int kSide> TILEKILN_DEVICE void turn_tiles(const Params& p, uint32_t* shared) {
   constexpr int kWide = 16 / sizeof(E), kVectors = kSide / kWide;  // of a line
   constexpr int kLine = kSide * int(sizeof(E)) / 4;                // words
   constexpr int kRows = sizeof(E) < 4 ? 4 / sizeof(E) : 1;         // of y, that a word of a line holds
@@ -165,7 +165,7 @@ template <class E, int kSide> TILEKILN_DEVICE void turn_tiles(const Row& p, uint
   }
 }
 
-template <class E> TILEKILN_DEVICE void scatter(const Row& p) {
+template <class E> TILEKILN_DEVICE void scatter(const Params& p) {
   const tensor::Move& a = p.move;
   const long long each = a.rows * a.columns, all = a.all_planes * each;
   for (long long number = (long long)blockIdx.x * THREADS + threadIdx.x; number < all;
@@ -185,7 +185,7 @@ using namespace tilekiln::cuda;
 extern "C" __constant__ move::Build move_build = {THREADS};
 
 #define MOVE(name, blocks) \
-  extern "C" __global__ void __launch_bounds__(THREADS, blocks) name(const __grid_constant__ move::Row p)
+  extern "C" __global__ void __launch_bounds__(THREADS, blocks) name(const __grid_constant__ move::Params p)
 MOVE(move_rows, 4) {
   switch (p.bytes) {
     case 1: return move::copy_rows<uint8_t>(p);

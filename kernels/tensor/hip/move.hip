@@ -1,7 +1,7 @@
 // y[o][r][c] = x[o][r][c] by bits: rows copied in vectors, tiles turned in LDS, or elements one by one.
 // Emulated (functional), never run on AMD silicon. Compile time: TK_THREADS.
 #include "kernels/backends/hip/vocabulary.h"
-#include "kernels/tensor/hip/row.h"
+#include "kernels/tensor/hip/params.h"
 
 namespace tilekiln::hip::move {
 
@@ -27,7 +27,7 @@ TK_DEVICE int thread() { return __builtin_amdgcn_workitem_id_x(); }
 TK_DEVICE int block() { return __builtin_amdgcn_workgroup_id_x(); }
 
 // Copies rows, both contiguous along columns. A workgroup takes TK_THREADS / lanes rows at a time.
-template <class Vector> TK_DEVICE void copy_rows(const Row& p) {
+template <class Vector> TK_DEVICE void copy_rows(const Params& p) {
   const tensor::Move& a = p.move;
   const int lane = thread() & (p.lanes - 1), at = thread() / p.lanes, together = TK_THREADS / p.lanes;
   const i64 lines = a.all_planes * a.rows;
@@ -43,7 +43,7 @@ template <class Vector> TK_DEVICE void copy_rows(const Row& p) {
 }
 
 // x contiguous along rows, y along columns: lanes run along what is contiguous, in both directions.
-template <class E> TK_DEVICE void turn_tiles(const Row& p, E* shared) {
+template <class E> TK_DEVICE void turn_tiles(const Params& p, E* shared) {
   constexpr int kLine = kSide + 1;
   const tensor::Move& a = p.move;
   const i64 tiles = p.tiles_r * p.tiles_c, work = tiles * a.all_planes;
@@ -68,7 +68,7 @@ template <class E> TK_DEVICE void turn_tiles(const Row& p, E* shared) {
   }
 }
 
-template <class E> TK_DEVICE void scatter(const Row& p) {
+template <class E> TK_DEVICE void scatter(const Params& p) {
   const tensor::Move& a = p.move;
   const i64 each = a.rows * a.columns, all = a.all_planes * each;
   for (i64 number = i64(block()) * TK_THREADS + thread(); number < all; number += i64(p.blocks) * TK_THREADS) {
@@ -85,7 +85,7 @@ using namespace tilekiln::hip;
 
 extern "C" __attribute__((constant, used)) const move::Build tilekiln_move_build = {TK_THREADS};
 
-#define MOVE(name) TK_KERNEL __attribute__((amdgpu_flat_work_group_size(TK_THREADS, TK_THREADS))) void name(move::Row p)
+#define MOVE(name) TK_KERNEL __attribute__((amdgpu_flat_work_group_size(TK_THREADS, TK_THREADS))) void name(move::Params p)
 MOVE(tilekiln_move_rows) {
   switch (p.bytes) {
     case 1: return move::copy_rows<move::Byte>(p);

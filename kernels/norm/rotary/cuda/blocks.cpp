@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/backends/cuda/held.h"
-#include "kernels/norm/rotary/cuda/row.h"
+#include "kernels/norm/rotary/cuda/params.h"
 #include "kernels/norm/wide.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
@@ -32,16 +32,16 @@ tilekiln_status launch_blocks(const Site& site, const void* problem) {
   const bool wide = heads(a.x, a.x_batch, a.x_token, a.x_head) && heads(a.y, a.y_batch, a.y_token, a.y_head) &&
                     rows(a.cos, a.cos_row) && rows(a.sin, a.sin_row) && a.half % pairs == 0 && a.columns % width == 0;
   const int rest = a.columns - 2 * a.half;
-  Row row = {a, wide ? 1 : 0, wide ? a.half / pairs : a.half, wide ? rest / width : rest, 0};
-  long long items = static_cast<long long>(a.heads) * (row.units + row.rest);
+  Params params = {a, wide ? 1 : 0, wide ? a.half / pairs : a.half, wide ? rest / width : rest, 0};
+  long long items = static_cast<long long>(a.heads) * (params.units + params.rest);
   // Four heads a thread, whose vectors are on their way at once. They are all that is written.
-  if (wide && row.units > 0 && row.units <= build.threads && rest == 0) {
-    row.together = std::clamp((a.heads + 3) / 4, 1, build.threads / row.units);
-    items = static_cast<long long>(row.together) * row.units;
+  if (wide && params.units > 0 && params.units <= build.threads && rest == 0) {
+    params.together = std::clamp((a.heads + 3) / 4, 1, build.threads / params.units);
+    items = static_cast<long long>(params.together) * params.units;
   }
   const auto threads = static_cast<unsigned>(std::clamp<long long>((items + 31) / 32 * 32, 32, build.threads));
   const auto grid = static_cast<unsigned>(std::min<long long>(a.rows, INT32_MAX));
-  return launch(site, {kernel, "rotary_heads", {grid, 1, 1}, threads, 0, &row, false});
+  return launch(site, {kernel, "rotary_heads", {grid, 1, 1}, threads, 0, &params, false});
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 // A thread reads what it turns before it writes, so that y may be x.
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/backends/cuda/vectors.h"
-#include "kernels/norm/rotary/cuda/row.h"
+#include "kernels/norm/rotary/cuda/params.h"
 
 namespace tilekiln::cuda::rotary {
 
@@ -52,7 +52,7 @@ TILEKILN_DEVICE Element narrowed(float x) {
 }
 
 // One unit of a head, by the tables' type.
-template <class Table> TILEKILN_DEVICE void turn_unit(const Row& p, const Element* x, Element* y, long long at,
+template <class Table> TILEKILN_DEVICE void turn_unit(const Params& p, const Element* x, Element* y, long long at,
                                                       int unit) {
   const Problem& a = p.problem;
   const float sign = a.conjugate ? -1.f : 1.f;
@@ -84,7 +84,7 @@ template <class Table> TILEKILN_DEVICE void turn_unit(const Row& p, const Elemen
   *reinterpret_cast<uint4*>(y + j) = narrow(v), *reinterpret_cast<uint4*>(y + a.half + j) = narrow(w);
 }
 
-TILEKILN_DEVICE void copy_unit(const Row& p, const Element* x, Element* y, int unit) {
+TILEKILN_DEVICE void copy_unit(const Params& p, const Element* x, Element* y, int unit) {
   if (p.wide) {
     reinterpret_cast<uint4*>(y)[unit] = reinterpret_cast<const uint4*>(x)[unit];
   } else {
@@ -93,7 +93,7 @@ TILEKILN_DEVICE void copy_unit(const Row& p, const Element* x, Element* y, int u
 }
 
 // A token whose vectors each thread takes of one place of several heads: the angles are asked for once, and with them the first heads.
-template <class Table, bool kPairs> TILEKILN_DEVICE void turn_heads(const Row& p, long long row) {
+template <class Table, bool kPairs> TILEKILN_DEVICE void turn_heads(const Params& p, long long row) {
   constexpr int kAtOnce = 4, kAngles = kPairs ? kWide / 2 : kWide;
   const Problem& a = p.problem;
   const int unit = int(threadIdx.x) % p.units, first = int(threadIdx.x) / p.units, j = unit * kWide;
@@ -147,7 +147,7 @@ template <class Table, bool kPairs> TILEKILN_DEVICE void turn_heads(const Row& p
   }
 }
 
-template <class Table> TILEKILN_DEVICE void heads(const Row& p) {
+template <class Table> TILEKILN_DEVICE void heads(const Params& p) {
   const Problem& a = p.problem;
   if (p.together > 0) {
     for (long long row = blockIdx.x; row < a.rows; row += gridDim.x)
@@ -185,7 +185,7 @@ using namespace tilekiln::cuda;
 
 extern "C" __constant__ rotary::Build rotary_build = {THREADS, kDtype};
 
-extern "C" __global__ void __launch_bounds__(THREADS) rotary_heads(const __grid_constant__ rotary::Row p) {
+extern "C" __global__ void __launch_bounds__(THREADS) rotary_heads(const __grid_constant__ rotary::Params p) {
 #ifdef TILEKILN_FP32
   rotary::heads<float>(p);
 #else

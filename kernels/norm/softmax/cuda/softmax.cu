@@ -8,7 +8,7 @@ namespace tilekiln::cuda::norm {
 using Problem = tilekiln::norm::SoftmaxProblem;
 
 // Rows as they may be.
-TILEKILN_DEVICE void softmax(const Row<Problem>& p) {
+TILEKILN_DEVICE void softmax(const Params<Problem>& p) {
   __shared__ float shared[2][32];
   const Problem& a = p.problem;
   const Team team = team_of(p.warps);
@@ -90,7 +90,7 @@ TILEKILN_DEVICE void softmax_whole(const Problem& a, const Team& team, long long
   });
 }
 
-TILEKILN_DEVICE void whole_rows(const Row<Problem>& p) {
+TILEKILN_DEVICE void whole_rows(const Params<Problem>& p) {
   __shared__ float shared[2][32];
   const Problem& a = p.problem;
   const Team team = team_of(p.warps);
@@ -99,7 +99,7 @@ TILEKILN_DEVICE void whole_rows(const Row<Problem>& p) {
   softmax_whole(a, team, team.row, row, shared);
 }
 
-TILEKILN_DEVICE void staged_rows(const Row<Problem>& p) {
+TILEKILN_DEVICE void staged_rows(const Params<Problem>& p) {
   __shared__ float shared[2][32];
   const Problem& a = p.problem;
   const Team team = team_of(false);
@@ -118,13 +118,13 @@ using namespace tilekiln::cuda;
 
 extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 1024};
 
-extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Row<norm::Problem> p) {
+extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Params<norm::Problem> p) {
   norm::softmax(p);
 }
-extern "C" __global__ void __launch_bounds__(1024) rows_whole(const __grid_constant__ norm::Row<norm::Problem> p) {
+extern "C" __global__ void __launch_bounds__(1024) rows_whole(const __grid_constant__ norm::Params<norm::Problem> p) {
   norm::whole_rows(p);
 }
 extern "C" __global__ void __launch_bounds__(norm::kStagedThreads, 1)
-    rows_staged(const __grid_constant__ norm::Row<norm::Problem> p) {
+    rows_staged(const __grid_constant__ norm::Params<norm::Problem> p) {
   norm::staged_rows(p);
 }

@@ -2,7 +2,7 @@
 // hold come from the caches.
 // -D: THREADS.
 #include "kernels/backends/cuda/ptx.h"
-#include "kernels/tensor/img2col/cuda/row.h"
+#include "kernels/tensor/img2col/cuda/params.h"
 
 namespace tilekiln::cuda::img2col {
 
@@ -14,7 +14,7 @@ template <bool kFew> TILEKILN_DEVICE long long divided(long long a, const Diviso
   return quotient;
 }
 
-template <class E, bool kFew> TILEKILN_DEVICE void patches(const Row& p) {
+template <class E, bool kFew> TILEKILN_DEVICE void patches(const Params& p) {
   constexpr int kMoves = kFew ? kAtOnce : 1;  // of very many the code is what counts
   const tensor::Img2col& a = p.images;
   const int vectors = p.vectors.by, along = p.along.by, all = p.all.by;
@@ -53,7 +53,7 @@ template <class E, bool kFew> TILEKILN_DEVICE void patches(const Row& p) {
     }
   }
 }
-template <class E> TILEKILN_DEVICE void patches(const Row& p) {
+template <class E> TILEKILN_DEVICE void patches(const Params& p) {
   if (p.few) return patches<E, true>(p);
   patches<E, false>(p);
 }
@@ -64,7 +64,7 @@ using namespace tilekiln::cuda;
 
 extern "C" __constant__ img2col::Build img2col_build = {THREADS};
 
-extern "C" __global__ void __launch_bounds__(THREADS) img2col_patches(const __grid_constant__ img2col::Row p) {
+extern "C" __global__ void __launch_bounds__(THREADS) img2col_patches(const __grid_constant__ img2col::Params p) {
   switch (p.width) {
     case 1: return img2col::patches<uint8_t>(p);
     case 2: return img2col::patches<uint16_t>(p);

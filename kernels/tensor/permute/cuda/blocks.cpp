@@ -1,8 +1,8 @@
-// The blocks engine of moves: a checked move becomes the row of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
+// The blocks engine of moves: a checked move becomes the parameters of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>
 
 #include "kernels/backends/cuda/held.h"
-#include "kernels/tensor/cuda/row.h"
+#include "kernels/tensor/cuda/params.h"
 #include "kernels/tensor/vectors.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
@@ -17,14 +17,14 @@ using tensor::Way;
 
 long long divide_up(long long a, long long b) { return (a + b - 1) / b; }
 
-void fill_rows(Row* row, int threads, long long* work) {
-  Move& m = row->move;
-  row->bytes = static_cast<int>(tensor::as_vectors(&m) << m.bytes);
+void fill_rows(Params* params, int threads, long long* work) {
+  Move& m = params->move;
+  params->bytes = static_cast<int>(tensor::as_vectors(&m) << m.bytes);
   constexpr int together = 4;  // vectors of a thread
-  row->lanes = 1;
-  while (row->lanes < threads && static_cast<long long>(row->lanes) * together < m.columns) row->lanes *= 2;
-  *work = divide_up(m.all_planes * m.rows, threads / row->lanes) *
-          divide_up(m.columns, static_cast<long long>(row->lanes) * together);
+  params->lanes = 1;
+  while (params->lanes < threads && static_cast<long long>(params->lanes) * together < m.columns) params->lanes *= 2;
+  *work = divide_up(m.all_planes * m.rows, threads / params->lanes) *
+          divide_up(m.columns, static_cast<long long>(params->lanes) * together);
 }
 
 // Tells whether lines that are `step` elements apart all begin at 16 bytes, where those of planes do.
@@ -42,26 +42,26 @@ tilekiln_status launch_blocks(const Site& site, const void* problem) {
   const Kernel* const kernel = find_held([](const Kernel&) { return true; });
   if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has a move for cuda without its kernel");
   const int threads = static_cast<const Build*>(kernel->build)->threads;
-  Row row = {m, 1 << m.bytes, 0, 0, 0, 0, 0};
+  Params params = {m, 1 << m.bytes, 0, 0, 0, 0, 0};
   long long work = 0;
   const char* name = "move_scattered";
   if (m.way == static_cast<int>(Way::rows)) {
     name = "move_rows";
-    fill_rows(&row, threads, &work);
+    fill_rows(&params, threads, &work);
   } else if (m.way == static_cast<int>(Way::tiles)) {
     constexpr const char* names[] = {"move_tiles_1", "move_tiles_2", "move_tiles_4", "move_tiles_8"};
     name = names[m.bytes];
     constexpr int sides[] = {128, 128, 64, 64};
-    row.tiles_r = divide_up(m.rows, sides[m.bytes]);
-    row.tiles_c = divide_up(m.columns, sides[m.bytes]);
-    row.wide_x = is_wide(m, m.x, m.outer_x, m.column_x, m.columns) ? 1 : 0;
-    row.wide_y = is_wide(m, m.y, m.outer_y, m.row_y, m.rows) ? 1 : 0;
-    work = row.tiles_r * row.tiles_c * m.all_planes;
+    params.tiles_r = divide_up(m.rows, sides[m.bytes]);
+    params.tiles_c = divide_up(m.columns, sides[m.bytes]);
+    params.wide_x = is_wide(m, m.x, m.outer_x, m.column_x, m.columns) ? 1 : 0;
+    params.wide_y = is_wide(m, m.y, m.outer_y, m.row_y, m.rows) ? 1 : 0;
+    work = params.tiles_r * params.tiles_c * m.all_planes;
   } else {
     work = divide_up(m.all_planes * m.rows * m.columns, threads);
   }
   const auto grid = static_cast<unsigned>(std::min<long long>(work, INT32_MAX));
-  return launch(site, {kernel, name, {grid, 1, 1}, static_cast<unsigned>(threads), 0, &row, false});
+  return launch(site, {kernel, name, {grid, 1, 1}, static_cast<unsigned>(threads), 0, &params, false});
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/backends/cuda/held.h"
-#include "kernels/tensor/reduce/cuda/row.h"
+#include "kernels/tensor/reduce/cuda/params.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _reduce_blocks)
@@ -35,47 +35,49 @@ tilekiln_status launch_blocks(const Site& site, const void* problem) {
       find_held([&](const Kernel& one) { return static_cast<const Build*>(one.build)->dtype == a.dtype; });
   if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has a reduction for cuda without its kernel");
   const int threads = static_cast<const Build*>(kernel->build)->threads, bytes = a.dtype == 0 ? 4 : 2;
-  Row row = {a, 1, 1, 0, nullptr, static_cast<float>(a.scale), is_wide(a, columns, bytes) ? 1 : 0, 32, 0, 8, nullptr};
-  if (a.operation == static_cast<int>(tensor::Reduction::min)) row.sign = 1u << 31;
-  for (const long long length : a.reduced) row.all_reduced *= length;
-  const bool lines = !columns && row.wide != 0 && row.all_reduced == 1;
+  Params params = {a,  1, 1, 0,      nullptr, static_cast<float>(a.scale), is_wide(a, columns, bytes) ? 1 : 0,
+                   32, 0, 8, nullptr};
+  if (a.operation == static_cast<int>(tensor::Reduction::min)) params.sign = 1u << 31;
+  for (const long long length : a.reduced) params.all_reduced *= length;
+  const bool lines = !columns && params.wide != 0 && params.all_reduced == 1;
   const long long width = 16 / bytes;
   // Work of a team: of a block rows of 32 vectors by eight warps; or the vectors of a row, of a warp or a block.
-  const long long all = columns ? row.all_reduced : row.all_reduced * divide_up(a.length, row.wide != 0 ? width : 1);
-  if (columns || all >= 4 * threads) row.lanes = threads;  // four loads of each thread are under way
+  const long long all =
+      columns ? params.all_reduced : params.all_reduced * divide_up(a.length, params.wide != 0 ? width : 1);
+  if (columns || all >= 4 * threads) params.lanes = threads;  // four loads of each thread are under way
   const long long teams = columns ? a.outputs * divide_up(a.length, 32 * width) : a.outputs;
   constexpr long long least = 8;                              // loads of a thread
   const long long a_load = columns ? threads / 32 : threads;  // of what a team takes, by one load of each thread
   const long long processors = facts(site.device.id)->multiprocessors;
   // Blocks of columns meet: there are no more than the processors have at once.
   const long long wanted = (columns ? kColumnBlocks : (lines ? kPartBlocks : kRowBlocks) * kTurns) * processors;
-  row.parts =
-      row.lanes == threads ? std::clamp<long long>(wanted / teams, 1, std::max(1ll, all / (least * a_load))) : 1;
-  row.each = divide_up(all, row.parts);
-  if (!columns && row.parts > 1) row.each = divide_up(row.each, least * a_load) * least * a_load;
-  row.parts = std::max(1ll, divide_up(all, std::max(1ll, row.each)));
+  params.parts =
+      params.lanes == threads ? std::clamp<long long>(wanted / teams, 1, std::max(1ll, all / (least * a_load))) : 1;
+  params.each = divide_up(all, params.parts);
+  if (!columns && params.parts > 1) params.each = divide_up(params.each, least * a_load) * least * a_load;
+  params.parts = std::max(1ll, divide_up(all, std::max(1ll, params.each)));
   LaunchMemory memory;
   const long long values = columns ? a.outputs * a.length : teams;
-  if (row.parts > 1) {
-    const long long pairs = divide_up(row.parts * values, 2);  // 16 bytes
+  if (params.parts > 1) {
+    const long long pairs = divide_up(params.parts * values, 2);  // 16 bytes
     TILEKILN_TRY(
         memory.take(site, static_cast<size_t>(pairs) * 2 * sizeof(Two), static_cast<uint32_t>(columns ? 1 : teams)));
-    row.values = static_cast<Two*>(memory.data()), row.arrivals = memory.zeros();
+    params.values = static_cast<Two*>(memory.data()), params.arrivals = memory.zeros();
   }
   // Threads that add the parts of a column: neighbours read neighbouring values, and every processor has a block.
-  while (row.join_lanes < threads && values * row.join_lanes < processors * threads) row.join_lanes *= 2;
-  const char* const function = columns                  ? "reduce_columns"
-                               : lines && row.parts > 1 ? "reduce_parts"
-                               : lines                  ? "reduce_lines"
-                                                        : "reduce_rows";
-  const long long blocks = std::min<long long>(divide_up(teams * row.parts * row.lanes, threads), INT32_MAX);
+  while (params.join_lanes < threads && values * params.join_lanes < processors * threads) params.join_lanes *= 2;
+  const char* const function = columns                     ? "reduce_columns"
+                               : lines && params.parts > 1 ? "reduce_parts"
+                               : lines                     ? "reduce_lines"
+                                                           : "reduce_rows";
+  const long long blocks = std::min<long long>(divide_up(teams * params.parts * params.lanes, threads), INT32_MAX);
   return launch(site, {kernel,
                        function,
                        {static_cast<unsigned>(blocks), 1, 1},
                        static_cast<unsigned>(threads),
                        0,
-                       &row,
-                       columns && row.parts > 1});
+                       &params,
+                       columns && params.parts > 1});
 }
 
 }  // namespace

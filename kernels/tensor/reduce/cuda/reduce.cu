@@ -5,7 +5,7 @@
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/backends/cuda/meet.h"
 #include "kernels/backends/cuda/vectors.h"
-#include "kernels/tensor/reduce/cuda/row.h"
+#include "kernels/tensor/reduce/cuda/params.h"
 
 namespace tilekiln::cuda::reduce {
 
@@ -62,8 +62,8 @@ TILEKILN_DEVICE long long find_reduced(const tensor::Reduce& a, long long number
 
 // Flips signs for a minimum: all values are read with the other sign, so that their maximum is taken, and its result has the other sign
 // again.
-TILEKILN_DEVICE float with_sign(const Row& p, float v) { return __uint_as_float(__float_as_uint(v) ^ p.sign); }
-template <Reduction kDo> TILEKILN_DEVICE void read(const Row& p, uint4 vector, float (&v)[kWide]) {
+TILEKILN_DEVICE float with_sign(const Params& p, float v) { return __uint_as_float(__float_as_uint(v) ^ p.sign); }
+template <Reduction kDo> TILEKILN_DEVICE void read(const Params& p, uint4 vector, float (&v)[kWide]) {
   widen(vector, v);
   if constexpr (!Taking<kDo>::kSums) {
 #pragma unroll
@@ -71,7 +71,7 @@ template <Reduction kDo> TILEKILN_DEVICE void read(const Row& p, uint4 vector, f
   }
 }
 
-TILEKILN_DEVICE void put_result(const Row& p, long long output_y, long long column, Two v) {
+TILEKILN_DEVICE void put_result(const Params& p, long long output_y, long long column, Two v) {
   const tensor::Reduce& a = p.reduce;
   const bool columns = a.way == int(tensor::ReduceWay::columns);
   const float result = with_sign(p, (v.high + v.low) * p.scale);
@@ -101,7 +101,8 @@ template <Reduction kDo> TILEKILN_DEVICE Two over_team(Two all, int lanes, Two* 
 
 // Stores a team's result, or leaves it as a part: the last block of an output's parts takes them together.
 template <Reduction kDo, bool kParts = true>
-TILEKILN_DEVICE void put_row(const Row& p, long long output_y, long long output, long long part, Two all, Two* shared) {
+TILEKILN_DEVICE void put_row(const Params& p, long long output_y, long long output, long long part, Two all,
+                             Two* shared) {
   using Take = Taking<kDo>;
   const int lanes = p.lanes, lane = threadIdx.x & (lanes - 1);
   all = over_team<kDo>(all, lanes, shared);
@@ -128,7 +129,7 @@ TILEKILN_DEVICE void put_row(const Row& p, long long output_y, long long output,
 }
 
 // Rows that lie at 16 bytes, each an output or its parts: as `rows`, with few registers.
-template <Reduction kDo, int kAtOnce, bool kParts> TILEKILN_DEVICE void lines(const Row& p, Two* shared) {
+template <Reduction kDo, int kAtOnce, bool kParts> TILEKILN_DEVICE void lines(const Params& p, Two* shared) {
   using Take = Taking<kDo>;
   const tensor::Reduce& a = p.reduce;
   const int lanes = p.lanes, teams = THREADS / lanes, lane = threadIdx.x & (lanes - 1), team = threadIdx.x / lanes;
@@ -180,12 +181,14 @@ template <Reduction kDo, int kAtOnce, bool kParts> TILEKILN_DEVICE void lines(co
   }
 }
 
-template <Reduction kDo> TILEKILN_DEVICE void short_lines(const Row& p, Two* shared) {
+template <Reduction kDo> TILEKILN_DEVICE void short_lines(const Params& p, Two* shared) {
   lines<kDo, 4, false>(p, shared);
 }
-template <Reduction kDo> TILEKILN_DEVICE void long_lines(const Row& p, Two* shared) { lines<kDo, 8, true>(p, shared); }
+template <Reduction kDo> TILEKILN_DEVICE void long_lines(const Params& p, Two* shared) {
+  lines<kDo, 8, true>(p, shared);
+}
 
-template <Reduction kDo> TILEKILN_DEVICE void rows(const Row& p, Two* shared) {
+template <Reduction kDo> TILEKILN_DEVICE void rows(const Params& p, Two* shared) {
   using Take = Taking<kDo>;
   const tensor::Reduce& a = p.reduce;
   const int width = p.wide ? kWide : 1, lanes = p.lanes, teams = THREADS / lanes;
@@ -256,7 +259,7 @@ template <Reduction kDo> TILEKILN_DEVICE void rows(const Row& p, Two* shared) {
 template <int kCount> struct Many { static constexpr int value = kCount; };
 
 // Parts of columns taken together when all blocks have left theirs: by as many threads as all processors have.
-template <Reduction kDo> TILEKILN_DEVICE void join_columns(const Row& p, Two* shared) {
+template <Reduction kDo> TILEKILN_DEVICE void join_columns(const Params& p, Two* shared) {
   using Take = Taking<kDo>;
   const tensor::Reduce& a = p.reduce;
   const long long each = a.length, all = a.outputs * each;
@@ -287,7 +290,7 @@ template <Reduction kDo> TILEKILN_DEVICE void join_columns(const Row& p, Two* sh
   }
 }
 
-template <Reduction kDo> TILEKILN_DEVICE void columns(const Row& p, Two* memory) {
+template <Reduction kDo> TILEKILN_DEVICE void columns(const Params& p, Two* memory) {
   using Take = Taking<kDo>;
   // Sums that a thread's registers gave up, of its lane's columns.
   auto& shared = *reinterpret_cast<Two(*)[kWarps][kWide][32]>(memory);
@@ -366,7 +369,7 @@ using namespace tilekiln::cuda;
 extern "C" __constant__ reduce::Build reduce_build = {THREADS, kDtype};
 
 #define REDUCE(name, blocks, words, way)                                                                      \
-  extern "C" __global__ void __launch_bounds__(THREADS, blocks) name(const __grid_constant__ reduce::Row p) { \
+  extern "C" __global__ void __launch_bounds__(THREADS, blocks) name(const __grid_constant__ reduce::Params p) { \
     using enum tilekiln::tensor::Reduction;                                                                   \
     __shared__ __align__(16) reduce::Two shared[words];                                                       \
     switch (tilekiln::tensor::Reduction(p.reduce.operation)) {                                                \

@@ -1,4 +1,4 @@
-// The row of CUDA's reductions: the one argument of their kernels, and what one build of them is made for.
+// Parameters of CUDA's reductions: the one argument of their kernels, and what one build of them is made for.
 #pragma once
 
 #include "kernels/tensor/reduce/engine.h"
@@ -8,7 +8,7 @@ namespace tilekiln::cuda::reduce {
 // A number as a sum of two, the second below the last place of the first.
 struct Two { float high, low; };
 
-struct Row {
+struct Params {
   tensor::Reduce reduce;
   long long all_reduced;  // product of `reduced`
   long long parts;        // of an output's elements, or of a block's columns', by as many blocks

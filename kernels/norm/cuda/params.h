@@ -1,4 +1,4 @@
-// The rows of CUDA's kernels over rows of arrays: a checked problem, and how its rows may be read. What one build is made for.
+// Parameters of CUDA's kernels over rows of arrays: a checked problem, and how its rows may be read. What one build is made for.
 #pragma once
 
 #include "kernels/norm/backward_engine.h"
@@ -8,7 +8,7 @@
 
 namespace tilekiln::cuda::norm {
 
-template <class Problem> struct Row {
+template <class Problem> struct Params {
   Problem problem;
   int wide;    // every row of every array begins at 16 bytes
   int warps;   // a row a warp; else a row a block
@@ -21,7 +21,7 @@ constexpr int kClusterWarps = kCluster * kClusterThreads / 32;
 constexpr int kRingVectors = 16;  // of a thread of it that registers hold at most
 
 // The row of the derivatives of norms.
-struct BackwardRow {
+struct BackwardParams {
   tilekiln::norm::Backward problem;
   unsigned* word;  // zero: all blocks meet by it
   int wide;        // as above

@@ -1,4 +1,4 @@
-// The row of HIP's moves: the one argument of their kernels, and what the code object is made for.
+// Parameters of HIP's moves: the one argument of their kernels, and what the code object is made for.
 #pragma once
 
 #include "kernels/tensor/engine.h"
@@ -6,7 +6,7 @@
 namespace tilekiln::hip::move {
 
 // Strides and lengths of copied rows along columns count vectors of `bytes`, not elements.
-struct Row {
+struct Params {
   tensor::Move move;
   int bytes;  // of what is moved at once: a vector of a row, or an element
   int lanes;  // of copied rows: threads that share a row, a power of two

@@ -1,11 +1,11 @@
-// The row of CUDA's rotary: the one argument of its kernel, and what one build of it is made for.
+// Parameters of CUDA's rotary: the one argument of its kernel, and what one build of it is made for.
 #pragma once
 
 #include "kernels/norm/rotary/engine.h"
 
 namespace tilekiln::cuda::rotary {
 
-struct Row {
+struct Params {
   tilekiln::norm::Rotary problem;
   int wide;   // heads, and rows of the tables, begin at 16 bytes, and so do pairs and what lies behind them
   int units;  // of a head: a vector of pairs, or a pair

@@ -1,4 +1,4 @@
-// The rows of HIP's kernels over rows of arrays: a checked problem, and how its rows may be read. What one code object is made for.
+// Parameters of HIP's kernels over rows of arrays: a checked problem, and how its rows may be read. What one code object is made for.
 #pragma once
 
 #include "kernels/norm/engine.h"
@@ -6,7 +6,7 @@
 
 namespace tilekiln::hip::norm {
 
-template <class Problem> struct Row {
+template <class Problem> struct Params {
   Problem problem;
   int wide;     // every row of every array begins at 16 bytes
   int threads;  // of a workgroup, which has a row at a time: a power of two times 64

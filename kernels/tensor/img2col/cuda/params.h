@@ -1,4 +1,4 @@
-// The row of CUDA's img2col: the one argument of its kernel, and what the build is made for.
+// Parameters of CUDA's img2col: the one argument of its kernel, and what the build is made for.
 #pragma once
 
 #include "kernels/tensor/img2col/engine.h"
@@ -17,7 +17,7 @@ struct Divisor {
   }
 };
 
-struct Row {
+struct Params {
   tensor::Img2col images;
   int width;  // bytes that are moved at once: those of the channels of a group, and every step, are a multiple of them
   int few;    // fewer than 2^31 moves: the divisors hold
