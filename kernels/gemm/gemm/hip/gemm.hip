@@ -5,7 +5,7 @@
 // Emulated (functional), never run on AMD silicon. Compile time: TK_BF16, TK_WAVES (4 of 64 lanes, 8 of 32).
 #include "kernels/backends/hip/vocabulary.h"
 #include "kernels/gemm/engine.h"
-#include "kernels/gemm/gemm/hip/row.h"
+#include "kernels/gemm/gemm/hip/params.h"
 
 namespace tilekiln::hip::gemm {
 
@@ -77,7 +77,7 @@ TK_DEVICE float gelu_tanh(float x) {
   x = not_below(-50.f, x);
   return x * sigmoid(1.5957691216057308f * __builtin_fmaf(0.044715f * x * x, x, x));
 }
-TK_DEVICE float activate(const Row& p, float x) {
+TK_DEVICE float activate(const Params& p, float x) {
   using matrix::Activation;
   switch (Activation(p.activation)) {
     case Activation::relu: return not_below(0.f, x);
@@ -97,7 +97,7 @@ TK_DEVICE float number(const void* data, i64 at, bool fp32) {
 }
 TK_DEVICE float of(const float* numbers, int at) { return ((const TK_GLOBAL float*)numbers)[at]; }
 
-TK_DEVICE void finish(const Row& p, i64 batch, int i, int j, float sum) {
+TK_DEVICE void finish(const Params& p, i64 batch, int i, int j, float sum) {
   if (i >= p.m || j >= p.n) return;
   const bool fp32 = p.features & kOutFp32;
   sum *= p.alpha;
@@ -126,7 +126,7 @@ using namespace tilekiln::hip::gemm;
 
 extern "C" __attribute__((constant, used)) const gemm::Build tilekiln_gemm_build = {kTile, kTile, kThreads, TK_BF16};
 
-TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads))) void tilekiln_gemm(gemm::Row p) {
+TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads))) void tilekiln_gemm(gemm::Params p) {
   TK_SHARED T shared[2 * kTile * kLine];
   T *const shared_a = shared, *const shared_b = shared + kTile * kLine;
   const int tile = __builtin_amdgcn_workgroup_id_x(), down = tile / p.tiles_n;

@@ -1,9 +1,9 @@
-// The row of HIP's matrix products: the one argument of the kernel, and what one code object is made for. Plain data.
+// Parameters of HIP's matrix products: the one argument of the kernel, and what one code object is made for. Plain data.
 #pragma once
 
 namespace tilekiln::hip::gemm {
 
-// Bits of Row::features, uniform over a launch.
+// Bits of Params::features, uniform over a launch.
 enum Feature : int {
   kOutFp32 = 1,  // out and the extra matrices are fp32; else of the dtype of a
   kBiasOfRows = 2,
@@ -28,7 +28,7 @@ struct Operand {
 };
 
 // out[i][j] = activation(alpha row_scale[i] column_scale[j] sum over k of a b + bias, then the extras), i < m, j < n.
-struct Row {
+struct Params {
   Operand a, b;
   void* out;
   long long out_row, out_batch;  // strides in elements; columns follow each other

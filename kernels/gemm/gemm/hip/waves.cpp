@@ -1,7 +1,7 @@
-// The waves engine of matrix products on HIP targets: a checked call becomes the row of one launch. Compiled with -DTILEKILN_TARGET=<the
+// The waves engine of matrix products on HIP targets: a checked call becomes the parameters of one launch. Compiled with -DTILEKILN_TARGET=<the
 // target's name> and as kernels/backends/hip/held.h says.
 #include "kernels/backends/hip/held.h"
-#include "kernels/gemm/gemm/hip/row.h"
+#include "kernels/gemm/gemm/hip/params.h"
 #include "kernels/gemm/lists.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
@@ -20,18 +20,18 @@ constexpr i64 bytes = 2;  // of an element of a and b
 
 // `across`: neighbouring lines lie together, else neighbours along k; the other stride is `between`.
 void fill_operand(const void* data, bool across, i64 between, i64 batch_bytes, int across_bit, int wide_bit,
-                  Operand* to, Row* row) {
+                  Operand* to, Params* params) {
   *to = {data, batch_bytes / bytes, across ? 1 : between, across ? between : 1};
   if (across) {
-    row->features |= across_bit;
+    params->features |= across_bit;
   } else if (reinterpret_cast<uintptr_t>(data) % 16 == 0 && between * bytes % 16 == 0 && batch_bytes % 16 == 0) {
-    row->features |= wide_bit;
+    params->features |= wide_bit;
   }
 }
 
-void fill_extra(const matrix::Extra& from, i64 batch_bytes, i64 size, float factor, bool multiply, Row* row) {
+void fill_extra(const matrix::Extra& from, i64 batch_bytes, i64 size, float factor, bool multiply, Params* params) {
   if (from.data == nullptr) return;
-  Extra& to = row->extra[row->extra[0].data != nullptr ? 1 : 0];
+  Extra& to = params->extra[params->extra[0].data != nullptr ? 1 : 0];
   to = {from.data, from.row, from.column, batch_bytes / size, factor, multiply ? 1 : 0};
 }
 
@@ -51,26 +51,26 @@ tilekiln_status launch_waves(const Site& site, const void* problem) {
                          build.columns, most_tiles);
   if (of.count > most_batch)
     return fail_argument("out", "had a batch of %lld, must have at most %lld on hip", of.count, most_batch);
-  Row row = {};
-  fill_operand(p.a, p.a_columns, p.lda, of.a_step, kAcrossA, kWideA, &row.a, &row);
-  fill_operand(p.b, !p.b_columns, p.ldb, of.b_step, kAcrossB, kWideB, &row.b, &row);
+  Params params = {};
+  fill_operand(p.a, p.a_columns, p.lda, of.a_step, kAcrossA, kWideA, &params.a, &params);
+  fill_operand(p.b, !p.b_columns, p.ldb, of.b_step, kAcrossB, kWideB, &params.b, &params);
   const i64 size = fp32 ? 4 : 2;
-  row.out = p.out, row.out_row = p.out_row, row.out_batch = of.out_step / size;
-  fill_extra(p.c, of.c_step, size, p.beta, false, &row);
-  fill_extra(p.d[0], 0, size, 1, p.multiply, &row);
-  fill_extra(p.d[1], 0, size, 1, p.multiply, &row);
-  row.features |= (fp32 ? kOutFp32 : 0) | (p.bias_of_rows ? kBiasOfRows : 0);
-  row.bias = p.bias, row.row_scale = p.row_scale, row.column_scale = p.column_scale;
-  row.alpha = p.alpha, row.clamp_min = p.clamp_min, row.clamp_max = p.clamp_max;
-  row.m = p.m, row.n = p.n, row.k = p.k;
-  row.tiles_m = static_cast<int>(down), row.tiles_n = static_cast<int>(across);
-  row.activation = static_cast<int>(p.activation);
+  params.out = p.out, params.out_row = p.out_row, params.out_batch = of.out_step / size;
+  fill_extra(p.c, of.c_step, size, p.beta, false, &params);
+  fill_extra(p.d[0], 0, size, 1, p.multiply, &params);
+  fill_extra(p.d[1], 0, size, 1, p.multiply, &params);
+  params.features |= (fp32 ? kOutFp32 : 0) | (p.bias_of_rows ? kBiasOfRows : 0);
+  params.bias = p.bias, params.row_scale = p.row_scale, params.column_scale = p.column_scale;
+  params.alpha = p.alpha, params.clamp_min = p.clamp_min, params.clamp_max = p.clamp_max;
+  params.m = p.m, params.n = p.n, params.k = p.k;
+  params.tiles_m = static_cast<int>(down), params.tiles_n = static_cast<int>(across);
+  params.activation = static_cast<int>(p.activation);
   return launch(site, {kernel,
                        "tilekiln_gemm",
                        {static_cast<unsigned>(down * across), static_cast<unsigned>(of.count), 1},
                        static_cast<unsigned>(build.threads),
-                       &row,
-                       sizeof(row)});
+                       &params,
+                       sizeof(params)});
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/backends/cuda/held.h"
-#include "kernels/moe/moe_sorting/cuda/row.h"
+#include "kernels/moe/moe_sorting/cuda/params.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _moe_sorting_blocks)
@@ -19,21 +19,21 @@ tilekiln_status launch_blocks(const Site& site, const void* problem) {
   const long long items = 1ll * a.tokens * a.topk, warps = threads / 32;
   // Items of a chunk, and numbers that one block adds up for an expert; numbers of all of them.
   constexpr long long least = 256, most = 256, most_counts = 1 << 24;
-  Row row = {a, 1, nullptr, nullptr, nullptr};
-  row.chunks =
+  Params params = {a, 1, nullptr, nullptr, nullptr};
+  params.chunks =
       static_cast<int>(std::clamp<long long>(std::min(items / least, most_counts / std::max(a.experts, 1)), 1, most));
   LaunchMemory memory;
-  TILEKILN_TRY(memory.take(site, static_cast<size_t>((row.chunks + 2ll) * a.experts * 4 + 15) / 16 * 16, 0));
-  row.counts = static_cast<int*>(memory.data());
-  row.begins = row.counts + 1ll * row.chunks * a.experts;
-  row.heres = row.begins + a.experts;
-  const long long blocks = (row.chunks + warps - 1) / warps;
+  TILEKILN_TRY(memory.take(site, static_cast<size_t>((params.chunks + 2ll) * a.experts * 4 + 15) / 16 * 16, 0));
+  params.counts = static_cast<int*>(memory.data());
+  params.begins = params.counts + 1ll * params.chunks * a.experts;
+  params.heres = params.begins + a.experts;
+  const long long blocks = (params.chunks + warps - 1) / warps;
   const long long zeroing =
       a.out == nullptr ? 0 : std::min<long long>(a.tokens, 8 * facts(site.device.id)->multiprocessors);
   const auto stage = [&](const char* name, long long grid) {
-    return launch(site, {kernel, name, {static_cast<unsigned>(grid), 1, 1}, threads, 0, &row, false});
+    return launch(site, {kernel, name, {static_cast<unsigned>(grid), 1, 1}, threads, 0, &params, false});
   };
-  if (row.chunks <= warps) return stage("sorting_whole", 1 + zeroing);
+  if (params.chunks <= warps) return stage("sorting_whole", 1 + zeroing);
   TILEKILN_TRY(stage("sorting_counts", blocks + zeroing));
   TILEKILN_TRY(stage("sorting_places", 1));
   return stage("sorting_scatters", blocks);

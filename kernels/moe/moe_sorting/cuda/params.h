@@ -1,11 +1,11 @@
-// The row of CUDA's moe_sorting: the one argument of its kernels, and what the build is made for.
+// Parameters of CUDA's moe_sorting: the one argument of its kernels, and what the build is made for.
 #pragma once
 
 #include "kernels/moe/moe_sorting/engine.h"
 
 namespace tilekiln::cuda::moe_sorting {
 
-struct Row {
+struct Params {
   tilekiln::moe::MoeSorting sorting;
   int chunks;   // of tokens and slots, a warp each
   int* counts;  // (chunks, experts): how many a chunk has of an expert, then where its first goes

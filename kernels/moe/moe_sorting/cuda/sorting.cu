@@ -2,7 +2,7 @@
 // begins; warps put their tokens there. Few tokens take one block for all of it. Other blocks set `out` to 0.
 // -D: THREADS.
 #include "kernels/backends/cuda/ptx.h"
-#include "kernels/moe/moe_sorting/cuda/row.h"
+#include "kernels/moe/moe_sorting/cuda/params.h"
 
 namespace tilekiln::cuda::moe_sorting {
 
@@ -26,7 +26,7 @@ TILEKILN_DEVICE uint32_t same_value(int value) {
 
 // f(item, expert, how many of the warp's items before it are of the expert, and of all those): of a chunk, 32 items at a time; expert -1 of those that count
 // nowhere.
-template <class Function> TILEKILN_DEVICE void each_item(const Row& p, int chunk, Function&& f) {
+template <class Function> TILEKILN_DEVICE void each_item(const Params& p, int chunk, Function&& f) {
   const auto& a = p.sorting;
   const int lane = threadIdx.x & 31;
   const long long items = (long long)tokens_of(a) * a.topk;
@@ -43,7 +43,7 @@ template <class Function> TILEKILN_DEVICE void each_item(const Row& p, int chunk
   }
 }
 
-TILEKILN_DEVICE void count(const Row& p, int chunk) {
+TILEKILN_DEVICE void count(const Params& p, int chunk) {
   int* const counts = p.counts + (long long)chunk * p.sorting.experts;
   for (int e = threadIdx.x & 31; e < p.sorting.experts; e += 32) counts[e] = 0;
   __syncwarp();
@@ -71,7 +71,7 @@ TILEKILN_DEVICE int sum_before(int v, int& all, int* shared) {
   return before + sum - v;
 }
 
-TILEKILN_DEVICE void place(const Row& p, int (&shared)[kWarps]) {
+TILEKILN_DEVICE void place(const Params& p, int (&shared)[kWarps]) {
   const auto& a = p.sorting;
   const int tokens = tokens_of(a), filler = tokens | a.topk << 24, lane = threadIdx.x & 31;
   int used = 0, here = 0;
@@ -111,7 +111,7 @@ TILEKILN_DEVICE void place(const Row& p, int (&shared)[kWarps]) {
   if (threadIdx.x == 0) a.total_tokens_post_pad[0] = used, a.total_tokens_post_pad[1] = tokens;
 }
 
-TILEKILN_DEVICE void scatter(const Row& p, int chunk) {
+TILEKILN_DEVICE void scatter(const Params& p, int chunk) {
   const auto& a = p.sorting;
   int* const counts = p.counts + (long long)chunk * a.experts;
   each_item(p, chunk, [&](int token, int slot, int expert, int before, int all) {
@@ -147,7 +147,7 @@ using namespace tilekiln::cuda;
 extern "C" __constant__ moe_sorting::Build sorting_build = {THREADS};
 
 #define SORTING(name) \
-  extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ moe_sorting::Row p)
+  extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ moe_sorting::Params p)
 SORTING(sorting_whole) {
   if (blockIdx.x > 0) return moe_sorting::zero(p.sorting, 1);
   const int warp = threadIdx.x >> 5;
