@@ -8,7 +8,10 @@ from typing import Any
 
 import msgspec
 
-RECORDS = ("kernels/attention/fmha_fwd/hip/gate.yaml", "kernels/backends/hip/registers.yaml")
+FORWARD = "kernels/attention/fmha_fwd/hip/gate.yaml"
+"""Figures of each code object of the forward."""
+CEILINGS = "kernels/backends/hip/ceilings.yaml"
+"""By kernel and architecture, for the others: registers and LDS at most, shares of the matrix peak at least."""
 PUBLISHED = "kernels/backends/hip/published.yaml"
 WIDTH, LABEL, LINE = 1200, 300, 18  # of a plot: all, the names in it, the height of a kernel's line
 
@@ -17,12 +20,15 @@ def of_objects(root: str, listed: Sequence[Mapping[str, Any]]) -> list[dict[str,
     """By target of kernels among a library's objects: their recorded shares of the matrix peak, and published ones."""
     if not any("/engine/hip-" in one["path"] for one in listed):
         return []
-    recorded = {name: figures for path in RECORDS for name, figures in _read(root, path).items()}
+    forward, ceilings = _read(root, FORWARD), _read(root, CEILINGS)["kernels"]
     published = _read(root, PUBLISHED)
     found: dict[str, list[dict[str, Any]]] = {}
     for one in listed:
         name, target = os.path.basename(one["path"]).removesuffix(".o"), os.path.basename(os.path.dirname(one["path"]))
-        figures = recorded.get(name, {})
+        architecture = target.rpartition("-")[2]
+        kernel = name.rpartition("-")[0].replace(f"_{architecture}", "", 1)
+        ceiling = ceilings.get(kernel, {}).get(architecture, [])
+        figures = forward.get(name) or dict(zip(("vgprs", "lds_bytes", "serial", "overlapped"), ceiling, strict=False))
         if one["kind"] == "engine" and "overlapped" in figures:
             found.setdefault(target, []).append({"kernel": name, **figures})
     return [
@@ -48,7 +54,7 @@ def plot(of: Mapping[str, Any]) -> dict[str, Any]:
             "serial": one["serial"] * scale,
             "overlapped": one["overlapped"] * scale,
             "says": f"{one['kernel']}: {one['serial']:.0%} when nothing overlaps, at most {one['overlapped']:.0%}; "
-            f"{one['vgprs']} registers, {one['waves_per_simd']} waves a SIMD",
+            f"{one['vgprs']} registers, {one['lds_bytes']:,} bytes of LDS",
         }
         for at, one in enumerate(of["kernels"])
     ]
