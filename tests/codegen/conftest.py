@@ -12,7 +12,6 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from codegen.emit import dispatcher
 from codegen.emit.operators import written
 from codegen.schema.tree import Tree, tree
 
@@ -55,8 +54,7 @@ def copy(tmp_path: pathlib.Path) -> Copy:
     shutil.copytree(ROOT / "include", root / "include")
     for proof in ("python/tilekiln/reference", "tests/python", "docs/reference/operators"):
         shutil.copytree(ROOT / proof, root / proof, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
-    declared = written.contents(tree().operators, {}) | dispatcher.contents(tree().places) | dispatcher.limits(tree())
-    for made in declared:
+    for made in written.of_tree(tree()):
         (root / made).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / made, root / made)
     return Copy(root)

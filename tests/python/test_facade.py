@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
@@ -395,6 +396,39 @@ def test_info(flash):
         [sys.executable, "-m", "tilekiln", "info", "--json"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert json.loads(as_json)["binding"]["abi"] == 2
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="AMX is x86-64's")
+def test_info_names_features_that_no_kernel_uses(load, flash):
+    from tilekiln._generated.cpu_targets import CPU_TARGETS
+    from tilekiln.api.machine import ANSWERED, features
+    from tilekiln.bench.command import combined
+    from tilekiln.bench.settings import Settings
+    from tilekiln.cli import probes
+
+    amx = next(one for one in CPU_TARGETS if one.isa == "amx")
+    here = features(probes.cpu_flags(), [flash])
+    best = next(one for one in CPU_TARGETS if one.isa == flash.isa)
+    assert here == {"used": sorted(best.flags), "unused": []}  # flash is built for this machine
+    if flash.isa != "amx":
+        new = ", ".join(flag for flag in amx.flags if flag not in best.flags)
+        build = "tools/dev scons receipt=flash target=cpu-avx512bf16,cpu-amx"
+        says = f"{new} are there, no library here is built for it: {build}"
+        assert features(amx.flags, [flash]) == {"used": sorted(best.flags), "unused": [says]}
+    path = load("flash", targets="all").path
+    code = "import json, tilekiln as tk; print(json.dumps([tk.info()[name] for name in ('features', 'answers')]))"
+    used, answers = json.loads(run(code, TILEKILN_ISA="generic", TILEKILN_PATH=path))
+    assert used["used"] == []
+    assert used["unused"][0].endswith(f"libraries here have cpu-{flash.isa}, and TILEKILN_ISA or the system keeps it "
+                                      "from this process")  # fmt: skip
+    assert "_cpu_generic" in answers["attention"]["kernel"]
+    command = answers["attention"]["time it"].split()
+    timed = run(f"import tilekiln.__main__ as of; of.main({command[1:]!r} + ['--repeat', '1'])", TILEKILN_PATH=path)
+    assert "; right, " in timed
+    assert answers["GEMM"] == "no library here has gemm of bf16"
+    for operator, words in ANSWERED.values():
+        (asked,) = combined(words.split())
+        assert Settings(operator, asked).wanted
 
 
 def test_an_isa_can_be_forced_down(load):

@@ -1,4 +1,4 @@
-"""The committed files made from operator.yaml and dispatcher.yaml: a review sees what a change does to them."""
+"""The committed files made from declarations of operators, dispatcher and targets: a review sees what changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from codegen.emit import dispatcher, dispatcher_header, files
+from codegen.emit import cpu_targets, dispatcher, dispatcher_header, files
 from codegen.emit.operators import header, python_table, stubs
 from codegen.schema.errors import CodegenError
 from codegen.schema.operators import Operator
@@ -38,7 +38,7 @@ def contents(operators: Mapping[str, Operator], receipts: Mapping[str, str]) -> 
 
 def of_tree(tree: Tree) -> dict[str, str]:
     """Text by path of all such files of a tree."""
-    made = contents(tree.own_operators, receipts(tree))
+    made = contents(tree.own_operators, receipts(tree)) | cpu_targets.contents(tree)
     return made | dispatcher.contents(tree.places) | dispatcher.limits(tree) | dispatcher_header.contents(tree.places)
 
 
