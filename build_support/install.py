@@ -15,11 +15,13 @@ import msgspec
 from codegen.emit import files
 from codegen.emit.flags import manifest_name
 from codegen.emit.operators import header
-from codegen.out import placed
+from codegen.out import placed, sbom
 from codegen.out.sources import public_headers
 from codegen.out.vendor import INCLUDE, LIB, SHARE, packages
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import Tree
+
+from .platform_tag import loaded
 
 LEDGERS = "lib/tilekiln/installed"
 READABLE = 0o644  # whatever the umask: an installation is for everybody
@@ -97,6 +99,10 @@ def made(tree: Tree, receipt: str, library: str) -> dict[str, bytes]:
         found |= {f"{INCLUDE}/{header.path(one)}": header.text(one).encode() for one in operators}
     found |= packages(receipt, tree.receipt(receipt).about, tree.version, name)
     found[f"{SHARE}/LICENSE"] = _read(tree.root, "LICENSE")
+    if sbom.there():
+        about = tree.receipt(receipt).about
+        bill = sbom.text(f"tilekiln-{receipt}", tree.version, about, found, loaded([library]))
+        found[f"{SHARE}/tilekiln-{receipt}.{sbom.NAME}"] = bill
     return found
 
 

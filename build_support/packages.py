@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from codegen.out import sbom
 from codegen.schema.sizes import shown
 from codegen.schema.tree import tree
 
@@ -69,6 +70,8 @@ def commands(root: str, request: Request, build: Build) -> dict[str, Callable[..
             path, written = wheels.write(wheel, f"{request.variant.directory}/wheel")
             built = f"{console.line('built', path)}: {shown(os.path.getsize(path))}"
             console.block(built if written else f"{path} is up to date")
+        if not sbom.there():
+            console.block(sbom.MISSING)
         parts = (
             (build.jax_handlers, "tilekiln.jax", "handlers", "JAX", "jax"),
             (build.torch_kernels, "tilekiln.torch", "kernels", "PyTorch", "torch"),

@@ -41,6 +41,22 @@ def needed(path: str) -> tuple[set[str], set[str]]:
     return libraries, set(re.findall(r"^\s+0x\w+\s+0x\w+\s+\d+\s+(\S+)$", references, re.MULTILINE))
 
 
+def loaded(paths: Iterable[str]) -> list[str]:
+    """The libraries that the loader looks for before it runs these binaries, by name; none of what is no binary."""
+    found: set[str] = set()
+    for path in paths:
+        if image := mach_o.read(path):
+            found |= set(image.libraries)
+        elif _is_elf(path):
+            found |= needed(path)[0]
+    return sorted(found)
+
+
+def _is_elf(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
 def machine_of(path: str) -> str:
     """The machine that an ELF file is for, as uname -m says it there."""
     with open(path, "rb") as file:

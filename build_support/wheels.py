@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 
 from wheel.wheelfile import WheelFile
 
-from .platform_tag import platform_tag
+from codegen.out import sbom
+
+from .platform_tag import loaded, platform_tag
 
 NAMES = runpy.run_path(
     os.path.join(os.path.dirname(os.path.dirname(__file__)), "python/tilekiln/_core/distribution.py")
@@ -40,6 +42,7 @@ class Wheel:
     licence: bytes
     entry_points: str = ""
     extras: Mapping[str, str] = field(default_factory=dict)  # extra -> what it needs
+    system: Sequence[str] = ()  # libraries that the loader looks for
 
     @property
     def stem(self) -> str:
@@ -69,7 +72,11 @@ class Wheel:
             "entry_points.txt": self.entry_points,
         }
         written = {f"{self.stem}.dist-info/{name}": text.encode() for name, text in found.items() if text}
-        return {**written, f"{self.stem}.dist-info/licenses/LICENSE": self.licence}
+        written[f"{self.stem}.dist-info/licenses/LICENSE"] = self.licence
+        if sbom.there():  # PEP 770
+            bill = sbom.text(self.name, self.version, self.about, self.files, [*self.needs, *self.system])
+            written[f"{self.stem}.dist-info/sboms/{sbom.NAME}"] = bill
+        return written
 
 
 class _Archive(WheelFile):
@@ -96,6 +103,7 @@ def facade(root: str, version: str, binding: str, more: Mapping[str, str]) -> Wh
         _read(os.path.join(root, "LICENSE")),
         f"[console_scripts]\n{PACKAGE} = {PACKAGE}.__main__:main\n",
         EXTRAS,
+        loaded(binaries.values()),
     )
 
 
@@ -166,6 +174,7 @@ def kernels(root: str, version: str, receipt: str, library: str, manifest: str) 
         },
         _read(os.path.join(root, "LICENSE")),
         f"[{ENTRY_POINTS}]\n{receipt} = {package}:library\n",
+        system=loaded([library]),
     )
 
 

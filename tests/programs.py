@@ -98,8 +98,8 @@ TABLE = {
     "nvdisasm": Tool(_nvdisasm, EXTRA.format("cuda")),
     "cuda.h": Tool(lambda name: cuda_headers(), ""),
     **{name: Tool(_package, EXTRA.format(name)) for name in PACKAGES},
-    "auditwheel": Tool(_package, EXTRA.format("packaging")),
-    **{name: Tool(_program, EXTRA.format("packaging")) for name in ("cmake", "ninja", "sccache")},
+    **{name: Tool(_package, EXTRA.format("packaging")) for name in ("auditwheel", "cyclonedx")},
+    **{name: Tool(_program, EXTRA.format("packaging")) for name in ("cmake", "hadolint", "ninja", "sccache", "zizmor")},
     **{f"{name}-{LLVM}": Tool(_program, f"apt install clang-{LLVM}") for name in ("clang", "clang++")},
     **{
         f"llvm-{name}-{LLVM}": Tool(_program, f"apt install llvm-{LLVM}")

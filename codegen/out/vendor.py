@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from codegen.emit import flags
-from codegen.out import device, sources
+from codegen.out import device, sbom, sources
 from codegen.out.sources import Sources
 from codegen.schema.tree import tree
 
@@ -111,6 +111,8 @@ def contents(source: Sources) -> dict[str, bytes]:
     }
     for name in ("CMakeLists.txt", "sources.cmake", "Makefile", "sources.mk", "README.md"):
         made[name] = _text(name, **context)
+    if sbom.there():
+        made[sbom.NAME] = sbom.text(f"tilekiln-{source.receipt}", source.version, source.about, made)
     return made
 
 

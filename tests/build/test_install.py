@@ -10,6 +10,7 @@ import pytest
 
 from build_support import install
 from codegen.emit.flags import library_name, manifest_name
+from codegen.out import sbom
 from codegen.out.sources import public_headers
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import tree
@@ -23,7 +24,8 @@ SHARED = {
 
 
 def own(receipt: str) -> set[str]:
-    return {
+    bill = {f"share/doc/tilekiln/tilekiln-{receipt}.{sbom.NAME}"} if sbom.there() else set()
+    return bill | {
         f"lib/libtilekiln_{receipt}.so",
         f"lib/libtilekiln_{receipt}.json",
         f"lib/pkgconfig/tilekiln-{receipt}.pc",
@@ -108,7 +110,9 @@ def test_installing_again_replaces(tmp_path):
     where = install.place(str(tmp_path / "prefix"), "")
     install.install(tree(), "flash", fake(tmp_path / "lib", "flash"), where)
     said = install.install(tree(), "flash", fake(tmp_path / "lib", "flash", "rebuilt"), where)
-    assert said == f"installed {tmp_path}/prefix/lib/libtilekiln_flash.so"
+    bill = ["share/doc/tilekiln/tilekiln-flash.sbom.cdx.json"] if sbom.there() else []  # it has the library's hash
+    changed = ["lib/libtilekiln_flash.so", *bill]
+    assert said.splitlines() == [f"installed {tmp_path}/prefix/{path}" for path in changed]
 
 
 def test_a_file_of_a_stranger_is_not_overwritten(tmp_path):
