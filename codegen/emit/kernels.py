@@ -121,8 +121,13 @@ def named(root: Tree, target: str, name: str) -> Kernel:
 
 def of_engine(root: Tree, target: str, family: str) -> list[Kernel]:
     """Those that instances of a family launch, and of every family that its engines hold."""
-    held = {name for name, other in root.families.items() if other.engine_family.name == family}
+    held = {name for name, other in root.families.items() if family in owners(root, target, other)}
     return [kernel for kernel in of_target(root, target) if held & set(kernel.families)]
+
+
+def owners(root: Tree, target: str, family: Family) -> set[str]:
+    """Families in whose rooms the engines of a family stand that answer it on a target."""
+    return {family.owner(how.pipeline).name for how in root.algorithms(root.target(target), family)}
 
 
 def absent(target: Target, family: str) -> str:

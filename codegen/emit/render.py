@@ -161,7 +161,8 @@ def _engines(plan: Plan) -> dict[tuple[str, str, str], Engine]:
     for instance in plan.instances:
         key = (instance.target.name, instance.family_.name, instance.how.pipeline)
         if key not in found:
-            owner, pipeline = instance.family_.engine_family, instance.how.pipeline
+            pipeline = instance.how.pipeline
+            owner = instance.family_.owner(pipeline)
             compiled = plan.tree.target(instance.target.engines or instance.target.name)
             symbol = f"tilekiln_{compiled.word}_{owner.name}_{pipeline}"
             source = f"{owner.room}/{compiled.backend}/{pipeline}.cpp"

@@ -173,6 +173,11 @@ class Family:
         """The sources that its engine for that pipeline needs beside its own, as paths of the tree."""
         return tuple(path for one in self.file.pipelines if one.name == pipeline for path in one.shares)
 
+    def owner(self, pipeline: str) -> Family:
+        """The family in whose room the engines of that pipeline stand."""
+        own = any(one.own for one in self.file.pipelines if one.name == pipeline)
+        return self if own else self.engine_family
+
     def _entry(self, index: int, file: yaml_types.EntryFile) -> Entry:
         path = ("entries", index)
         found = re.findall(r"{(\w*)}", file.member)
@@ -326,8 +331,8 @@ class Family:
             return self.file.engine, self
         if engine_of is None:
             raise self.document.error(("engine",), _NO_MAIN)
-        for index, name in enumerate(self.pipelines):
-            if name not in engine_of.pipelines:
+        for index, (name, one) in enumerate(zip(self.pipelines, self.file.pipelines, strict=True)):
+            if name not in engine_of.pipelines and not one.own:
                 message = no_such(f"pipeline of {engine_of.name}", name, engine_of.pipelines)
                 raise self.document.error(("pipelines", index, "name"), message)
         return engine_of.engine, engine_of.engine_family

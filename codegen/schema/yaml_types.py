@@ -64,11 +64,15 @@ class RuleFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PipelineFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """`shares`: sources that its engine needs beside its own, compiled once a target for all that name them."""
+    """`shares`: sources that its engine needs beside its own, compiled once a target for all that name them.
+
+    `own`: its engines are of the family's own room, where the others are those of another family.
+    """
 
     name: Word
     about: Text
     shares: list[Text] = []
+    own: bool = False
 
 
 class EngineFile(Struct, frozen=True, forbid_unknown_fields=True):

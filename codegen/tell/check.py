@@ -165,10 +165,11 @@ def _legal(family: Family, clause: select.Clause) -> bool:
 
 def _check_files(root: Tree, family: Family) -> None:
     """Checks that the files named by a family are there."""
-    if family.engine_family is not family:
-        return
-    named: list[tuple[str, tuple[str | int, ...]]] = [(family.engine.header, ("engine", "header"))]
-    sharing = [other for other in root.families.values() if other.engine_family is family]
+    own = [name for name in family.pipelines if family.owner(name) is family]
+    named: list[tuple[str, tuple[str | int, ...]]] = []
+    if family.engine_family is family:
+        named.append((family.engine.header, ("engine", "header")))
+    sharing = [other for other in root.families.values() if other is family or other.engine_family is family]
     used = {
         (target.backend, how.pipeline)
         for target in root.targets.values()
@@ -176,6 +177,8 @@ def _check_files(root: Tree, family: Family) -> None:
         for how in root.algorithms(target, other)
     }
     for index, name in enumerate(family.pipelines):
+        if name not in own:
+            continue
         backends = [backend for backend in root.backends if (backend, name) in used] or [*root.backends][:1]
         named += [(f"{family.room}/{backend}/{name}.cpp", ("pipelines", index, "name")) for backend in backends]
         named += [(path, ("pipelines", index, "shares", at)) for at, path in enumerate(family.shares(name))]
@@ -188,7 +191,7 @@ def _check_kernels(root: Tree, target: Target) -> None:
     """Of a target whose kernels are compiled ahead, a family that it answers has one."""
     if not kernels.of_target(root, target.name):
         return
-    answered = {one.engine_family.name for one in root.families.values() if root.algorithms(target, one)}
+    answered = {name for one in root.families.values() for name in kernels.owners(root, target.name, one)}
     for name in sorted(answered):
         if not kernels.of_engine(root, target.name, name):
             raise CodegenError(kernels.absent(target, name))

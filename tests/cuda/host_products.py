@@ -193,6 +193,40 @@ def groups(library: tk.Library) -> None:
     assert "panels are the CPU's" in said, said
 
 
+def experts(library: tk.Library) -> None:
+    """A mixture of experts: launches sized by what the host knows; many rows are put in order first, for maps."""
+    gate_up, down, x, out = matrix(4, 512, 512), matrix(4, 512, 256), matrix(100, 512), matrix(100, 512)
+    ids, weights = Device(100, 2, dtype="int32"), Device(100, 2, dtype="fp32")
+    ids.exported.managed.tensor.data = 64  # no memory of the host
+    library.fused_moe(x, ids, weights, gate_up, down, out=out)
+    allocated = number("allocated").value
+    assert (last(), number("launches").value, number("maps").value) == ("moe_sums", 5, 4)
+    assert (number("grid").value, number("threads").value) == (100, 128)
+    assert number("early").value == 4  # all but the first, before which memory is taken
+    assert numbers("boxes", ctypes.c_uint32, 3, 5)[:, :2].tolist() == [[64, 64], [64, 64], [64, 64]]
+    few = (matrix(3, 512), Device(3, 2, dtype="int32"), Device(3, 2, dtype="fp32"))
+    library.fused_moe(*few, gate_up, down, out=matrix(3, 512))
+    assert (number("launches").value, number("maps").value) == (9, 6)
+    assert number("allocated").value == allocated
+    for tokens, of in ((0, 4), (3, 0)):  # nothing; zeros, by two launches
+        given = (matrix(tokens, 512), Device(tokens, 2, dtype="int32"), Device(tokens, 2, dtype="fp32"))
+        library.fused_moe(*given, matrix(of, 512, 512), matrix(of, 512, 256), out=matrix(tokens, 512))
+    assert number("launches").value == 11
+    odd = matrix(100, 512, strides=(513, 1))
+    odd.exported.managed.tensor.shape[0] = 99
+    rest = (Device(99, 2, dtype="int32"), Device(99, 2, dtype="fp32"))
+    said = refused(lambda: library.fused_moe(odd, *rest, gate_up, down, out=matrix(99, 512)))
+    assert said.startswith("x: rows began at "), said
+    assert "1026 bytes apart" in said, said
+    narrow = (matrix(4, 24, 512), matrix(4, 512, 12))
+    said = refused(lambda: library.fused_moe(x, ids, weights, *narrow, out=out))
+    assert said.startswith("down: rows began at "), said
+    assert "24 bytes apart" in said, said
+    panels = (Device(4, 8, 256, 64, 2), Device(4, 8, 128, 64, 2))
+    said = refused(lambda: library.fused_moe(x, ids, weights, *panels, out=out), tk.NoKernelError)
+    assert "panels are the CPU's" in said, said
+
+
 def ampere(library: tk.Library) -> None:
     """The same without tensor maps, a block of threads a tile."""
     x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
@@ -229,7 +263,7 @@ def rows(library: tk.Library) -> None:
     assert last() == "rows_joined"
 
 
-CASES = {case.__name__: case for case in (products, of_bytes, sums, groups, ampere, rows)}
+CASES = {case.__name__: case for case in (products, of_bytes, sums, groups, experts, ampere, rows)}
 
 if __name__ == "__main__":
     CASES[sys.argv[2]](tk.load(sys.argv[1]))

@@ -20,6 +20,7 @@ PRODUCTS = "family=gemm dtype=bf16 out_dtype=bf16 bias=no activation=none scaled
 BYTES = "dtype=fp8 out_dtype=bf16,fp32"
 INT8, SUMS = "family=gemm dtype=int8 out_dtype=bf16,fp32", "family=gemm,batched_gemm dtype=int8"
 GROUPS = "family=grouped_gemm dtype=bf16"
+EXPERTS = "family=fused_moe dtype=bf16 layout=row"
 
 pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding")]
 
@@ -39,10 +40,11 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("gemm_fp8", "cuda-sm90a", BYTES, "of_bytes"),
         ("gemm_default", "cuda-sm90a", SUMS, "sums"),
         ("gemm_default", "cuda-sm90a", GROUPS, "groups"),
+        ("moe_default", "cuda-sm90a", EXPERTS, "experts"),
         ("gemm_linear", "cuda-sm80", PRODUCTS, "ampere"),
         ("norm_default", "cuda-sm90a", "family=softmax,layernorm2d_bwd dtype=bf16", "rows"),
     ],
-    ids=["products", "of_bytes", "sums", "groups", "ampere", "rows"],
+    ids=["products", "of_bytes", "sums", "groups", "experts", "ampere", "rows"],
 )
 def test_host_side(
     build_library: Callable[..., Path], stub: Path, receipt: str, target: str, where: str, case: str
@@ -59,7 +61,8 @@ def test_host_side(
 def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
     """By the plan alone: a product has the build of its layouts, a norm one of its dtype, moves the one there is."""
     other = {"row": "column", "column": "row"}
-    for receipt in ("gemm_default", "gemm_multi_d", "norm_default", *(["gemm_fp8"] if target == "cuda-sm90a" else [])):
+    hopper = ["gemm_fp8", "moe_default"] if target == "cuda-sm90a" else []
+    for receipt in ("gemm_default", "gemm_multi_d", "norm_default", *hopper):
         plan = resolve(receipt, [target])
         held = {kernel.name for kernel in kernels.of_plan(plan).values()}
         assert plan.instances
@@ -76,6 +79,8 @@ def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
                     build = "gemm_int8" if signature["dtype"] == "int8" else build
                     build += "_to_fp16" if signature.get("out_dtype") == "fp16" else ""
                 assert f"{build}-{signature['dtype']}" in held
+            elif instance.family == "fused_moe":
+                assert f"fused_moe_{signature['layout']}-{signature['dtype']}" in held
             elif instance.family == "grouped_gemm":
                 assert f"grouped_gemm_{signature['layout_b']}-{signature['dtype']}" in held
             elif "element" in signature and instance.family != "img2col":
@@ -89,6 +94,19 @@ def test_a_linear_layer_takes_one_kernel_a_dtype() -> None:
     of_bytes = {f"gemm_{name}{to}-fp8" for name in ("bytes", "blocks") for to in ("", "_to_fp16")}
     of_bytes |= {"gemm_int8-int8", "gemm_int8_to_fp16-int8"}
     assert held == {"gemm_row_column-bf16", "gemm_row_column-fp16", *of_bytes}
+
+
+def test_an_engine_holds_the_kernels_of_its_room() -> None:
+    """Of fused_moe, whose engines are gemm's on CPUs: those on Hopper are its own, and read no Build of gemm's."""
+    root = tree()
+    of = {name: {k.name for k in kernels.of_engine(root, "cuda-sm90a", name)} for name in ("gemm", "fused_moe")}
+    assert of["fused_moe"] == {
+        f"fused_moe_{layout}-{dtype}" for layout in ("row", "column") for dtype in ("bf16", "fp16")
+    }
+    assert not of["gemm"] & of["fused_moe"]
+    assert "grouped_gemm_row-bf16" in of["gemm"]
+    assert root.family("fused_moe").owner("experts").name == "fused_moe"
+    assert root.family("fused_moe").owner("panels").name == "gemm"
 
 
 def test_what_the_target_refuses() -> None:

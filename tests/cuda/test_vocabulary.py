@@ -24,7 +24,6 @@ kernels/attention/fmha_fwd/cuda/forward.cu
 kernels/attention/fmha_fwd/cuda/load.h
 kernels/attention/fmha_fwd/cuda/load_apart.h
 kernels/attention/fmha_fwd_splitkv/cuda/decode.cu
-kernels/moe/moe_sorting/cuda/sorting.cu
 kernels/norm/cuda/backward.cu
 kernels/norm/cuda/staged.h
 """.split()

@@ -68,27 +68,14 @@ class Problem:
             if kind == "rows4":
                 self.call["quantise_x"] = False
             self.expected |= smooth
-            self.matrices = quantised(packed, rows, inter), quantised(packed, hidden, inter, of_down=True)
+            parts = 1 + gated
+            self.matrices = (
+                reference.dequantised(packed.gate_up, packed.gate_up_scale, packed.group, hidden, inter, parts),
+                reference.dequantised(packed.down, packed.down_scale, packed.group, inter, hidden),
+            )
 
     def reference(self, **arguments: Any) -> Any:
         return reference.fused_moe(self.x, self.ids, self.weights, *self.matrices, **self.expected, **arguments)
-
-
-def quantised(packed: tk.PackedExperts, rows: int, inter: int, *, of_down: bool = False) -> np.ndarray:
-    """Quantised panels times factors, in float64: (experts, rows, columns)."""
-    panels, scale = (packed.down, packed.down_scale) if of_down else (packed.gate_up, packed.gate_up_scale)
-    numbers = panels ^ np.int8(-128) if panels.dtype == np.int8 else panels
-    if panels.dtype == np.uint8:
-        numbers = np.concatenate([panels & 15, panels >> 4], axis=4).astype(np.int8) - np.int8(8)
-    experts, count = panels.shape[:2]
-    columns, height = inter if of_down else packed.hidden, count * 64
-    wide = numbers.transpose(0, 1, 3, 2, 4).reshape(experts, height, columns).astype(np.float64)
-    factors = scale.transpose(0, 1, 3, 2).reshape(experts, height, scale.shape[2])
-    factors = np.repeat(factors, packed.group, axis=2)[:, :, :columns]
-    whole = wide * factors
-    if of_down or rows == inter:
-        return whole[:, :rows]
-    return np.concatenate([whole[:, :inter], whole[:, count * 32 : count * 32 + inter]], axis=1)
 
 
 def biases_and_tokens(

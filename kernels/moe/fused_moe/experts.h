@@ -8,6 +8,7 @@ using matrix::i64;
 
 // Both products of the first expert, but for a, out, m and what belongs to rows; in bytes what must be added for another.
 struct Experts {
+  static constexpr bool launches_kernels = true;
   matrix::Grouped gate, down;
   i64 gate_step, up_offset, down_step;             // of b
   i64 gate_scale_step, up_scale, down_scale_step;  // of b_scale

@@ -341,6 +341,7 @@ tilekiln_status each_block(const StageCall<Experts>& call, const Lists& lists, c
 
 tilekiln_status launch(StageCall<Experts>& call) {
   const Experts& e = call.problem;
+  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, e);
   const auto& engine = *static_cast<const matrix::Engine*>(call.choice.engine);
   CallMemory memory;
   TILEKILN_TRY(memory.get(call, static_cast<size_t>(Work(nullptr, e).bytes) + 64));

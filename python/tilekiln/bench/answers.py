@@ -150,20 +150,12 @@ def _sorted(given: Given, made: Given) -> float:
 
 def _experts(given: Given, made: Given) -> float:
     names = (
-        *("x", "topk_ids", "topk_weights", "gate_up", "down", "activation", "expert_mask"),
+        *("x", "topk_ids", "topk_weights", "gate_up", "down", "activation", "limit", "alpha", "expert_mask"),
         *("gate_up_bias", "down_bias"),
     )
     local = int(given["local_tokens"][0]) if "local_tokens" in given else None
     dtype = {"float32": "fp32", "float16": "fp16"}.get(made["out"].dtype.name, "bf16")
-    return _product(made["out"], moe.fused_moe(**_only(given, *names), local_tokens=local, dtype=dtype))
-
-
-def _product(out: Any, right: gemm_.Result) -> float:
-    if gemm_.faults(out, right):
-        return WRONG
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.abs(out.astype(np.float64) - right.out.astype(np.float64)) / right.bound
-    return float(np.nan_to_num(share, nan=0.0, posinf=0.0).max(initial=0.0))
+    return gemm_.excess(made["out"], moe.fused_moe(**_only(given, *names), local_tokens=local, dtype=dtype))
 
 
 def _ends(given: Given) -> dict[str, Any]:
@@ -175,7 +167,7 @@ def _gemm(given: Given, made: Given) -> float:
     scales = ("row_scale", "column_scale", "a_scale", "b_scale")
     names = ("a", "b", "c", "bias", "alpha", "beta", "activation", "lost")
     right = gemm_.gemm(**_only(given, *names, *scales), **_ends(given), dtype=given.get("out_dtype"))
-    return _product(made["out"], right)
+    return gemm_.excess(made["out"], right)
 
 
 def _batched(given: Given, made: Given) -> float:
@@ -185,7 +177,7 @@ def _batched(given: Given, made: Given) -> float:
         own = {"c": given["c"][i]} if "c" in given else {}
         if "bias" in given:
             own["bias"] = np.broadcast_to(given["bias"], (len(made["out"]), b.shape[1]))[i]
-        worst = max(worst, _product(out, gemm_.gemm(a, b, **own, **parts)))
+        worst = max(worst, gemm_.excess(out, gemm_.gemm(a, b, **own, **parts)))
     return worst
 
 
@@ -198,7 +190,7 @@ def _grouped(given: Given, made: Given) -> float:
         if "c" in given:
             own["c"] = given["c"][first:last]
         right = gemm_.gemm(given["a"][first:last], given["b"][g], **own)
-        worst = max(worst, _product(made["out"][first:last], right))
+        worst = max(worst, gemm_.excess(made["out"][first:last], right))
     return worst
 
 
@@ -221,14 +213,14 @@ def _listed(given: Given, made: Given) -> float:
             part("b", b, *((n, k) if b_columns else (k, n)), ldb, b_columns),
             **own,
         )
-        worst = max(worst, _product(part("out", out, m, n, ld_out, False), right))
+        worst = max(worst, gemm_.excess(part("out", out, m, n, ld_out, False), right))
     return worst
 
 
 def _multi(given: Given, made: Given) -> float:
     ds = [given[name] for name in ("d0", "d1") if name in given]
     own = _only(given, "elementwise", "alpha", "activation")
-    return _product(made["out"], gemm_.gemm_multi_d(given["a"], given["b"], ds, **own))
+    return gemm_.excess(made["out"], gemm_.gemm_multi_d(given["a"], given["b"], ds, **own))
 
 
 def _quantised_product(given: Given, made: Given) -> float:
@@ -253,7 +245,9 @@ def _flat(operator: str, given: Given, made: Given, weight: Any) -> float:
     if "bias" in given:
         own["bias"] = given["bias"].reshape(-1)[:n]
     if operator == "flatmm":
-        return _product(out, gemm_.gemm(a, weight.astype(a.dtype).T, **own, **_only(given, "alpha"), **_ends(given)))
+        return gemm_.excess(
+            out, gemm_.gemm(a, weight.astype(a.dtype).T, **own, **_only(given, "alpha"), **_ends(given))
+        )
     from ..api.quantised_weight import LARGEST
 
     group = given["group"]
@@ -265,7 +259,7 @@ def _flat(operator: str, given: Given, made: Given, weight: Any) -> float:
     values = np.rint(whole / np.where(scale == 0, np.float32(1), scale)[:, :, None]).reshape(n, -1)[:, :k]
     own |= _only(given, "a_scale", "quantise_a")
     dtype = {"float32": "fp32", "float16": "fp16"}.get(out.dtype.name, "bf16")
-    return _product(out, gemm_.flatmm_quant(a, values, scale, group=group, **own, dtype=dtype))
+    return gemm_.excess(out, gemm_.flatmm_quant(a, values, scale, group=group, **own, dtype=dtype))
 
 
 def _attention(reference: Callable[..., Any]) -> Callable[[Given, Given], float]:

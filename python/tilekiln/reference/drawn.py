@@ -188,7 +188,7 @@ MODULES = {
     **dict.fromkeys(("silu_and_mul", "silu_and_mul_bwd"), "gated"),
     **dict.fromkeys(("rmsnorm2d_bwd", "layernorm2d_bwd"), "norm_backward"),
     **dict.fromkeys(("permute", "copy", "transpose", "batched_transpose", "img2col"), "moves"),
-    **dict.fromkeys(("topk_softmax", "moe_sorting"), "moe"),
+    **dict.fromkeys(("topk_softmax", "moe_sorting", "fused_moe"), "moe"),
     **dict.fromkeys(("batched_gemm", "gemm_multi_d", "grouped_gemm"), "gemm"),
     "cross_entropy_bwd": "cross_entropy",
 }

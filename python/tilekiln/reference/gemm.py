@@ -319,6 +319,15 @@ def faults(result: Array, reference: Result) -> str:
     return f"{count} of {got.size} wrong; [{at}] was {got[at]!r}, must be {want[at]!r} within {reference.bound[at]:.3g}"
 
 
+def excess(result: Array, reference: Result) -> float:
+    """The largest error as a share of its bound; infinite where `faults` has something to say."""
+    if faults(result, reference):
+        return float("inf")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.abs(result.astype(np.float64) - reference.out.astype(np.float64)) / reference.bound
+    return float(np.nan_to_num(share, nan=0.0, posinf=0.0).max(initial=0.0))
+
+
 def _matrix(random: Random, shape: tuple[int, ...], layout: str, dtype: str, blank: bool = False) -> Array:
     """Of a layout, its lines packed or with room between them."""
     turned = layout == "column"

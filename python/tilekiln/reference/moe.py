@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .._core.dtypes import NUMPY
 from .drawn import Call, Random, Signature
-from .gemm import ACTIVATIONS, LARGEST, ROUNDING, SLOPE, Float, Result, U, gemm
+from .gemm import ACTIVATIONS, LARGEST, ROUNDING, SLOPE, Float, Result, U, excess, gemm
 from .softmax import softmax
 
 
@@ -158,9 +159,11 @@ def fused_moe(
 
 
 def draw(operator: str, random: Random, signature: Signature) -> Call:
-    """Routing with ties and rows of NaN; or its sorting, with experts and tokens that are elsewhere."""
+    """Routing with ties and rows of NaN; its sorting, or the experts, with experts and tokens that are elsewhere."""
     if operator == "moe_sorting":
         return _draw_sorting(random, signature)
+    if operator == "fused_moe":
+        return _draw_experts(random, signature)
     tokens, experts = random.one((0, 1, 5, 33 * random.times)), random.one((1, 3, 8, 33, 64, 128, 257, 511, 513, 700))
     topk = random.whole(1, min(experts, 9))
     x = random.normal(tokens, experts, dtype=signature["dtype"], scale=3)
@@ -196,3 +199,95 @@ def _draw_sorting(random: Random, signature: Signature) -> Call:
     if tokens:
         made["out"] = random.blank(tokens, random.one((1, 8, 67)), dtype="fp16")
     return Call(given, made)
+
+
+def dequantised(
+    panels: NDArray[Any], scale: NDArray[np.float32], group: int, columns: int, rows: int, parts: int = 1
+) -> Float:
+    """Panels of int8 and int4 times their factors: (experts, parts rows, columns), each part in panels of its own."""
+    numbers = panels ^ np.int8(-128) if panels.dtype == np.int8 else panels
+    if panels.dtype == np.uint8:
+        numbers = np.concatenate([panels & 15, panels >> 4], axis=4).astype(np.int8) - np.int8(8)
+    experts, height = panels.shape[0], panels.shape[1] * 64
+    wide = numbers.transpose(0, 1, 3, 2, 4).reshape(experts, height, columns).astype(np.float64)
+    factors = scale.transpose(0, 1, 3, 2).reshape(experts, height, scale.shape[2])
+    whole = wide * np.repeat(factors, group, axis=2)[:, :, :columns]
+    return whole.reshape(experts, parts, height // parts, columns)[:, :, :rows].reshape(experts, parts * rows, columns)
+
+
+def _draw_experts(random: Random, signature: Signature) -> Call:
+    """Experts without a token, tokens that name one twice or none; lengths are multiples of 8.
+
+    Kernels of GPUs ask for these, and quantised weights.
+    """
+    dtype, kind, gated = str(signature["dtype"]), signature["weights"], bool(signature["gated"])
+    tokens, every, topk = random.one((0, 1, 2, 7, 140, 9 * random.times)), random.whole(1, 9), random.whole(1, 4)
+    hidden, inter = (8 * random.one((1, 2, 8, 9, 16, 17, 24, 33)) for _ in range(2))
+    given: dict[str, Any] = {
+        "x": _in_eights(random, random.numbers.standard_normal((tokens, hidden), np.float32).astype(NUMPY[dtype])),
+        "topk_ids": random.laid(random.numbers.integers(-1, every + 1, (tokens, topk)).astype(np.int32)),
+        "topk_weights": random.normal(tokens, topk, dtype="fp32"),
+        "activation": signature["activation"],
+    }
+    if random.chance(0.2):
+        given["topk_ids"][...] = every - 1
+    experts = every
+    if signature["masked"]:
+        given["expert_mask"] = random.numbers.integers(0, 2, every).astype(np.int32)
+        experts = int(given["expert_mask"].sum())
+    if random.chance(0.3):
+        given["local_tokens"] = np.array([random.one((-1, 0, tokens // 2, tokens + 5))], np.int32)
+    if signature["activation"] == "clamped_swiglu":
+        given |= {"limit": random.one((0.75, 7.0)), "alpha": random.one((1.5, -2.0))}
+    rows = inter * (2 if gated else 1)
+    shapes = {"gate_up": (experts, rows, hidden), "down": (experts, hidden, inter)}
+    matrices: dict[str, Any] = {
+        name: (random.numbers.standard_normal(shape, np.float32) / np.sqrt(shape[2])).astype(NUMPY[dtype])
+        for name, shape in shapes.items()
+    }
+    of_columns = {"smooth_scale": hidden, "down_smooth_scale": inter} if signature["smooth"] else {}
+    smooth: dict[str, Any] = {
+        name: random.numbers.random((experts, length), np.float32) + np.float32(0.5)
+        for name, length in of_columns.items()
+    }
+    biases: dict[str, Any] = {
+        f"{name}_bias": random.numbers.standard_normal(shape[:2], np.float32)
+        for name, shape in shapes.items()
+        if kind == "same" and random.chance(0.3)
+    }
+    made = {"out": random.blank(tokens, hidden, dtype=dtype)}
+    if signature["layout"] != "packed":
+        for name, matrix in matrices.items():
+            turned = signature["layout"] == "column"
+            given[name] = _in_eights(random, matrix.transpose(0, 2, 1) if turned else matrix)
+            given[name] = given[name].transpose(0, 2, 1) if turned else given[name]
+        return Call({**given, **biases}, made)
+    from ..api.packed_experts import PackedExperts
+
+    bits = {"same": None, "int8": 8, "int4": 4}[kind]
+    packed = PackedExperts(matrices["gate_up"], matrices["down"], bits=bits, **smooth, **biases)
+    names = ("gate_up", "down", "gate_up_scale", "down_scale", "gate_up_bias", "down_bias")
+    call = {**given, **smooth, **{name: getattr(packed, name) for name in names if getattr(packed, name) is not None}}
+    if bits:
+        call["group"] = packed.group
+        matrices = {
+            "gate_up": dequantised(packed.gate_up, packed.gate_up_scale, packed.group, hidden, inter, rows // inter),
+            "down": dequantised(packed.down, packed.down_scale, packed.group, inter, hidden),
+        }
+    local = int(given.pop("local_tokens")[0]) if "local_tokens" in given else None
+
+    def judge(results: dict[str, NDArray[Any]]) -> float:
+        expected = fused_moe(
+            **given, **matrices, **smooth, **biases, local_tokens=local, quantised=bits is not None, dtype=dtype
+        )
+        return excess(results["out"], expected)
+
+    return Call(call, made, judge=judge)
+
+
+def _in_eights(random: Random, array: NDArray[Any]) -> NDArray[Any]:
+    """The same values; rows packed or further apart, by multiples of 8 elements."""
+    room = random.turn((0, 0, 8, 24))
+    spread = np.zeros((*array.shape[:-1], -(-array.shape[-1] // 8) * 8 + room), array.dtype)[..., : array.shape[-1]]
+    spread[...] = array
+    return spread

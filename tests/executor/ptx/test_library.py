@@ -29,6 +29,7 @@ CASES = {
     "products_of_int8": 24,
     "sums_of_int8": 24,
     "groups": 40,
+    "experts": 60,
 }
 FULL = [*WHOLE, *(f"ampere_{receipt}" for receipt in WHOLE), "fp8_whole", "gemm_fp8"]
 

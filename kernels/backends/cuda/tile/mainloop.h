@@ -55,6 +55,15 @@ TILEKILN_DEVICE void multiply_apart(Consumer<Pipe>& pipe, Fragment<kColumns>& c,
     }
   }
 }
+// Lets the stages of steps that the warpgroup has no lines of go by.
+template <class Pipe> TILEKILN_DEVICE void pass_stages(Consumer<Pipe>& pipe, int steps) {
+#pragma unroll 1
+  for (int k = 0; k < steps; ++k) {
+    pipe.wait();
+    pipe.advance();
+    pipe.release_previous(true);
+  }
+}
 // Waits for the last group; c = 0 where there was no step.
 template <class Pipe, int kColumns>
 TILEKILN_DEVICE void finish_stages(Consumer<Pipe>& pipe, Fragment<kColumns>& c, int first, int last) {

@@ -132,7 +132,7 @@ struct Shares {
 i64 divide_up(i64 a, i64 b) { return (a + b - 1) / b; }
 
 // Tiles of one turn of `workers` CTAs after the other; the last turn, where it is not full, may be shared. Nothing takes less than `least_ns`.
-Shares share(const Tiles& of, i64 tiles, i64 steps, i64 workers, double least_ns) {
+[[maybe_unused]] Shares share(const Tiles& of, i64 tiles, i64 steps, i64 workers, double least_ns) {
   constexpr i64 least = 4, most = i64(1) << 31;  // steps of a CTA; of 32 bits
   const i64 rest = tiles % workers;
   Shares alone = {std::min(tiles, workers), tiles,
@@ -238,7 +238,7 @@ Gathered gathered(const Operand& of) {
           of.along_lines ? of.between : 1};
 }
 
-i64 tiles_of(const Batch& of, const Tiles& form) {
+[[maybe_unused]] i64 tiles_of(const Batch& of, const Tiles& form) {
   return divide_up(of.first.m, form.rows) * divide_up(of.first.n, form.columns) * of.count;
 }
 

@@ -21,7 +21,8 @@ tilekiln_status encode_operand(const Operand& of, bool ahead, int device, Tensor
 }
 
 // The map of an operand, or where to gather it.
-tilekiln_status place(const Operand& of, int device, int gather, TensorMap* map, Gathered* from, Params* params) {
+[[maybe_unused]] tilekiln_status place(const Operand& of, int device, int gather, TensorMap* map, Gathered* from,
+                                       Params* params) {
   constexpr int most_streamed = 256;  // rows of products that read each byte of b about once
   if (of.as_built && can_copy(of)) return encode_operand(of, params->m <= most_streamed, device, map);
   params->features |= gather;

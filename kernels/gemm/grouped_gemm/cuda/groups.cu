@@ -8,6 +8,7 @@
 #include "kernels/gemm/gemm/cuda/aligned.h"
 #include "kernels/gemm/gemm/cuda/gather.h"
 #include "kernels/gemm/grouped_gemm/cuda/group_scheduler.h"
+#include "kernels/gemm/grouped_gemm/cuda/of_group.h"
 
 namespace tilekiln::cuda::gemm {
 
@@ -25,22 +26,6 @@ struct Shared {
   alignas(1024) uint8_t boxes[4 * Warps::kConsumers][kBoxes][Boxes::kBytes];  // of a warp each
 };
 static_assert(sizeof(Shared) <= 232448, "a CTA of Hopper has 227 KB of shared memory");
-
-// Fields of Params that the epilogue reads, of one group.
-struct OfGroup {
-  void* out;
-  int64_t out_row, out_batch;
-  const Extra (&extra)[2];
-  const float *bias, *row_scale, *column_scale;
-  float alpha, clamp_min, clamp_max;
-  int m, n, activation, features;
-};
-TILEKILN_DEVICE OfGroup group_of(const GroupParams& of, int group, int end) {
-  const Params& p = of.product;
-  const float* const bias = p.bias == nullptr ? nullptr : p.bias + group * of.bias_step;
-  return {p.out, p.out_row,   0,           p.extra, bias, nullptr,      nullptr,
-          1.f,   p.clamp_min, p.clamp_max, end,     p.n,  p.activation, p.features};
-}
 
 // Fills a stage for every step of every tile.
 TILEKILN_DEVICE void produce(const GroupParams& of, Shared& s, int thread) {

@@ -1,79 +1,34 @@
 // A counting sort in the order of tokens: warps count the experts of a chunk each; one block works out where each expert and each chunk of it
 // begins; warps put their tokens there. Few tokens take one block for all of it. Other blocks set `out` to 0.
 // -D: THREADS.
-#include "kernels/backends/cuda/ptx.h"
+#include "kernels/moe/cuda/items.h"
 #include "kernels/moe/moe_sorting/cuda/params.h"
 
 namespace tilekiln::cuda::moe_sorting {
 
 constexpr int kWarps = THREADS / 32;
 
-TILEKILN_DEVICE int tokens_of(const tilekiln::moe::MoeSorting& a) {
-  return a.local_tokens == nullptr ? a.tokens : max(0, min(*a.local_tokens, a.tokens));
-}
-
-// The lanes of the warp that have the same value.
-TILEKILN_DEVICE uint32_t same_value(int value) {
-  uint32_t same = 0;
-  for (uint32_t left = ~0u; left != 0;) {
-    const int first = __shfl_sync(~0u, value, __popc((left & (0u - left)) - 1));
-    const uint32_t these = __ballot_sync(~0u, value == first);
-    if (value == first) same = these;
-    left &= ~these;
-  }
-  return same;
-}
-
-// f(item, expert, how many of the warp's items before it are of the expert, and of all those): of a chunk, 32 items at a time; expert -1 of those that count
-// nowhere.
+// f(token, choice, expert, rank, how many): moe::each_item of a chunk.
 template <class Function> TILEKILN_DEVICE void each_item(const Params& p, int chunk, Function&& f) {
   const auto& a = p.sorting;
-  const int lane = threadIdx.x & 31;
-  const long long items = (long long)tokens_of(a) * a.topk;
-  const long long first = items * chunk / p.chunks, last = items * (chunk + 1) / p.chunks;
-  for (long long at = first; at < last; at += 32) {
-    const long long item = at + lane;
-    const int token = int(item / a.topk), slot = int(item - (long long)token * a.topk);
-    int expert = -1;
-    if (item < last) expert = a.topk_ids[token * a.ids_row + slot];
-    if (unsigned(expert) >= unsigned(a.experts)) expert = -1;
-    const uint32_t same = same_value(expert);
-    f(token, slot, expert, __popc(same & ((1u << lane) - 1)), __popc(same));
-    __syncwarp();
-  }
+  const long long items = (long long)moe::counted_tokens(a.local_tokens, a.tokens) * a.topk;
+  const moe::Items of = {a.topk_ids, a.ids_row, a.topk, a.experts};
+  moe::each_item(of, items * chunk / p.chunks, items * (chunk + 1) / p.chunks, f);
 }
 
 TILEKILN_DEVICE void count(const Params& p, int chunk) {
   int* const counts = p.counts + (long long)chunk * p.sorting.experts;
   for (int e = threadIdx.x & 31; e < p.sorting.experts; e += 32) counts[e] = 0;
   __syncwarp();
-  each_item(p, chunk, [&](int, int, int expert, int before, int all) {
+  each_item(p, chunk, [&](int, int, int expert, bool, int before, int all) {
     if (expert >= 0 && before == 0) counts[expert] += all;
   });
 }
 
-// The sum of `v` of the threads before this one; `all`: that of all threads. shared: of kWarps.
-TILEKILN_DEVICE int sum_before(int v, int& all, int* shared) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  int sum = v;
-#pragma unroll
-  for (int i = 1; i < 32; i *= 2) {
-    const int other = __shfl_up_sync(~0u, sum, i);
-    if (lane >= i) sum += other;
-  }
-  if (lane == 31) shared[warp] = sum;
-  __syncthreads();
-  int before = 0;
-  all = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) before += w < warp ? shared[w] : 0, all += shared[w];
-  __syncthreads();
-  return before + sum - v;
-}
-
 TILEKILN_DEVICE void place(const Params& p, int (&shared)[kWarps]) {
   const auto& a = p.sorting;
-  const int tokens = tokens_of(a), filler = tokens | a.topk << 24, lane = threadIdx.x & 31;
+  const int tokens = moe::counted_tokens(a.local_tokens, a.tokens), filler = tokens | a.topk << 24,
+            lane = threadIdx.x & 31;
   int used = 0, here = 0;
   for (int first = 0; first < a.experts; first += THREADS) {
     const int e = first + threadIdx.x;
@@ -95,8 +50,8 @@ TILEKILN_DEVICE void place(const Params& p, int (&shared)[kWarps]) {
     }
     const int units = !there ? 0 : total == 0 && !a.skip_empty ? 1 : (total + a.unit - 1) / a.unit;
     int all = 0, all_here = 0;
-    const int begin = used + sum_before(units * a.unit, all, shared);
-    const int number = here + sum_before(there ? 1 : 0, all_here, shared);
+    const int begin = used + moe::sum_before(units * a.unit, all, shared);
+    const int number = here + moe::sum_before(there ? 1 : 0, all_here, shared);
     const bool fits = there && (long long)begin + (long long)units * a.unit <= a.room;
     if (e < a.experts) p.begins[e] = fits ? begin : -1, p.heres[e] = number;
     if (fits && total == 0 && units == 1) a.sorted_expert_ids[begin / a.unit] = number;
@@ -114,14 +69,14 @@ TILEKILN_DEVICE void place(const Params& p, int (&shared)[kWarps]) {
 TILEKILN_DEVICE void scatter(const Params& p, int chunk) {
   const auto& a = p.sorting;
   int* const counts = p.counts + (long long)chunk * a.experts;
-  each_item(p, chunk, [&](int token, int slot, int expert, int before, int all) {
+  each_item(p, chunk, [&](int token, int choice, int expert, bool, int before, int all) {
     const int begin = expert >= 0 ? p.begins[expert] : -1, so_far = begin >= 0 ? counts[expert] : 0;
     __syncwarp();
     if (begin < 0) return;
     if (before == 0) counts[expert] = so_far + all;
     const int to = begin + so_far + before;
-    a.sorted_token_ids[to] = token | slot << 24;
-    a.sorted_weights[to] = a.topk_weights[token * a.weights_row + slot];
+    a.sorted_token_ids[to] = token | choice << 24;
+    a.sorted_weights[to] = a.topk_weights[token * a.weights_row + choice];
     if (to % a.unit == 0) a.sorted_expert_ids[to / a.unit] = p.heres[expert];
   });
 }

@@ -1,0 +1,193 @@
+// The experts engine of fused_moe on Hopper: a checked call becomes four or five launches. Compiled with
+// -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
+#include "kernels/moe/fused_moe/experts.h"
+#include "kernels/gemm/gemm/cuda/maps.h"
+#include "kernels/moe/fused_moe/cuda/params.h"
+
+#define TILEKILN_EXPERTS(target) TILEKILN_JOIN(tilekiln_, target, _fused_moe_, experts)
+#define TILEKILN_EXPERTS_OF(target) TILEKILN_EXPERTS(target)
+
+namespace tilekiln::cuda::gemm {
+namespace {
+
+using tilekiln::moe::Experts;
+
+// Parts of the memory of a call, each aligned to 256 bytes.
+struct Parts {
+  char* memory;
+  i64 bytes = 0;
+  template <class T> T* take(i64 count) {
+    T* const part = memory == nullptr ? nullptr : reinterpret_cast<T*>(memory + bytes);
+    bytes += divide_up(count * static_cast<i64>(sizeof(T)), 256) * 256;
+    return part;
+  }
+};
+
+// Sizes of a call, and its memory.
+struct Work {
+  Work(char* memory, const Experts& e, int all_experts)
+      : rows(i64{e.tokens} * e.topk),
+        tiles(e.experts == 0 ? 0 : std::min<i64>(e.experts, rows) + rows / kTileRows),
+        few(rows < few_rows * e.experts || e.hidden % 8 != 0),
+        parts(static_cast<int>(std::clamp<i64>(std::min(rows / 32, most_counts / std::max(all_experts, 1)), 1, 32))),
+        x_row(divide_up(e.hidden, 8) * 8),
+        h_row(divide_up(e.inter, 8) * 8),
+        sums_row(divide_up(e.hidden, 8) * 8),
+        of{memory} {
+    const i64 all = i64{parts} * all_experts;
+    counts = of.take<int>(all > moe::kSharedCounts ? all : 0);
+    places = of.take<int>(rows), row_tokens = of.take<int>(rows);
+    row_tiles = of.take<moe::RowTile>(tiles), tile_count = of.take<int>(1);
+    x = of.take<uint16_t>(few ? 0 : rows * x_row), h = of.take<uint16_t>(rows * h_row),
+    sums = of.take<float>(rows * sums_row);
+    if (all <= moe::kSharedCounts) counts = nullptr;
+  }
+  static constexpr i64 most_counts = 1 << 24;
+  static constexpr i64 few_rows = 32;  // an expert: of a tile's 128 TMA would read the others for nothing
+  i64 rows, tiles;
+  bool few;
+  int parts;
+  i64 x_row, h_row, sums_row;
+  Parts of;
+  int *counts, *places, *row_tokens, *tile_count;
+  moe::RowTile* row_tiles;
+  uint16_t *x, *h;
+  float* sums;
+};
+
+tilekiln_status refuse_rows(const char* name, const void* data, i64 row_bytes, i64 step_bytes) {
+  return fail_argument(name,
+                       "rows began at %p, were %lld bytes apart and experts %lld, must be at multiples of 16 bytes, "
+                       "none of them below 0, on cuda: fill rows up to multiples of 8 elements",
+                       data, row_bytes, step_bytes);
+}
+
+bool at_16(const void* data, i64 row_bytes, i64 step_bytes) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0 && step_bytes % 16 == 0;
+}
+
+// One product of all rows, by tiles of `form`; b has `lines` columns of an expert, those of gate and up together.
+struct Product {
+  const char *name, *function, *narrow;
+  const Problem* p;
+  i64 lines, b_step, bias_step;
+};
+
+tilekiln_status launch_rows(const Site& site, const Kernel* kernel, const Work& work, const Product& one, i64 experts,
+                            bool gated, moe::Rows* rows) {
+  const Build& build = build_of(*kernel);
+  Params& product = rows->of.product;
+  const Problem& p = *one.p;
+  const int device = site.device.id;
+  const i64 workers = facts(device)->multiprocessors;
+  const auto across = [&](const moe::Form& form) { return divide_up(p.n, gated ? form.columns / 2 : form.columns); };
+  const bool narrow = work.tiles * across(moe::kWide) < workers;
+  const moe::Form& form = narrow ? moe::kNarrow : moe::kWide;
+  const i64 most = work.tiles * across(form);
+  if (most > INT32_MAX / 2)
+    return fail_argument(one.name, "had %lld tiles of %d x %d or more, must have fewer than 2^30 on cuda", most,
+                         build.rows, form.columns);
+  product.m = static_cast<int>(work.rows), product.n = p.n, product.k = p.k;
+  product.grid.steps = static_cast<int>(divide_up(p.k, build.steps));
+  product.grid.pairs = rows->from == nullptr && across(form) > 1 ? 1 : 0;
+  if (p.k > 0) {
+    if (p.b_columns != (build.lines_b == 0))
+      return fail_argument(one.name, "had one row or column an expert, must have 8 or more on cuda");
+    const i64 b_step = experts > 1 ? one.b_step : 0;
+    if (!at_16(p.b, p.ldb * 2, b_step) || p.ldb <= 0 || b_step < 0)
+      return refuse_rows(one.name, p.b, p.ldb * 2, b_step);
+    const uint32_t half = static_cast<uint32_t>(form.columns / 2);
+    const Operand b = {one.name,  p.b,     !p.b_columns,
+                       one.lines, p.k,     p.ldb,
+                       b_step,    experts, p.b_columns ? half : static_cast<uint32_t>(build.steps),
+                       true,      p.dtype};
+    TILEKILN_TRY(encode_operand(b, work.rows <= experts, device, &product.b));
+    product.b_batches = b.batches() > 1 ? 1 : 0;
+    const Operand a = {"x", p.a, false, work.rows, p.k, p.lda, 0, 1, kTileRows / 2, true, p.dtype};
+    if (rows->from == nullptr) TILEKILN_TRY(encode_operand(a, false, device, &product.a));
+  }
+  rows->of.bias_step = one.bias_step;
+  if (p.bias != nullptr && one.bias_step % 2 != 0) product.features &= ~kAligned;  // pairs of it are read at once
+  rows->tiles = work.row_tiles, rows->tile_count = work.tile_count;
+  const int ctas = 1 + product.grid.pairs;
+  return launch(site, {kernel,
+                       narrow ? one.narrow : one.function,
+                       {static_cast<unsigned>(std::min(most, workers / ctas) * ctas), 1, 1},
+                       static_cast<unsigned>(build.threads),
+                       static_cast<unsigned>(build.shared_bytes),
+                       rows,
+                       false,
+                       true,
+                       static_cast<unsigned>(ctas)});
+}
+
+tilekiln_status gather_rows(const Site& site, const Kernel* kernel, const Work& work, const Experts& e) {
+  const moe::Gather gather = {e.x,
+                              reinterpret_cast<char*>(work.x),
+                              work.row_tokens,
+                              work.row_tiles,
+                              work.tile_count,
+                              e.x_row,
+                              work.x_row * 2,
+                              work.rows};
+  constexpr i64 blocks = 8;  // a processor's
+  const auto grid = static_cast<unsigned>(std::min(work.rows, blocks * facts(site.device.id)->multiprocessors));
+  return launch(site, {kernel, "moe_gather", {grid, 1, 1}, moe::kSumThreads, 0, &gather, false, true});
+}
+
+// x goes through gate and up to h, h through down to sums.
+tilekiln_status launch_products(const Site& site, const Kernel* kernel, const Work& work, const Experts& e) {
+  Problem gate = e.gate.product, down = e.down.product;
+  gate.bias = e.gate_bias, down.bias = e.down_bias;
+  gate.out = work.h, gate.out_row = work.h_row;
+  down.a = work.h, down.lda = work.h_row;
+  down.out = work.sums, down.out_row = work.sums_row;
+  if (!at_16(e.x, e.x_row, 0)) return refuse_rows("x", e.x, e.x_row, 0);
+  moe::Rows first = {};
+  fill_epilogue({gate, 1, 0, 0, 0, 0}, &first.of.product);
+  if (work.few) {
+    first.from = e.x, first.from_row = e.x_row, first.from_rows = work.row_tokens;
+  } else {
+    TILEKILN_TRY(gather_rows(site, kernel, work, e));
+    gate.a = work.x, gate.lda = work.x_row;
+  }
+  first.slope = gate.slope, first.swiglu = e.swiglu ? 1 : 0;
+  const Product up = {
+      "gate_up",      e.gated ? "moe_gated" : "moe_rows", e.gated ? "moe_gated_narrow" : "moe_rows_narrow",
+      &gate,          i64{gate.n} * (e.gated ? 2 : 1),    e.gate_step,
+      e.gate_bias_row};
+  TILEKILN_TRY(launch_rows(site, kernel, work, up, e.experts, e.gated, &first));
+  moe::Rows second = {};
+  fill_epilogue({down, 1, 0, 0, 0, 0}, &second.of.product);
+  if (work.few) second.from = reinterpret_cast<const char*>(work.h), second.from_row = work.h_row * 2;
+  const Product last = {"down", "moe_rows", "moe_rows_narrow", &down, down.n, e.down_step, e.down_bias_row};
+  return launch_rows(site, kernel, work, last, e.experts, false, &second);
+}
+
+tilekiln_status launch_experts(const Site& site, const void* problem) {
+  const auto& e = *static_cast<const Experts*>(problem);
+  if (e.tokens == 0 || e.hidden == 0) return TILEKILN_OK;
+  const Kernel* const kernel = find_kernel(e.gate.product, true);
+  if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has fused_moe for cuda without its kernel");
+  const int all = e.expert_mask != nullptr ? e.all_experts : e.experts;
+  LaunchMemory memory;
+  TILEKILN_TRY(memory.take(site, static_cast<size_t>(Work(nullptr, e, all).of.bytes), 0));
+  const Work work(static_cast<char*>(memory.data()), e, all);
+  const moe::Lists lists = {
+      e.topk_ids, e.expert_mask, e.local_tokens, e.ids_row,   e.tokens,        e.topk,         all,
+      e.experts,  work.parts,    work.counts,    work.places, work.row_tokens, work.row_tiles, work.tile_count};
+  TILEKILN_TRY(
+      launch(site, {kernel, "moe_lists", {1, 1, 1}, moe::kListThreads, sizeof(moe::ListMemory), &lists, false, false}));
+  if (work.tiles > 0) TILEKILN_TRY(launch_products(site, kernel, work, e));
+  const moe::Sums sums = {work.sums,     e.topk_weights, work.places, e.local_tokens, e.out,   work.sums_row,
+                          e.weights_row, e.out_row / 2,  e.tokens,    e.topk,         e.hidden};
+  const auto across = static_cast<unsigned>(divide_up(e.hidden, moe::kSumThreads * moe::kSumColumns));
+  return launch(
+      site,
+      {kernel, "moe_sums", {static_cast<unsigned>(e.tokens), across, 1}, moe::kSumThreads, 0, &sums, false, true});
+}
+
+}  // namespace
+}  // namespace tilekiln::cuda::gemm
+
+extern "C" const tilekiln::cuda::Engine TILEKILN_EXPERTS_OF(TILEKILN_TARGET) = {tilekiln::cuda::gemm::launch_experts};

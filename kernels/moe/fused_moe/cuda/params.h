@@ -1,0 +1,63 @@
+// Parameters of CUDA's kernels of fused_moe, their one argument each, and sizes that the host shares. Plain data.
+#pragma once
+
+#include "kernels/gemm/grouped_gemm/cuda/params.h"
+
+namespace tilekiln::cuda::moe {
+
+// A tile of at most kTileRows rows is of one expert, whose rows are [begin, end); `first` is the first tile of these.
+struct alignas(16) RowTile { int expert, begin, end, first; };
+
+// Rows of an expert follow each other, in the order of tokens; the rows of experts that are elsewhere are none.
+struct Lists {
+  const int *topk_ids, *expert_mask, *local_tokens;  // of the last two null: without
+  long long ids_row;                                 // elements
+  int tokens, topk, all_experts, experts;            // ids count all_experts, `experts` of which are here
+  int parts;                                         // of the items, a warp each
+  int* counts;                                       // (parts, all_experts), where shared memory does not hold them
+  int* places;                                       // (tokens, topk): the row, -1: none
+  int* row_tokens;                                   // of each row
+  RowTile* tiles;
+  int* tile_count;
+};
+constexpr int kListThreads = 1024, kSharedCounts = 8192;
+struct ListMemory { int counts[kSharedCounts], words[kListThreads / 32]; };  // shared
+
+// Rows of x in their order, `row` bytes each: to[r] = from[tokens[r]], of as many rows as the last tile says there are;
+// behind them those of a tile are 0, of `rows` that there is room for.
+struct Gather {
+  const char* from;
+  char* to;
+  const int* tokens;
+  const RowTile* tiles;
+  const int* tile_count;
+  long long from_row, row, rows;
+};
+
+// One of both products: rows [begin, end) of `product.out` are those of a times the expert's b.
+struct Rows {
+  gemm::GroupParams of;  // of the first expert; without starts, and with bias_step from expert to expert
+  const RowTile* tiles;
+  const int* tile_count;
+  const char* from;      // rows that are copied one by one, from_row bytes apart; null: a tensor map has them
+  const int* from_rows;  // row r of a is row from_rows[r] there; null: row r
+  long long from_row;
+  float slope;  // of swiglu
+  int swiglu;   // gate and up together, as clamped_swiglu
+};
+
+// out[token] = the sum over its rows, in their order, of the router's weight times the row of `sums`.
+struct Sums {
+  const float *sums, *weights;  // rows sums_row and weights_row elements apart
+  const int *places, *local_tokens;
+  void* out;
+  long long sums_row, weights_row, out_row;
+  int tokens, topk, columns;
+};
+constexpr int kSumThreads = 128, kSumColumns = 8;  // columns of a thread
+
+// The products' tiles of columns, those of gate and up together.
+struct Form { int columns, stages, boxes; };
+constexpr Form kWide = {256, 4, 2}, kNarrow = {128, 6, 2};
+
+}  // namespace tilekiln::cuda::moe

@@ -1,0 +1,82 @@
+"""fused_moe beside the experts of Transformers by torch._grouped_mm, in CUDA graphs: microseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tilekiln as tk
+import torch
+
+from tools.gpu.bench_rotated import graph
+from tools.gpu.timing import interleaved
+
+MODELS = {  # experts, of them a token's, hidden, inter
+    "Mixtral-8x7B": (8, 2, 4096, 14336),
+    "Qwen3-30B": (128, 8, 2048, 768),
+    "gpt-oss-20B": (32, 4, 2880, 2880),
+}
+TOKENS = (1, 16, 256, 4096)
+
+
+def grouped(x: Any, ids: Any, weights: Any, gate_up: Any, down: Any) -> Any:
+    """The experts of Transformers' `grouped_mm`: sorted, gathered, two grouped products, silu and product apart."""
+    tokens, topk = ids.shape
+    order = torch.argsort(ids.flatten())
+    counts = (ids.flatten()[:, None] == torch.arange(len(gate_up), device=ids.device)).sum(0)
+    ends = counts.cumsum(0, dtype=torch.int32)
+    both = torch._grouped_mm(x[order // topk], gate_up.transpose(1, 2), offs=ends)
+    gate, up = both.chunk(2, dim=-1)
+    made = torch._grouped_mm(torch.nn.functional.silu(gate) * up, down.transpose(1, 2), offs=ends)
+    made = made * weights.flatten()[order, None]
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order), device=x.device)
+    return made[back].view(tokens, topk, -1).sum(1).to(x.dtype)
+
+
+def copy_rate(rounds: int) -> float:
+    """Bytes a millisecond that a copy reads and writes."""
+    one = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    other = torch.empty_like(one)
+    took = interleaved({"copy": lambda: other.copy_(one)}, rounds)["copy"]
+    return 2 * one.numel() / took
+
+
+def experts(library: tk.Library, rounds: int, names: tuple[str, ...] = tuple(MODELS)) -> None:
+    rate = copy_rate(rounds)
+    print(f"bf16, silu: a copy moves {rate / 1e9:.2f} TB/s; us of grouped_mm, of Tilekiln, share; Tilekiln less")
+    print("the bytes of the experts hit at the copy's rate, and over that time; error beside grouped_mm")
+    torch.manual_seed(5)
+    for name in names:
+        count, topk, hidden, inter = MODELS[name]
+        on: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+        gate_up = torch.randn(count, 2 * inter, hidden, **on) * hidden**-0.5
+        down = torch.randn(count, hidden, inter, **on) * inter**-0.5
+        for tokens in TOKENS:
+            sets = []
+            for _ in range(8 if tokens < 1024 else 2):
+                logits = torch.randn(tokens, count, device="cuda")
+                weights, ids = torch.softmax(logits, 1).topk(topk)
+                x = torch.randn(tokens, hidden, **on)
+                sets.append((x, ids.int(), weights, torch.empty_like(x)))
+
+            def peer(x: Any, ids: Any, weights: Any, _: Any, gate_up: Any = gate_up, down: Any = down) -> Any:
+                return grouped(x, ids, weights, gate_up, down)
+
+            def own(x: Any, ids: Any, weights: Any, out: Any, gate_up: Any = gate_up, down: Any = down) -> None:
+                library.fused_moe(x, ids, weights, gate_up, down, out=out)
+
+            x, ids, weights, out = sets[0]
+            own(*sets[0])
+            right = peer(*sets[0]).float()
+            error = ((out.float() - right).norm() / right.norm()).item()
+            hit = sum(len(torch.unique(ids)) for _, ids, _, _ in sets) / len(sets)
+            floor = hit * 3 * hidden * inter * 2 / rate
+            repeats = 2 * len(sets)
+            graphs = {"peer": graph(peer, sets, repeats), "own": graph(own, sets, repeats)}
+            took = {
+                key: time / repeats * 1e3
+                for key, time in interleaved({key: one.replay for key, one in graphs.items()}, rounds).items()
+            }
+            (theirs, mine), least = took.values(), floor * 1e3
+            times = f"{theirs:9.1f} {mine:9.1f} {theirs / mine:5.2f} {mine - least:9.1f} {mine / least:5.2f}"
+            print(f"{name:14} {tokens:5} tokens {times}  {error:.1e}", flush=True)
