@@ -194,7 +194,7 @@ def groups(library: tk.Library) -> None:
 
 
 def experts(library: tk.Library) -> None:
-    """A mixture of experts: launches sized by what the host knows; many rows are put in order first, for maps."""
+    """A mixture of experts: launches sized by what the host knows; one block gathers few rows with their lists."""
     gate_up, down, x, out = matrix(4, 512, 512), matrix(4, 512, 256), matrix(100, 512), matrix(100, 512)
     ids, weights = Device(100, 2, dtype="int32"), Device(100, 2, dtype="fp32")
     ids.exported.managed.tensor.data = 64  # no memory of the host
@@ -206,18 +206,16 @@ def experts(library: tk.Library) -> None:
     assert numbers("boxes", ctypes.c_uint32, 3, 5)[:, :2].tolist() == [[64, 64], [64, 64], [64, 64]]
     few = (matrix(3, 512), Device(3, 2, dtype="int32"), Device(3, 2, dtype="fp32"))
     library.fused_moe(*few, gate_up, down, out=matrix(3, 512))
-    assert (number("launches").value, number("maps").value) == (9, 6)
+    assert (number("launches").value, number("maps").value) == (9, 8)
     assert number("allocated").value == allocated
     for tokens, of in ((0, 4), (3, 0)):  # nothing; zeros, by two launches
         given = (matrix(tokens, 512), Device(tokens, 2, dtype="int32"), Device(tokens, 2, dtype="fp32"))
         library.fused_moe(*given, matrix(of, 512, 512), matrix(of, 512, 256), out=matrix(tokens, 512))
     assert number("launches").value == 11
-    odd = matrix(100, 512, strides=(513, 1))
+    odd = matrix(100, 512, strides=(513, 1))  # rows may begin anywhere
     odd.exported.managed.tensor.shape[0] = 99
     rest = (Device(99, 2, dtype="int32"), Device(99, 2, dtype="fp32"))
-    said = refused(lambda: library.fused_moe(odd, *rest, gate_up, down, out=matrix(99, 512)))
-    assert said.startswith("x: rows began at "), said
-    assert "1026 bytes apart" in said, said
+    library.fused_moe(odd, *rest, gate_up, down, out=matrix(99, 512))
     narrow = (matrix(4, 24, 512), matrix(4, 512, 12))
     said = refused(lambda: library.fused_moe(x, ids, weights, *narrow, out=out))
     assert said.startswith("down: rows began at "), said

@@ -39,8 +39,8 @@ TILEKILN_DEVICE void each_item(const Items& of, long long first, long long last,
     int token[kAtOnce], choice[kAtOnce], expert[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const long long item = at + 32 * i + lane;
-      token[i] = int(item / of.topk), choice[i] = int(item - (long long)token[i] * of.topk);
+      const unsigned item = unsigned(at) + 32 * i + lane;  // there are fewer than 2^31
+      token[i] = int(item / unsigned(of.topk)), choice[i] = int(item - unsigned(token[i]) * unsigned(of.topk));
       expert[i] = item < last ? of.ids[token[i] * of.row + choice[i]] : -1;
       if (unsigned(expert[i]) >= unsigned(of.experts)) expert[i] = -1;
     }
@@ -54,7 +54,7 @@ TILEKILN_DEVICE void each_item(const Items& of, long long first, long long last,
   }
 }
 
-// The sum of `v` of the threads before this one; `all`: that of all threads. shared: a word a warp.
+// The sum of `v` of the block's threads before this one; `all`: that of all. shared: a word a warp, which may be fewer.
 template <int kWarps> TILEKILN_DEVICE int sum_before(int v, int& all, int (&shared)[kWarps]) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   int sum = v;
@@ -67,8 +67,8 @@ template <int kWarps> TILEKILN_DEVICE int sum_before(int v, int& all, int (&shar
   __syncthreads();
   int before = 0;
   all = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) before += w < warp ? shared[w] : 0, all += shared[w];
+#pragma unroll 8
+  for (int w = 0; w < int(blockDim.x >> 5); ++w) before += w < warp ? shared[w] : 0, all += shared[w];
   __syncthreads();
   return before + sum - v;
 }

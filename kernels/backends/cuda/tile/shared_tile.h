@@ -7,7 +7,7 @@
 // is a row of A or a column of B.
 #pragma once
 
-#include "kernels/backends/cuda/mma.h"
+#include "kernels/backends/cuda/ptx.h"
 #include "kernels/backends/cuda/tile/element.h"
 
 namespace tilekiln::cuda {
@@ -80,10 +80,6 @@ template <class Element_, int kLines_, int kDepth_, Major kMajor> struct alignas
       load<true>(map, full, line + half * kHalf, k, batch, kHalf, half * kHalf, uint16_t(2 * ctas - 1));
   }
 
-  // Copies a 16-byte chunk to where TMA would have put it (cp.async): `bytes` of it, and zeros.
-  __device__ __forceinline__ void copy(int row, int chunk, const void* from, int bytes) const {
-    copy_async_bytes(address() + swizzle128(row, chunk), from, bytes);
-  }
   // Stores a 16-byte chunk where TMA would have put it. The producer's commit_stores follows.
   __device__ __forceinline__ void store(int row, int chunk, const uint32_t (&words)[4]) const {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address() + swizzle128(row, chunk)), "r"(words[0]),

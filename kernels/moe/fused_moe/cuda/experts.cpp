@@ -28,7 +28,6 @@ struct Work {
   Work(char* memory, const Experts& e, int all_experts)
       : rows(i64{e.tokens} * e.topk),
         tiles(e.experts == 0 ? 0 : std::min<i64>(e.experts, rows) + rows / kTileRows),
-        few(rows < few_rows * e.experts || e.hidden % 8 != 0),
         parts(static_cast<int>(std::clamp<i64>(std::min(rows / 32, most_counts / std::max(all_experts, 1)), 1, 32))),
         x_row(divide_up(e.hidden, 8) * 8),
         h_row(divide_up(e.inter, 8) * 8),
@@ -38,14 +37,11 @@ struct Work {
     counts = of.take<int>(all > moe::kSharedCounts ? all : 0);
     places = of.take<int>(rows), row_tokens = of.take<int>(rows);
     row_tiles = of.take<moe::RowTile>(tiles), tile_count = of.take<int>(1);
-    x = of.take<uint16_t>(few ? 0 : rows * x_row), h = of.take<uint16_t>(rows * h_row),
-    sums = of.take<float>(rows * sums_row);
+    x = of.take<uint16_t>(rows * x_row), h = of.take<uint16_t>(rows * h_row), sums = of.take<float>(rows * sums_row);
     if (all <= moe::kSharedCounts) counts = nullptr;
   }
   static constexpr i64 most_counts = 1 << 24;
-  static constexpr i64 few_rows = 32;  // an expert: of a tile's 128 TMA would read the others for nothing
   i64 rows, tiles;
-  bool few;
   int parts;
   i64 x_row, h_row, sums_row;
   Parts of;
@@ -89,7 +85,7 @@ tilekiln_status launch_rows(const Site& site, const Kernel* kernel, const Work& 
                          build.rows, form.columns);
   product.m = static_cast<int>(work.rows), product.n = p.n, product.k = p.k;
   product.grid.steps = static_cast<int>(divide_up(p.k, build.steps));
-  product.grid.pairs = rows->from == nullptr && across(form) > 1 ? 1 : 0;
+  product.grid.pairs = across(form) > 1 ? 1 : 0;
   if (p.k > 0) {
     if (p.b_columns != (build.lines_b == 0))
       return fail_argument(one.name, "had one row or column an expert, must have 8 or more on cuda");
@@ -104,7 +100,7 @@ tilekiln_status launch_rows(const Site& site, const Kernel* kernel, const Work& 
     TILEKILN_TRY(encode_operand(b, work.rows <= experts, device, &product.b));
     product.b_batches = b.batches() > 1 ? 1 : 0;
     const Operand a = {"x", p.a, false, work.rows, p.k, p.lda, 0, 1, kTileRows / 2, true, p.dtype};
-    if (rows->from == nullptr) TILEKILN_TRY(encode_operand(a, false, device, &product.a));
+    TILEKILN_TRY(encode_operand(a, false, device, &product.a));
   }
   rows->of.bias_step = one.bias_step;
   if (p.bias != nullptr && one.bias_step % 2 != 0) product.features &= ~kAligned;  // pairs of it are read at once
@@ -121,36 +117,16 @@ tilekiln_status launch_rows(const Site& site, const Kernel* kernel, const Work& 
                        static_cast<unsigned>(ctas)});
 }
 
-tilekiln_status gather_rows(const Site& site, const Kernel* kernel, const Work& work, const Experts& e) {
-  const moe::Gather gather = {e.x,
-                              reinterpret_cast<char*>(work.x),
-                              work.row_tokens,
-                              work.row_tiles,
-                              work.tile_count,
-                              e.x_row,
-                              work.x_row * 2,
-                              work.rows};
-  constexpr i64 blocks = 8;  // a processor's
-  const auto grid = static_cast<unsigned>(std::min(work.rows, blocks * facts(site.device.id)->multiprocessors));
-  return launch(site, {kernel, "moe_gather", {grid, 1, 1}, moe::kSumThreads, 0, &gather, false, true});
-}
-
 // x goes through gate and up to h, h through down to sums.
 tilekiln_status launch_products(const Site& site, const Kernel* kernel, const Work& work, const Experts& e) {
   Problem gate = e.gate.product, down = e.down.product;
   gate.bias = e.gate_bias, down.bias = e.down_bias;
+  gate.a = work.x, gate.lda = work.x_row;
   gate.out = work.h, gate.out_row = work.h_row;
   down.a = work.h, down.lda = work.h_row;
   down.out = work.sums, down.out_row = work.sums_row;
-  if (!at_16(e.x, e.x_row, 0)) return refuse_rows("x", e.x, e.x_row, 0);
   moe::Rows first = {};
   fill_epilogue({gate, 1, 0, 0, 0, 0}, &first.of.product);
-  if (work.few) {
-    first.from = e.x, first.from_row = e.x_row, first.from_rows = work.row_tokens;
-  } else {
-    TILEKILN_TRY(gather_rows(site, kernel, work, e));
-    gate.a = work.x, gate.lda = work.x_row;
-  }
   first.slope = gate.slope, first.swiglu = e.swiglu ? 1 : 0;
   const Product up = {
       "gate_up",      e.gated ? "moe_gated" : "moe_rows", e.gated ? "moe_gated_narrow" : "moe_rows_narrow",
@@ -159,7 +135,6 @@ tilekiln_status launch_products(const Site& site, const Kernel* kernel, const Wo
   TILEKILN_TRY(launch_rows(site, kernel, work, up, e.experts, e.gated, &first));
   moe::Rows second = {};
   fill_epilogue({down, 1, 0, 0, 0, 0}, &second.of.product);
-  if (work.few) second.from = reinterpret_cast<const char*>(work.h), second.from_row = work.h_row * 2;
   const Product last = {"down", "moe_rows", "moe_rows_narrow", &down, down.n, e.down_step, e.down_bias_row};
   return launch_rows(site, kernel, work, last, e.experts, false, &second);
 }
@@ -173,11 +148,38 @@ tilekiln_status launch_experts(const Site& site, const void* problem) {
   LaunchMemory memory;
   TILEKILN_TRY(memory.take(site, static_cast<size_t>(Work(nullptr, e, all).of.bytes), 0));
   const Work work(static_cast<char*>(memory.data()), e, all);
-  const moe::Lists lists = {
-      e.topk_ids, e.expert_mask, e.local_tokens, e.ids_row,   e.tokens,        e.topk,         all,
-      e.experts,  work.parts,    work.counts,    work.places, work.row_tokens, work.row_tiles, work.tile_count};
-  TILEKILN_TRY(
-      launch(site, {kernel, "moe_lists", {1, 1, 1}, moe::kListThreads, sizeof(moe::ListMemory), &lists, false, false}));
+  constexpr i64 few = 32;  // rows that one block gathers as fast as another launch would
+  moe::Lists lists = {e.topk_ids,
+                      e.expert_mask,
+                      e.local_tokens,
+                      e.ids_row,
+                      e.tokens,
+                      e.topk,
+                      all,
+                      e.experts,
+                      work.parts,
+                      work.counts,
+                      work.places,
+                      work.row_tokens,
+                      work.row_tiles,
+                      work.tile_count,
+                      work.rows <= few ? 1 : 0};
+  lists.gather = {e.x,
+                  reinterpret_cast<char*>(work.x),
+                  work.row_tokens,
+                  work.row_tiles,
+                  work.tile_count,
+                  e.x_row,
+                  work.x_row * 2,
+                  work.rows,
+                  e.hidden};
+  const auto threads = static_cast<unsigned>(32 * std::max(work.parts, 8));
+  TILEKILN_TRY(launch(site, {kernel, "moe_lists", {1, 1, 1}, threads, sizeof(moe::ListMemory), &lists, false, false}));
+  if (work.rows > few && work.tiles > 0) {
+    constexpr i64 blocks = 8;  // a processor's
+    const auto grid = static_cast<unsigned>(std::min(work.rows, blocks * facts(site.device.id)->multiprocessors));
+    TILEKILN_TRY(launch(site, {kernel, "moe_gather", {grid, 1, 1}, moe::kSumThreads, 0, &lists.gather, false, true}));
+  }
   if (work.tiles > 0) TILEKILN_TRY(launch_products(site, kernel, work, e));
   const moe::Sums sums = {work.sums,     e.topk_weights, work.places, e.local_tokens, e.out,   work.sums_row,
                           e.weights_row, e.out_row / 2,  e.tokens,    e.topk,         e.hidden};

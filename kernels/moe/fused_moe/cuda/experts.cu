@@ -1,15 +1,15 @@
 // A mixture of experts on Hopper, in launches that the host waits for nowhere: the rows of each expert (lists.h),
 //
-//   h = act(x[token of row] gate^T) * (x[token of row] up^T)     gate and up in one tile
+//   h = act(x[token of row] gate^T) * (x[token of row] up^T)     of gathered rows, gate and up in one tile
 //   s = h down^T                                                  fp32, a row each
 //   out[token] = sum of weight * s[row]                           in the order of experts: no atomics, the same bits
 //
-// Roles, pipeline and stores are those of grouped products. Tiles are of 128 rows of one expert. Few rows are gathered
-// one by one in the load; many are put in order beforehand, for TMA, and two CTAs with the same rows multicast half of
-// them each: of 8,192 rows of Mixtral gate and up take .8 of the time.
+// Roles, pipeline and stores are those of grouped products. Tiles are of 128 rows of one expert; a warpgroup without rows
+// lets stages go by. Rows are gathered beforehand, for TMA, and two CTAs with the same rows multicast half of them each:
+// copied one by one in the load (cp.async), behind which stages land late, many took 1.12 of the time (8,192 rows of
+// Mixtral, H200), and few read weights at .74 of memory's speed.
 //
 // -D: LINES_B (1: weights are contiguous along their rows, 0: along k), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16.
-#include "kernels/backends/cuda/tile/copied_rows.h"
 #include "kernels/backends/cuda/tile/mainloop.h"
 #include "kernels/backends/cuda/tile/roles.h"
 #include "kernels/gemm/gemm/cuda/aligned.h"
@@ -86,30 +86,6 @@ template <bool kNarrowForm, bool kGated> struct Kernel {
     }
   }
 
-  static __device__ __forceinline__ void produce_copied(const Rows& p, CopiedRows<Pipe>& pipe) {
-    constexpr int kEach = kTileRows / 16;
-    const gemm::Params& product = p.of.product;
-    for (Scheduler<kOut> tile(p); tile.next();) {
-      int rows[kEach];  // that the thread copies; -1: none
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const int row = tile.row + pipe.thread / 8 + 16 * i;
-        rows[i] = row >= tile.end ? -1 : p.from_rows == nullptr ? row : __ldcg(p.from_rows + row);
-      }
-      for (int step = 0; step < product.grid.steps; ++step) {
-        const int k = step * kDepth;
-        Stage& stage = pipe.begun.acquire();
-        if (pipe.thread == 0) {
-          pipe.begun.expect(sizeof(Stage::b));
-          load_b(p, pipe.begun.full(), stage, tile, k);
-        }
-        pipe.copy(stage.a, k * 2, int64_t(product.k - k) * 2,
-                  [&](int i) { return rows[i] < 0 ? nullptr : p.from + rows[i] * p.from_row; });
-      }
-    }
-    pipe.finish();
-  }
-
   // c has the sums of gate, then those of up: out = act(gate + its bias), rounded, times up + its bias.
   static __device__ __forceinline__ void finish_gated(const Rows& p, const OfGroup& of, const float* bias,
                                                       const Boxes& boxes, const float (&c)[kOut], int row, int column) {
@@ -181,25 +157,12 @@ template <bool kNarrowForm, bool kGated> struct Kernel {
   static __device__ __forceinline__ void run(const Rows& p) {
     let_next_launch_begin();
     auto& s = shared_memory<Shared>();
-    const bool copies = p.from != nullptr;
-    if (threadIdx.x == 32 && p.of.product.grid.steps > 0) {
-      if (!copies) ask_for(p.of.product.a);
-      ask_for(p.of.product.b);
-    }
+    if (threadIdx.x == 32 && p.of.product.grid.steps > 0) ask_for(p.of.product.a), ask_for(p.of.product.b);
     Warps::run<true>(
-        Warps::kConsumers,
-        [&] {
-          s.pipe.init(copies ? CopiedRows<Pipe>::kArrivals : 1,
-                      Warps::arrivals(Warps::kConsumers, 1 << p.of.product.grid.pairs));
-        },
+        Warps::kConsumers, [&] { s.pipe.init(1, Warps::arrivals(Warps::kConsumers, 1 << p.of.product.grid.pairs)); },
         [&](int thread) {
-          CopiedRows<Pipe> pipe(s.pipe, thread);
-          if (copies) pipe.clear([](Stage& stage) -> auto& { return stage.a; });
           wait_for_launch_before();
-          if (copies)
-            produce_copied(p, pipe);
-          else if (thread == 0)
-            produce(p, s);
+          if (thread == 0) produce(p, s);
         },
         [&](Warpgroup w) {
           wait_for_launch_before();
@@ -246,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(moe::kListThreads) moe_lists(const 
 extern "C" __global__ void __launch_bounds__(moe::kSumThreads) moe_gather(const __grid_constant__ moe::Gather p) {
   let_next_launch_begin();
   wait_for_launch_before();
-  moe::gather_rows(p);
+  moe::gather_rows(p, blockIdx.x, gridDim.x);
 }
 extern "C" __global__ void __launch_bounds__(moe::kSumThreads) moe_sums(const __grid_constant__ moe::Sums p) {
   __shared__ int rows[moe::kSumThreads];

@@ -7,6 +7,24 @@
 
 namespace tilekiln::cuda::moe {
 
+// Rows first, first + step and so on, by the block.
+TILEKILN_DEVICE void gather_rows(const Gather& p, int first, int step) {
+  const int tiles = __ldcg(p.tile_count), rows = tiles > 0 ? __ldcg(&p.tiles[tiles - 1].end) : 0;
+  const int all = int(min((long long)rows + gemm::kTileRows, p.rows));
+  const bool wide = (reinterpret_cast<uintptr_t>(p.from) | p.from_row) % 16 == 0;
+  for (int row = first; row < all; row += step) {
+    const int token = row < rows ? __ldcg(p.tokens + row) : 0;
+    const char* const from = p.from + token * p.from_row;
+    char* const to = p.to + row * p.to_row;
+    const int fours = wide ? p.columns / 8 : 0;  // of words
+#pragma unroll 4
+    for (int i = threadIdx.x; i < fours; i += blockDim.x)
+      reinterpret_cast<uint4*>(to)[i] = row < rows ? reinterpret_cast<const uint4*>(from)[i] : uint4();
+    for (int i = fours * 8 + threadIdx.x; i < p.columns; i += blockDim.x)
+      reinterpret_cast<uint16_t*>(to)[i] = row < rows ? reinterpret_cast<const uint16_t*>(from)[i] : uint16_t(0);
+  }
+}
+
 // `counts`: (parts, all_experts).
 TILEKILN_DEVICE void make_lists(const Lists& p, int* counts, int (&shared)[kListThreads / 32]) {
   constexpr int kNone = -2147483647 - 1;
@@ -26,7 +44,7 @@ TILEKILN_DEVICE void make_lists(const Lists& p, int* counts, int (&shared)[kList
   });
   __syncthreads();
   int rows = 0, tiles = 0, here = 0;
-  for (int first = 0; first < p.all_experts; first += kListThreads) {
+  for (int first = 0; first < p.all_experts; first += blockDim.x) {
     const int e = first + threadIdx.x;
     const bool named = e < p.all_experts && (p.expert_mask == nullptr || p.expert_mask[e] != 0);
     int all_here, all_rows, all_tiles, total = 0;
@@ -55,19 +73,9 @@ TILEKILN_DEVICE void make_lists(const Lists& p, int* counts, int (&shared)[kList
     if (there) p.places[(long long)token * p.topk + choice] = row;
     if (row >= 0) p.row_tokens[row] = token;
   });
-}
-
-// Row by row, 16 bytes a thread.
-TILEKILN_DEVICE void gather_rows(const Gather& p) {
-  const int tiles = __ldcg(p.tile_count), rows = tiles > 0 ? __ldcg(&p.tiles[tiles - 1].end) : 0;
-  const int all = int(min((long long)rows + gemm::kTileRows, p.rows));
-  for (int row = blockIdx.x; row < all; row += gridDim.x) {
-    const int token = row < rows ? __ldcg(p.tokens + row) : 0;
-    const uint4* const from = reinterpret_cast<const uint4*>(p.from + token * p.from_row);
-    uint4* const to = reinterpret_cast<uint4*>(p.to + row * p.row);
-#pragma unroll 4
-    for (int i = threadIdx.x; i < p.row / 16; i += kSumThreads) to[i] = row < rows ? from[i] : uint4();
-  }
+  if (p.gathers == 0) return;
+  __syncthreads();
+  gather_rows(p.gather, 0, 1);
 }
 
 // A token's row of out, kSumThreads * kSumColumns columns of it; one that does not count, or has no expert, is 0.

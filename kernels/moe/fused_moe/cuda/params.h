@@ -8,6 +8,18 @@ namespace tilekiln::cuda::moe {
 // A tile of at most kTileRows rows is of one expert, whose rows are [begin, end); `first` is the first tile of these.
 struct alignas(16) RowTile { int expert, begin, end, first; };
 
+// Rows of x in their order: to[r] = from[tokens[r]], of as many rows as the last tile says there are; behind them those
+// of a tile are 0, of `rows` that there is room for.
+struct Gather {
+  const char* from;
+  char* to;
+  const int* tokens;
+  const RowTile* tiles;
+  const int* tile_count;
+  long long from_row, to_row, rows;  // bytes of the first two
+  int columns;
+};
+
 // Rows of an expert follow each other, in the order of tokens; the rows of experts that are elsewhere are none.
 struct Lists {
   const int *topk_ids, *expert_mask, *local_tokens;  // of the last two null: without
@@ -19,29 +31,17 @@ struct Lists {
   int* row_tokens;                                   // of each row
   RowTile* tiles;
   int* tile_count;
+  int gathers;  // 1: of so few rows that the block gathers them, too
+  Gather gather;
 };
-constexpr int kListThreads = 1024, kSharedCounts = 8192;
+constexpr int kListThreads = 1024, kSharedCounts = 8192;                     // threads: at most
 struct ListMemory { int counts[kSharedCounts], words[kListThreads / 32]; };  // shared
-
-// Rows of x in their order, `row` bytes each: to[r] = from[tokens[r]], of as many rows as the last tile says there are;
-// behind them those of a tile are 0, of `rows` that there is room for.
-struct Gather {
-  const char* from;
-  char* to;
-  const int* tokens;
-  const RowTile* tiles;
-  const int* tile_count;
-  long long from_row, row, rows;
-};
 
 // One of both products: rows [begin, end) of `product.out` are those of a times the expert's b.
 struct Rows {
   gemm::GroupParams of;  // of the first expert; without starts, and with bias_step from expert to expert
   const RowTile* tiles;
   const int* tile_count;
-  const char* from;      // rows that are copied one by one, from_row bytes apart; null: a tensor map has them
-  const int* from_rows;  // row r of a is row from_rows[r] there; null: row r
-  long long from_row;
   float slope;  // of swiglu
   int swiglu;   // gate and up together, as clamped_swiglu
 };
