@@ -37,6 +37,7 @@
 #include "tilekiln/operators/silu_and_mul_bwd.h"
 #include "tilekiln/operators/smoothquant.h"
 #include "tilekiln/operators/softmax.h"
+#include "tilekiln/operators/topk_gating.h"
 #include "tilekiln/operators/topk_softmax.h"
 #include "tilekiln/operators/transpose.h"
 

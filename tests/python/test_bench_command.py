@@ -37,6 +37,7 @@ WORDS = [
     "rmsnorm2d_bwd dtype=bf16",
     "layernorm2d_bwd dbeta=yes",
     "topk_softmax experts=40 topk=3 renormalise=yes",
+    "topk_gating experts=40 topk=3 score=sigmoid groups=8 topk_groups=2 renormalise=yes shared=1",
     "moe_sorting experts=8 unit=4 masked=yes skip_empty=no",
     "fused_moe dtype=bf16 hidden=70 inter=33 activation=gelu masked=yes",
     "reduce shape=3x4x70 axes=0x2 operation=max keepdim=yes",

@@ -22,7 +22,7 @@ STEP = "one pass for a token"
 GATED = "one product, silu_and_mul"
 GELU = "gelu_tanh in the product of gate"
 WHOLE = {"RMSNorm": "RMSNorm", "MLP": GATED, "Attention": JOINED, "DecoderLayer": STEP}
-MIXTURE = {"Experts": "packed float32", "RMSNorm": "RMSNorm", "Attention": JOINED}
+MIXTURE = {"Experts": "packed float32", "TopKRouter": "topk_gating", "RMSNorm": "RMSNorm", "Attention": JOINED}
 NARROW = {"head_dim": 16, "intermediate_size": 96}  # less than a panel: projections stay apart
 MODELS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     # Entries of a model's configuration besides those of tiny_models, and the form that each of its modules must take.

@@ -2,8 +2,8 @@
 
 Timed as `tools/bench norm` times: each round ours, a copy of x and the peers in turn, in one process, by thread CPU
 time, pinned, one thread; medians of the ratios. GB/s of the bytes that must move: inputs once, results once. Wants
-norm_default built for this machine. Each line ends with the bars of its row. --threads 2 shows the wall time of one
-thread over that of two.
+norm_default, and for topk_gating moe_default, built for this machine. Each line ends with the bars of its row.
+--threads 2 shows the wall time of one thread over that of two.
 """
 
 from __future__ import annotations
@@ -53,6 +53,37 @@ def _routed(tokens: int, experts: int, topk: int) -> Make:
 
         def peer(x: Tensor) -> Any:
             return torch.topk(torch.softmax(x, -1, dtype=torch.float32), topk)
+
+        return Case(ours, peer, (x,), (weights, indices))
+
+    return make
+
+
+def _gated(tokens: int, experts: int, topk: int, **how: Any) -> Make:
+    """DeepSeek-V3's router as Transformers writes it, from the logits on; a group's best two are summed."""
+
+    def make(_: tk.Library, dtype: torch.dtype, threads: int) -> Case:
+        library = tk.load("moe_default")
+        x, bias = torch.randn(tokens, experts).to(dtype), torch.randn(experts) / 8
+        rule = {"bias": bias, "topk": topk, "renormalise": True, "scaling": 2.5, **how}
+        weights, indices = library.topk_gating(x, **rule)
+        groups, best, score = rule.get("groups", 1), rule.get("topk_groups", 1), rule["score"]
+
+        def ours() -> None:
+            library.topk_gating(x, weights=weights, indices=indices, num_threads=threads, **rule)
+
+        def peer(x: Tensor) -> Any:
+            wide = x.float()
+            scores = wide.sigmoid() if score == "sigmoid" else torch.nn.functional.softplus(wide).sqrt()
+            choice = scores + bias
+            if groups > best:
+                apart = choice.view(tokens, groups, -1)
+                kept = torch.topk(apart.topk(2, -1)[0].sum(-1), best, -1, sorted=False)[1]
+                mask = torch.zeros(tokens, groups).scatter_(1, kept, 1).bool()
+                choice = choice.masked_fill(~mask.repeat_interleave(experts // groups, 1), float("-inf"))
+            chosen = torch.topk(choice, topk, -1, sorted=False)[1]
+            made = scores.gather(1, chosen)
+            return made / (made.sum(-1, keepdim=True) + 1e-20) * 2.5, chosen
 
         return Case(ours, peer, (x,), (weights, indices))
 
@@ -122,6 +153,14 @@ CASES: dict[str, tuple[dict[str, torch.dtype], Make]] = {
         for axis in (1, 0)
     },
     **{f"topk_softmax {m}x{e} k8": (FLOATS, _routed(m, e, 8)) for m, e in ((1, 128), (1024, 128), (4096, 256))},
+    **{
+        f"topk_gating {m}x256 k8 of 4 groups": (FLOATS, _gated(m, 256, 8, score="sigmoid", groups=8, topk_groups=4))
+        for m in (1, 1024)
+    },
+    **{
+        f"topk_gating {score} 1024x128 k8": (FLOATS, _gated(1024, 128, 8, score=score))
+        for score in ("sigmoid", "sqrtsoftplus")
+    },
     **{f"moe_sorting {m}x{e} k8": ({"int32": torch.int32}, _sorted(m, e, 8)) for m, e in ((1024, 128), (4096, 256))},
 }  # fmt: skip
 
@@ -139,6 +178,7 @@ BARS: dict[str, dict[str, Bar]] = {
     "mean": {"fp32": Bar(1.0), "bf16": Bar(3)},
     "max": {"fp32": Bar(1.0), "bf16": Bar(3)},
     "topk_softmax": dict.fromkeys(FLOATS, Bar(3.5)),
+    "topk_gating": dict.fromkeys(FLOATS, Bar(3)),
     "moe_sorting": {"int32": Bar(10)},
 }
 """Of the cases whose names begin so."""

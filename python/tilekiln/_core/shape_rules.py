@@ -50,6 +50,10 @@ def chosen(given: Given) -> list[Any]:
     return [given["x"].shape[0], given["topk"]]
 
 
+def routed(given: Given) -> list[Any]:
+    return [given["x"].shape[0], given["topk"] + given["shared"]]
+
+
 def padded(given: Given) -> list[Any]:
     tokens, topk = given["topk_ids"].shape
     return [tokens * topk + given["experts"] * given["unit"] - (1 if tokens > 0 else 0)]

@@ -518,6 +518,22 @@ class SoftmaxArguments(RunArguments, total=False):
 
     y: Array | None
 
+class TopkGatingArguments(RunArguments, total=False):
+    """All arguments of `Library.topk_gating` by name; its docstring describes each one."""
+
+    bias: Array | None
+    weights: Array | None
+    indices: Array | None
+    topk: int
+    score: Literal["softmax", "sigmoid", "sqrtsoftplus"]
+    groups: int
+    topk_groups: int
+    group_score: Literal["two", "largest"]
+    renormalise: bool
+    scaling: float
+    shared: int
+    shared_weight: float
+
 class TopkSoftmaxArguments(RunArguments, total=False):
     """All arguments of `Library.topk_softmax` by name; its docstring describes each one."""
 
@@ -674,6 +690,10 @@ class Functions:
     def softmax_find(self, x: Array, **arguments: Unpack[SoftmaxArguments]) -> int: ...
     def softmax_why(self, x: Array, **arguments: Unpack[SoftmaxArguments]) -> str: ...
     def softmax_describe(self, x: Array, **arguments: Unpack[SoftmaxArguments]) -> str: ...
+    def topk_gating(self, x: Array, **arguments: Unpack[TopkGatingArguments]) -> Any: ...
+    def topk_gating_find(self, x: Array, **arguments: Unpack[TopkGatingArguments]) -> int: ...
+    def topk_gating_why(self, x: Array, **arguments: Unpack[TopkGatingArguments]) -> str: ...
+    def topk_gating_describe(self, x: Array, **arguments: Unpack[TopkGatingArguments]) -> str: ...
     def topk_softmax(self, x: Array, **arguments: Unpack[TopkSoftmaxArguments]) -> Any: ...
     def topk_softmax_find(self, x: Array, **arguments: Unpack[TopkSoftmaxArguments]) -> int: ...
     def topk_softmax_why(self, x: Array, **arguments: Unpack[TopkSoftmaxArguments]) -> str: ...

@@ -12,7 +12,7 @@ import numpy as np
 from .._core.native import ArgumentError
 from ..reference import attention as attention_
 from ..reference import cross_entropy as entropy
-from ..reference import gated, gradient_excess, kv, moe, moves, norm_backward, quantised, rows
+from ..reference import gated, gating, gradient_excess, kv, moe, moves, norm_backward, quantised, rows
 from ..reference import gemm as gemm_
 from ..reference import layernorm2d as layer
 from ..reference import reduce as reduce_
@@ -333,6 +333,7 @@ ANSWERS: dict[str, Callable[[Given, Given], float]] = {
     "rmsnorm2d_bwd": _norm_backward,
     "layernorm2d_bwd": _norm_backward,
     "topk_softmax": _chosen,
+    "topk_gating": gating.excess,
     "moe_sorting": _sorted,
     "fused_moe": _experts,
     "reduce": lambda given, made: reduce_.excess(made["y"], given["x"], **_only(given, "axes", "operation", "keepdim")),

@@ -37,6 +37,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "reduce": {"axes": (1,)},
     "img2col": {"filter": (3, 3), "padding": (1, 1)},
     "topk_softmax": {"topk": 8},
+    "topk_gating": {"topk": 8},
     "moe_sorting": {"experts": 64},
 }
 CALLED = {

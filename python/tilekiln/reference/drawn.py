@@ -191,6 +191,7 @@ MODULES = {
     **dict.fromkeys(("topk_softmax", "moe_sorting", "fused_moe"), "moe"),
     **dict.fromkeys(("batched_gemm", "gemm_multi_d", "grouped_gemm"), "gemm"),
     "cross_entropy_bwd": "cross_entropy",
+    "topk_gating": "gating",
 }
 """The module of an operator's reference, where it has a drawer and another name, as `reference` of operator.yaml."""
 

@@ -19,6 +19,7 @@ from .fused_decoder import PARTS, fuse_layer
 from .fused_layers import FUSED, NAMES, WHOLE, agree, fuse_attention, fuse_gated, give_back
 from .norms import LayerNorm, RMSNorm
 from .packed import Activations, Experts, Linear, Weights
+from .routers import fuse_router, is_router
 
 OWN = (Linear, Experts, BiasedExperts, LayerNorm, RMSNorm)
 ALREADY = "is Tilekiln's already: to change it, undo what made it so"
@@ -330,6 +331,16 @@ def _norm(done: Optimized, parent: Any, key: str, module: Any, weights: Weights)
     return type(made).__name__
 
 
+@torch.no_grad()
+def _router(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
+    """A linear layer whose logits choose experts."""
+    _no_cuda(module)
+    if module.training:
+        raise _LeftError("is in training mode: experts are chosen as before")
+    done._undo.append(lambda: give_back(module))
+    return fuse_router(module)
+
+
 def _no_cuda(module: Any) -> None:
     if any(parameter.device.type != "cpu" for parameter in module.parameters()):
         raise _LeftError("is not on the CPU")
@@ -464,6 +475,7 @@ KINDS: Kinds = {
     "linear": (lambda module: type(module) is torch.nn.Linear, _linear),
     "experts": (_is_experts, _experts),
     "norm": (_is_norm, _norm),
+    "router": (is_router, _router),
 }
 """For each kind of module the predicate that finds it and the function that replaces it."""
 COMPOSED: Kinds = {
