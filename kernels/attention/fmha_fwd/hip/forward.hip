@@ -23,9 +23,7 @@
 #endif
 #include "kernels/attention/hip/fragments.h"
 #include "kernels/attention/hip/sequences.h"
-#if TK_CACHE
 #include "kernels/attention/hip/places.h"
-#endif
 #include "kernels/attention/hip/problem.h"
 #ifdef TILEKILN_CODES
 #include "kernels/generated/fmha_fwd.h"
@@ -34,22 +32,9 @@
 namespace tilekiln::hip {
 
 #define TK_SCALED (TK_FP8 || TK_KV_FP8)  // k and v have scales
-#if TK_CACHE && TK_SCALED
-using Problem = ScaledCacheProblem;
-#elif TK_CACHE
-using Problem = CacheProblem;
-#elif TK_FP8
-using Problem = ScaledProblem;
-#else
-using Problem = ForwardProblem;
-#endif
-#if TK_FP8 == 2
-using Out = float;
-#elif TK_FP8
-using Out = __bf16;
-#else
-using Out = T;
-#endif
+using Problem = Choose<TK_CACHE, Choose<TK_SCALED, ScaledCacheProblem, CacheProblem>,
+                       Choose<TK_FP8 != 0, ScaledProblem, ForwardProblem>>;
+using Out = Choose<TK_FP8 == 2, float, Choose<TK_FP8 != 0, __bf16, T>>;
 /// The features that a launch asks for. A kernel of fixed features knows what its signature says; the origin of the diagonal, whether
 /// sinks are logits and how P is rounded, it asks.
 #ifdef TILEKILN_CODES
@@ -82,14 +67,11 @@ struct Work {
   int first;                                     // query of the block; with pack: pair of a query and a head
   int rows, pack, split;                         // of the sequence: queries, or pairs
   int first_query, last_query;                   // of the block
-#if TK_CACHE
-  fmha::Keys keys;
-  i64 out_at;  // elements before out
-#endif
+  fmha::Keys keys;                               // of a cache
+  i64 out_at;                                    // of a cache: elements before out
 };
 
-#if TK_CACHE
-TK_DEVICE Work work(const Problem& p) {
+template <class P> TK_DEVICE Work work_on_cache(const P& p) {
   Work w;
   w.batch = __builtin_amdgcn_workgroup_id_z() / p.splits;
   w.split = __builtin_amdgcn_workgroup_id_z() - w.batch * p.splits;
@@ -111,8 +93,9 @@ TK_DEVICE Work work(const Problem& p) {
   w.v = (const TK_GLOBAL KeyElement*)p.v + key_head * p.v_head;
   return w;
 }
-#else
+
 TK_DEVICE Work work(const Problem& p) {
+  if constexpr (TK_CACHE) return work_on_cache(p);
   Work w;
   w.batch = __builtin_amdgcn_workgroup_id_z();
   w.split = 0, w.pack = 1;
@@ -139,7 +122,12 @@ TK_DEVICE Work work(const Problem& p) {
   w.out = (TK_GLOBAL Out*)p.out + out + w.head * p.out_head;
   return w;
 }
-#endif
+
+/// Whether V lies in a cache as it is wanted: eight keys of a column next to each other.
+template <class P> TK_DEVICE bool is_vectorized(const P& p) {
+  if constexpr (TK_CACHE) return p.vectorized;
+  return false;
+}
 
 /// Key tiles: all of [begin, end) are looked at, those of [full_begin, full_end) without a mask; before them those of
 /// [0, sinks), whose first columns every query sees.
@@ -173,9 +161,8 @@ struct Mover {
   int thread, seqlen_k, row_k, row_v, hdim_q, hdim_v;
   Eight k[kPiecesK], v[kPiecesV][4];
 
-#if TK_CACHE
   const Problem* p;
-  const fmha::Keys* keys;
+  const fmha::Keys* keys;  // from here on of a cache
   i64 chunk_k, chunk_v;
   bool one_page;  // a tile never lies in two
 
@@ -198,8 +185,7 @@ struct Mover {
   }
 
   /// Keys from n on, wherever their pages are. A tile in one page has a buffer of its own, which begins with the page.
-  TK_DEVICE void load_cache(Mover& m, int n) {
-    const Problem& p = *m.p;
+  template <class P> TK_DEVICE void load_cache(Mover& m, const P& p, int n) {
     const int rows = m.seqlen_k - n < kTileK ? m.seqlen_k - n : kTileK;
     const fmha::Page first = fmha::find_page(p.at, *m.keys, m.keys->first + n);
     const int number = __builtin_amdgcn_readfirstlane(first.number), key = __builtin_amdgcn_readfirstlane(first.key);
@@ -233,19 +219,19 @@ struct Mover {
         const bool inside = row < rows && column < m.hdim_v;
         const fmha::Page page = place(inside ? row : 0);
         const i64 at = page.number * p.v_batch + page.key / kVector * p.v_chunk + column * kVector + page.key % kVector;
-#if TK_SCALED
-        const u32 keep = row + 4 <= rows ? ~0u : (1u << ((rows - row) * 8 & 31)) - 1;
+        if constexpr (TK_SCALED) {
+          const u32 keep = row + 4 <= rows ? ~0u : (1u << ((rows - row) * 8 & 31)) - 1;
 #pragma unroll
-        for (int i = 0; i < 8; i++) m.v[c][i / 2][i % 2] = piece<u32>(from_v, bytes_v, at + i * kVector, inside) & keep;
-#else
-        const u32 keep0 = row + 1 < rows ? ~0u : 0xffffu, keep1 = row + 3 < rows ? ~0u : row + 2 < rows ? 0xffffu : 0u;
+          for (int i = 0; i < 8; i++) m.v[c][i / 2][i % 2] = piece<u32>(from_v, bytes_v, at + i * kVector, inside) & keep;
+        } else {
+          const u32 keep0 = row + 1 < rows ? ~0u : 0xffffu, keep1 = row + 3 < rows ? ~0u : row + 2 < rows ? 0xffffu : 0u;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-          const U2 four = piece<U2>(from_v, bytes_v, at + i * 8, inside);
-          m.v[c][i / 2][i % 2 * 2] = four[0] & keep0;
-          m.v[c][i / 2][i % 2 * 2 + 1] = four[1] & keep1;
+          for (int i = 0; i < 8; i++) {
+            const U2 four = piece<U2>(from_v, bytes_v, at + i * 8, inside);
+            m.v[c][i / 2][i % 2 * 2] = four[0] & keep0;
+            m.v[c][i / 2][i % 2 * 2 + 1] = four[1] & keep1;
+          }
         }
-#endif
         continue;
       }
 #pragma unroll
@@ -256,14 +242,11 @@ struct Mover {
       }
     }
   }
-#endif
 
   /// Keys from n on. Rows past the sequence and columns past the head dim are 0. The buffers begin at the tile and end with
   /// it, so offsets stay small however long the sequence, and nothing past it is claimed.
   TK_DEVICE void load(Mover& m, int n) {
-#if TK_CACHE
-    return load_cache(m, n);
-#endif
+    if constexpr (TK_CACHE) return load_cache(m, *m.p, n);
     const int rows = m.seqlen_k - n < kTileK ? m.seqlen_k - n : kTileK;
     const auto rows_k = buffer((const void*)(m.from_k + i64(n) * m.row_k), ((rows - 1) * m.row_k + m.hdim_q) * kKeySize);
     const auto rows_v = buffer((const void*)(m.from_v + i64(n) * m.row_v), ((rows - 1) * m.row_v + m.hdim_v) * kKeySize);
@@ -297,12 +280,10 @@ struct Mover {
 #pragma unroll
       for (int i = 0; i < 8; i++) {  // column + i of the four keys
         const u32 halves = i % 2 ? 0x07060302u : 0x05040100u;
-#if TK_CACHE
-        if (m.p->vectorized) {
+        if (TK_CACHE && is_vectorized(*m.p)) {
           *(U2*)(shared_v + (column + i) * kRowV + row) = U2{keys[i / 2][i % 2 * 2], keys[i / 2][i % 2 * 2 + 1]};
           continue;
         }
-#endif
         const U2 four = {__builtin_amdgcn_perm(keys[1][i / 2], keys[0][i / 2], halves),
                          __builtin_amdgcn_perm(keys[3][i / 2], keys[2][i / 2], halves)};
         *(U2*)(shared_v + (column + i) * kRowV + row) = four;
@@ -405,10 +386,63 @@ TK_DEVICE void softmax(Scores& x, Query& query, float in_units) {
 }
 
 }  // namespace tilekiln::hip
-#if TK_DROPOUT
 #include "kernels/attention/fmha_fwd/hip/dropout.h"
-#endif
 
+namespace tilekiln::hip {
+
+/// What a mover must know of a cache.
+template <class P> TK_DEVICE void move_from_cache(Mover& mover, const P& p, const Work& w) {
+  mover.p = &p, mover.keys = &w.keys;
+  mover.chunk_k = p.k_chunk, mover.chunk_v = p.v_chunk;
+  mover.one_page = p.at.table == nullptr || (p.at.page_size % kTileK == 0 && w.keys.first % kTileK == 0);
+}
+
+/// Tiles of a part of the keys: those of the window are dealt out; those of sink columns are the first split's.
+template <class P> TK_DEVICE void deal_out(const P& p, const Work& w, Tiles& t) {
+  if (p.splits > 1) {
+    const int count = t.end > t.begin ? (t.end - t.begin + kTileK - 1) / kTileK : 0;
+    const int part = (count + p.splits - 1) / p.splits * kTileK, begin = t.begin + w.split * part;
+    if (w.split > 0) t.sinks = 0;
+    if (part > 0 && begin + part < t.end) t.end = begin + part;
+    t.begin = begin < t.end ? begin : t.end;
+  }
+}
+
+/// Stores a part's result where the keys are split, or out of e4m3. Returns whether it was either.
+template <class P>
+TK_DEVICE bool store_of_cache(const P& p, const Work& w, const Query& query, float sum, float inverse) {
+  if (p.splits > 1) {
+    const i64 part = ((i64(w.batch) * p.seqlen_q + query.row) * p.nhead_q + w.head + query.head) * p.splits + w.split;
+    TK_GLOBAL float* to = (TK_GLOBAL float*)p.part_out + part * p.hdim_v;
+#pragma unroll
+    for (int d = 0; d < kHdimV / kRows; d++)
+#pragma unroll
+      for (int r = 0; r < kAccumulator; r++) {
+        const int column = d * kRows + row_of(r, query.half);
+        if (column < p.hdim_v) to[column] = query.out[d][r] * inverse;
+      }
+    if (query.half == 0) ((TK_GLOBAL float*)p.part_lse)[part] = sum > 0.f ? query.maximum + log2(sum) : -kInfinity;
+    return true;
+  }
+  if constexpr (TK_FP8) {
+    if (p.out_fp8) {
+      const float factor = inverse * (p.out_scale ? *(const TK_GLOBAL float*)p.out_scale : 1.f);
+      TK_GLOBAL unsigned char* out =
+          (TK_GLOBAL unsigned char*)p.out + w.out_at + i64(query.row) * p.out_row + query.head * p.out_head;
+#pragma unroll
+      for (int d = 0; d < kHdimV / kRows; d++)
+#pragma unroll
+        for (int r = 0; r < kAccumulator; r++) {
+          const int column = d * kRows + row_of(r, query.half);
+          if (column < p.hdim_v) out[column] = static_cast<unsigned char>(as_fp8(query.out[d][r] * factor));
+        }
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace tilekiln::hip
 using namespace tilekiln::hip;
 
 extern "C" __attribute__((constant, used)) const ForwardBuild tilekiln_fmha_fwd_build = {kHdimQ, kHdimV,   kTileQ,
@@ -419,9 +453,7 @@ TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads), amdgpu
 void tilekiln_fmha_fwd_waves(Problem p) {
   TK_SHARED Score shared_k[kTileK * kRowK];
   TK_SHARED T shared_v[kHdimV * kRowV];
-#if TK_DROPOUT
-  TK_SHARED unsigned char shared_bytes[TK_WAVES * 1024];
-#endif
+  TK_SHARED unsigned char shared_bytes[TK_WAVES * 1024];  // of dropout, and of no kernel without
   const Work w = work(p);
   if (w.first >= w.rows || w.seqlen_q <= p.min_seqlen_q) return;
 
@@ -439,12 +471,12 @@ void tilekiln_fmha_fwd_waves(Problem p) {
                              ((w.seqlen_q - w.first_query - 1) * p.q_row + p.hdim_q + (w.pack - 1) * int(p.q_head)) * kSize);
   const int q_row =
       TK_CACHE && !inside ? 0x40000000 : ((query.row - w.first_query) * p.q_row + query.head * int(p.q_head)) * kSize;
-#if !TK_RELOAD_Q
-  ScoreFragment q[kHdimQ / kScoreDepth];
+  [[maybe_unused]] ScoreFragment q[kHdimQ / kScoreDepth];
+  if constexpr (!TK_RELOAD_Q) {
 #pragma unroll
-  for (int d = 0; d < kHdimQ / kScoreDepth; d++)
-    q[d] = q_of_memory(q_rows, q_row, d * kScoreDepth + score_depth_of(query.half), p.hdim_q);
-#endif
+    for (int d = 0; d < kHdimQ / kScoreDepth; d++)
+      q[d] = q_of_memory(q_rows, q_row, d * kScoreDepth + score_depth_of(query.half), p.hdim_q);
+  }
 
   const int shift = features_of(p) & kTopLeft ? 0 : w.seqlen_k - w.seqlen_q;  // row i's diagonal is key i + shift
   const float slope = features_of(p) & kAlibi ? ((const TK_GLOBAL float*)p.alibi_slopes)[w.batch * p.alibi_batch + w.head + query.head] : 0.f;
@@ -455,11 +487,7 @@ void tilekiln_fmha_fwd_waves(Problem p) {
   mover.from_k = w.k, mover.from_v = w.v;
   mover.thread = thread, mover.seqlen_k = w.seqlen_k;
   mover.row_k = p.k_row, mover.row_v = p.v_row, mover.hdim_q = p.hdim_q, mover.hdim_v = p.hdim_v;
-#if TK_CACHE
-  mover.p = &p, mover.keys = &w.keys;
-  mover.chunk_k = p.k_chunk, mover.chunk_v = p.v_chunk;
-  mover.one_page = p.at.table == nullptr || (p.at.page_size % kTileK == 0 && w.keys.first % kTileK == 0);
-#endif
+  if constexpr (TK_CACHE) move_from_cache(mover, p, w);
 
   const auto tile = [&](int n, bool masked) TK_INLINE {
     Scores x;
@@ -469,11 +497,12 @@ void tilekiln_fmha_fwd_waves(Problem p) {
     const float scale = scales.q * scales.k[scaled_at], of_v = scales.v[scaled_at];
     if (of_v != 0.f) in_units = query.unit / of_v, query.unit = of_v;
 #endif
-#if TK_RELOAD_Q  // Q comes from the cache again for every tile: RDNA has not the registers for it from head dim 160 on
-    int zero = 0;
-    asm volatile("" : "+s"(zero));  // keeps the loads in the loop
-    const int q_again = q_row + zero;
-#endif
+    int q_again = q_row;
+    if constexpr (TK_RELOAD_Q) {  // Q comes from the cache for every tile: RDNA has no registers for it from head dim 160 on
+      int zero = 0;
+      asm volatile("" : "+s"(zero));  // keeps the loads in the loop
+      q_again += zero;
+    }
 #pragma unroll
     for (int block = 0; block < kTileK / kRows; block++) {
       x.s[block] = Accumulator(0.f);
@@ -481,11 +510,7 @@ void tilekiln_fmha_fwd_waves(Problem p) {
       for (int d = 0; d < kHdimQ / kScoreDepth; d++) {
         const int column = d * kScoreDepth + score_depth_of(query.half);
         const Score* at = shared_k + (block * kRows + query.lane) * kRowK + column;
-#if TK_RELOAD_Q
-        const ScoreFragment q_piece = q_of_memory(q_rows, q_again, column, p.hdim_q);
-#else
-        const ScoreFragment q_piece = q[d];
-#endif
+        const ScoreFragment q_piece = TK_RELOAD_Q ? q_of_memory(q_rows, q_again, column, p.hdim_q) : q[d];
         x.s[block] = multiply_scores(*(const ScoreFragment*)at, q_piece, x.s[block]);
       }
     }
@@ -497,9 +522,7 @@ void tilekiln_fmha_fwd_waves(Problem p) {
 #if TK_SCALED
     if (of_v == 0.f) each_score([&](int block, int r) TK_INLINE { x.s[block][r] = 0.f; });
 #endif
-#if TK_DROPOUT
-    drop(p, w, query, n, shared_bytes + wave * 1024, x);
-#endif
+    if constexpr (TK_DROPOUT) drop(p, w, query, n, shared_bytes + wave * 1024, x);
     if constexpr (kRoundsByHand) {
       if (features_of(p) & kRoundEven) each_score([&](int block, int r) TK_INLINE { x.s[block][r] = round_even(x.s[block][r]); });
       if (features_of(p) & kRoundUp) each_score([&](int block, int r) TK_INLINE { x.s[block][r] = round_up(x.s[block][r]); });
@@ -518,15 +541,7 @@ void tilekiln_fmha_fwd_waves(Problem p) {
   };
 
   Tiles t = tiles(p, w, shift);
-#if TK_CACHE
-  if (p.splits > 1) {  // the tiles of the window are dealt out; those of sink columns are the first split's
-    const int count = t.end > t.begin ? (t.end - t.begin + kTileK - 1) / kTileK : 0;
-    const int part = (count + p.splits - 1) / p.splits * kTileK, begin = t.begin + w.split * part;
-    if (w.split > 0) t.sinks = 0;
-    if (part > 0 && begin + part < t.end) t.end = begin + part;
-    t.begin = begin < t.end ? begin : t.end;
-  }
-#endif
+  if constexpr (TK_CACHE) deal_out(p, w, t);
   // First the tiles of sink columns, if any lie before `begin`. A step from one range to the other in the inner loop would cost
   // 30 registers of copies.
   int from = t.sinks > 0 ? 0 : t.begin, to = t.sinks > 0 ? (t.sinks < t.end ? t.sinks : t.end) : t.end;
@@ -555,35 +570,8 @@ void tilekiln_fmha_fwd_waves(Problem p) {
   if (!inside) return;
   if (TK_SCALED) kept *= query.unit * kOfWidened;
   const float inverse = sum > 0.f ? kept * (TK_DROPOUT ? p.keep_scale : 1.f) * reciprocal(sum) : 0.f;  // a row without keys: 0
-#if TK_CACHE
-  if (p.splits > 1) {
-    const i64 part = ((i64(w.batch) * p.seqlen_q + query.row) * p.nhead_q + w.head + query.head) * p.splits + w.split;
-    TK_GLOBAL float* to = (TK_GLOBAL float*)p.part_out + part * p.hdim_v;
-#pragma unroll
-    for (int d = 0; d < kHdimV / kRows; d++)
-#pragma unroll
-      for (int r = 0; r < kAccumulator; r++) {
-        const int column = d * kRows + row_of(r, query.half);
-        if (column < p.hdim_v) to[column] = query.out[d][r] * inverse;
-      }
-    if (query.half == 0) ((TK_GLOBAL float*)p.part_lse)[part] = sum > 0.f ? query.maximum + log2(sum) : -kInfinity;
-    return;
-  }
-#endif
-#if TK_CACHE && TK_FP8
-  if (p.out_fp8) {
-    const float factor = inverse * (p.out_scale ? *(const TK_GLOBAL float*)p.out_scale : 1.f);
-    TK_GLOBAL unsigned char* out = (TK_GLOBAL unsigned char*)p.out + w.out_at + i64(query.row) * p.out_row + query.head * p.out_head;
-#pragma unroll
-    for (int d = 0; d < kHdimV / kRows; d++)
-#pragma unroll
-      for (int r = 0; r < kAccumulator; r++) {
-        const int column = d * kRows + row_of(r, query.half);
-        if (column < p.hdim_v) out[column] = static_cast<unsigned char>(as_fp8(query.out[d][r] * factor));
-      }
-    return;
-  }
-#endif
+  if constexpr (TK_CACHE)
+    if (store_of_cache(p, w, query, sum, inverse)) return;
   TK_GLOBAL Out* out = w.out + i64(query.row) * p.out_row + query.head * p.out_head;
 #pragma unroll
   for (int d = 0; d < kHdimV / kRows; d++)

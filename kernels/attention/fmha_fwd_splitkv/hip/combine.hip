@@ -25,22 +25,17 @@ TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kLanes, kLanes))) void tile
   for (int s = 0; s < p.splits; s++) sum += exp2(lse[s] - base);
   const float inverse = sum > 0.f ? reciprocal(sum) : 0.f;
   const i64 at = i64(queries.start) + row;
-#if TK_FP8
-  using Out = unsigned char;
-  const float factor = inverse * (p.out_scale ? *(const TK_GLOBAL float*)p.out_scale : 1.f);
-#else
-  using Out = T;
-#endif
+  using Out = Choose<TK_FP8 != 0, unsigned char, T>;
+  const float factor = inverse * (TK_FP8 && p.out_scale ? *(const TK_GLOBAL float*)p.out_scale : 1.f);
   TK_GLOBAL Out* out = (TK_GLOBAL Out*)p.out + (p.at.seqstart_q ? 0 : b * p.out_batch) + head * p.out_head + at * p.out_row;
   for (int column = lane(); column < p.hdim_v; column += kLanes) {
     const TK_GLOBAL float* part = (const TK_GLOBAL float*)p.part_out + first * p.hdim_v + column;
     float o = 0.f;
     for (int s = 0; s < p.splits; s++) o += exp2(lse[s] - base) * part[i64(s) * p.hdim_v];
-#if TK_FP8
-    out[column] = static_cast<Out>(as_fp8(o * factor));
-#else
-    out[column] = T(o * inverse);
-#endif
+    if constexpr (TK_FP8)
+      out[column] = static_cast<Out>(as_fp8(o * factor));
+    else
+      out[column] = Out(o * factor);
   }
   if (p.lse && lane() == 0)
     ((TK_GLOBAL float*)p.lse)[(p.at.seqstart_q ? 0 : b * p.lse_batch) + head * p.lse_head + at] =
