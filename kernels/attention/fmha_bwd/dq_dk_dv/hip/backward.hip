@@ -242,9 +242,8 @@ TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads)))
     for (int key = thread; key < s.seqlen_k; key += kRowThreads) dbias[i * p.dbias_row + key] = T(0.f);
 }
 
-#if TK_PARTS > 1
 /// Rows of LDS times the lane's row of K, or of V, in memory.
-TK_DEVICE Accumulator of_lines(const T* lines, __amdgpu_buffer_rsrc_t memory, int at, int hdim, int half) {
+[[maybe_unused]] TK_DEVICE Accumulator of_lines(const T* lines, __amdgpu_buffer_rsrc_t memory, int at, int hdim, int half) {
   Accumulator made = Accumulator(0.f);
   int zero = 0;
   asm volatile("" : "+s"(zero));  // keeps the loads in the loop
@@ -255,18 +254,37 @@ TK_DEVICE Accumulator of_lines(const T* lines, __amdgpu_buffer_rsrc_t memory, in
   }
   return made;
 }
-#endif
+
+/// Rows of LDS times the lane's rows of K and of V: S and dP. Pieces of both are the lane's, or come from memory again.
+[[maybe_unused]] TK_DEVICE void multiply_rows(const T* q_lines, const T* dout_lines, const Fragment* k_piece, const Fragment* v_piece,
+                             __amdgpu_buffer_rsrc_t k_memory, int k_at, int hdim_q, __amdgpu_buffer_rsrc_t v_memory,
+                             int v_at, int hdim_v, int row, int half, Pair& x) {
+  x.p = x.ds = Accumulator(0.f);
+  const auto step = [&](int d, int zero) TK_INLINE {
+    const int column = d * kDepth + depth_of(half), at = row * kRowD + column;
+    const Fragment key = TK_RELOAD_K ? of_memory(k_memory, k_at + zero, column, hdim_q) : k_piece[d];
+    const Fragment value = TK_RELOAD_K ? of_memory(v_memory, v_at + zero, column, hdim_v) : v_piece[d];
+    x.p = multiply_add(*(const Fragment*)(q_lines + at), key, x.p);
+    x.ds = multiply_add(*(const Fragment*)(dout_lines + at), value, x.ds);
+  };
+  if constexpr (TK_RELOAD_K) {
+    int zero = 0;
+    asm volatile("" : "+s"(zero));  // keeps the loads in the loop
+#pragma unroll 1  // else the loads of all are held in registers at once
+    for (int d = 0; d < kHdim / kDepth; d++) step(d, zero);
+  } else {
+#pragma unroll
+    for (int d = 0; d < kHdim / kDepth; d++) step(d, 0);
+  }
+}
 
 /// dk, dv, dbias and shares of dq. Grid (tiles of kTileK keys times TK_PARTS, nhead_k, batch).
 TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads), amdgpu_waves_per_eu(1, 2)))
 void tilekiln_fmha_bwd(BackwardProblem p) {
   TK_SHARED T q_lines[kTileQ * kRowD];
   TK_SHARED T q_transposed[kPart * kRowQ];
-#if TK_PARTS > 1
-  T* const dout_lines = q_lines;
-#else
-  TK_SHARED T dout_lines[kTileQ * kRowD];
-#endif
+  TK_SHARED T dout_memory[kTileQ * kRowD];
+  T* const dout_lines = TK_PARTS > 1 ? q_lines : dout_memory;
   TK_SHARED T dout_transposed[kPart * kRowQ];
   TK_SHARED T k_transposed[kPart * kRowK];
   TK_SHARED T ds_lines[kTileQ * kRowK];
@@ -297,14 +315,14 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
   const bool own = w.key < s.seqlen_k;
   const int k_at = own ? (w.key - first_key) * p.k_row * 2 : 0x40000000;
   const int v_at = own ? (w.key - first_key) * p.v_row * 2 : 0x40000000;
-#if !TK_RELOAD_K
-  Fragment k_piece[kHdim / kDepth], v_piece[kHdim / kDepth];
+  [[maybe_unused]] Fragment k_piece[kHdim / kDepth], v_piece[kHdim / kDepth];
+  if constexpr (!TK_RELOAD_K) {
 #pragma unroll
-  for (int d = 0; d < kHdim / kDepth; d++) {
-    k_piece[d] = of_memory(k_memory, k_at, d * kDepth + depth_of(w.half), p.hdim_q);
-    v_piece[d] = of_memory(v_memory, v_at, d * kDepth + depth_of(w.half), p.hdim_v);
+    for (int d = 0; d < kHdim / kDepth; d++) {
+      k_piece[d] = of_memory(k_memory, k_at, d * kDepth + depth_of(w.half), p.hdim_q);
+      v_piece[d] = of_memory(v_memory, v_at, d * kDepth + depth_of(w.half), p.hdim_v);
+    }
   }
-#endif
   Accumulator dk[kPart / kRows], dv[kPart / kRows];
 #pragma unroll
   for (int d = 0; d < kPart / kRows; d++) dk[d] = dv[d] = Accumulator(0.f);
@@ -325,9 +343,7 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
     Read* dout = rows_of<Read>(p.dout, b, s.start_q, w.h, p.dout_batch, p.dout_head, p.dout_row);
     for (w.first = begin; w.first < end; w.first += kTileQ) {
       const int rows = s.seqlen_q - w.first < kTileQ ? s.seqlen_q - w.first : kTileQ;
-#if TK_PARTS > 1
-      Accumulator scores[kBlocks];
-#endif
+      [[maybe_unused]] Accumulator scores[kBlocks];
       {
         const int mine = again(thread);
         float row_lse = kInfinity, row_delta = 0.f;
@@ -340,23 +356,23 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
         Tile<kTileQ> tile;
         Tile<kTileQ>::load(tile, q + i64(w.first) * p.q_row, p.q_row, rows, p.hdim_q, mine);
         // Every wave has done with the tile before: none reads of it behind the barrier before dq.
-#if TK_RELOAD_K  // one after the other: registers
-        Tile<kTileQ>::store(tile, q_lines, q_transposed, kRowQ, mine, w.column);
-#if TK_PARTS > 1
-        publish();
+        if constexpr (TK_RELOAD_K) {  // one after the other: registers
+          Tile<kTileQ>::store(tile, q_lines, q_transposed, kRowQ, mine, w.column);
+          if constexpr (TK_PARTS > 1) {
+            publish();
 #pragma unroll
-        for (int i = 0; i < kBlocks; i++)
-          scores[i] = of_lines(q_lines + (i * kRows + w.lane) * kRowD, k_memory, k_at, p.hdim_q, w.half);
-#endif
-        Tile<kTileQ>::load(tile, dout + i64(w.first) * p.dout_row, p.dout_row, rows, p.hdim_v, mine);
-        if (TK_PARTS > 1) __builtin_amdgcn_s_barrier();  // every wave has done with the lines of q
-        Tile<kTileQ>::store(tile, dout_lines, dout_transposed, kRowQ, mine, w.column);
-#else
-        Tile<kTileQ> second;
-        Tile<kTileQ>::load(second, dout + i64(w.first) * p.dout_row, p.dout_row, rows, p.hdim_v, mine);
-        Tile<kTileQ>::store(tile, q_lines, q_transposed, kRowQ, mine);
-        Tile<kTileQ>::store(second, dout_lines, dout_transposed, kRowQ, mine);
-#endif
+            for (int i = 0; i < kBlocks; i++)
+              scores[i] = of_lines(q_lines + (i * kRows + w.lane) * kRowD, k_memory, k_at, p.hdim_q, w.half);
+          }
+          Tile<kTileQ>::load(tile, dout + i64(w.first) * p.dout_row, p.dout_row, rows, p.hdim_v, mine);
+          if (TK_PARTS > 1) __builtin_amdgcn_s_barrier();  // every wave has done with the lines of q
+          Tile<kTileQ>::store(tile, dout_lines, dout_transposed, kRowQ, mine, w.column);
+        } else {
+          Tile<kTileQ> second;
+          Tile<kTileQ>::load(second, dout + i64(w.first) * p.dout_row, p.dout_row, rows, p.hdim_v, mine);
+          Tile<kTileQ>::store(tile, q_lines, q_transposed, kRowQ, mine);
+          Tile<kTileQ>::store(second, dout_lines, dout_transposed, kRowQ, mine);
+        }
         if (mine < kTileQ) lse_log2[mine] = row_lse, delta[mine] = row_delta;
         publish();
       }
@@ -364,32 +380,13 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
 #pragma unroll 1
       for (int block = 0; block < kTileQ; block += kRows) {
         Pair x;  // S and dP, then P and dS
-#if TK_PARTS > 1
-        x.p = block == 0 ? scores[0] : scores[kBlocks - 1];
-        x.ds = of_lines(dout_lines + (block + w.lane) * kRowD, v_memory, v_at, p.hdim_v, w.half);
-#else
-#if TK_RELOAD_K
-        int zero = 0;
-        asm volatile("" : "+s"(zero));  // keeps the loads in the loop
-#endif
-        x.p = x.ds = Accumulator(0.f);
-#if TK_RELOAD_K
-#pragma unroll 1  // else the loads of all are held in registers at once
-#else
-#pragma unroll
-#endif
-        for (int d = 0; d < kHdim / kDepth; d++) {
-          const int column = d * kDepth + depth_of(w.half), at = (block + w.lane) * kRowD + column;
-#if TK_RELOAD_K
-          const Fragment key = of_memory(k_memory, k_at + zero, column, p.hdim_q);
-          const Fragment value = of_memory(v_memory, v_at + zero, column, p.hdim_v);
-#else
-          const Fragment key = k_piece[d], value = v_piece[d];
-#endif
-          x.p = multiply_add(*(const Fragment*)(q_lines + at), key, x.p);
-          x.ds = multiply_add(*(const Fragment*)(dout_lines + at), value, x.ds);
+        if constexpr (TK_PARTS > 1) {
+          x.p = block == 0 ? scores[0] : scores[kBlocks - 1];
+          x.ds = of_lines(dout_lines + (block + w.lane) * kRowD, v_memory, v_at, p.hdim_v, w.half);
+        } else {
+          multiply_rows(q_lines, dout_lines, k_piece, v_piece, k_memory, k_at, p.hdim_q, v_memory, v_at, p.hdim_v,
+                        block + w.lane, w.half, x);
         }
-#endif
         finish(p, s, w, block, lse_log2, delta, bytes, x);
 #pragma unroll
         for (int part = 0; part < kRows / kDepth; part++) {
