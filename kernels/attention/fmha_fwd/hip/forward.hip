@@ -123,7 +123,7 @@ TK_DEVICE Work work(const Problem& p) {
   return w;
 }
 
-/// Whether V lies in a cache as it is wanted: eight keys of a column next to each other.
+/// Tells whether V lies in a cache as it is wanted: eight keys of a column next to each other.
 template <class P> TK_DEVICE bool is_vectorized(const P& p) {
   if constexpr (TK_CACHE) return p.vectorized;
   return false;
@@ -390,7 +390,7 @@ TK_DEVICE void softmax(Scores& x, Query& query, float in_units) {
 
 namespace tilekiln::hip {
 
-/// What a mover must know of a cache.
+/// Hands a mover the fields that it must know of a cache.
 template <class P> TK_DEVICE void move_from_cache(Mover& mover, const P& p, const Work& w) {
   mover.p = &p, mover.keys = &w.keys;
   mover.chunk_k = p.k_chunk, mover.chunk_v = p.v_chunk;
