@@ -174,48 +174,48 @@ TILEKILN_DEVICE void normalise(const Params<Problem>& p) {
       };
       normalise_vector(a, of, vector, beside(NORM != 0 ? a.gamma : nullptr), beside(NORM == 1 ? a.beta : nullptr), v);
     };
-#if !QUANTISED
-    Element* const y = static_cast<Element*>(a.y) + m * a.y_row;
-    row.each([&](uint4 vector, int j, int bytes) {
-      float v[kWide];
-      normalised(vector, j, bytes, v);
-      store_vector(y + j, narrow(v), bytes, wide);
-    });
-#else
-    uint8_t* const y = static_cast<uint8_t*>(a.y) + m * a.y_row;
-    Element* const plain = a.unquantised ? static_cast<Element*>(a.unquantised) + m * a.unquantised_row : nullptr;
-    const auto smooth = [&](int j, int bytes, float (&v)[kWide]) {
-      if (a.smooth_scale == nullptr) return;
-#pragma unroll
-      for (int i = 0; i < kWide; ++i) v[i] *= i * int(sizeof(Element)) < bytes ? a.smooth_scale[j + i] : 0.f;
-    };
-    unsigned top = 0;  // the bits of the largest magnitude: those of NaN are above infinity's
-    row.each([&](uint4 vector, int j, int bytes) {
-      float v[kWide];
-      normalised(vector, j, bytes, v);
-      if (plain) store_vector(plain + j, narrow(v), bytes, wide);
-      smooth(j, bytes, v);
-#pragma unroll
-      for (int i = 0; i < kWide; ++i) {
-        if (i * int(sizeof(Element)) < bytes) top = max(top, __float_as_uint(v[i]) & 0x7fffffffu);
-      }
-    });
-    written = true;
-    top = joined(team, top, reinterpret_cast<unsigned*>(shared.most),
-                 [](unsigned one, unsigned other) { return max(one, other); });
-    const Scale to = scale_of(__uint_as_float(top), a.y_dtype != 0);
-    if (team.lane == 0) a.y_scale[m] = to.scale;
-    row.each([&](uint4 vector, int j, int bytes) {
-      uint32_t words[kWide / 4] = {};
-      if (to.some) {
+    if constexpr (!QUANTISED) {
+      Element* const y = static_cast<Element*>(a.y) + m * a.y_row;
+      row.each([&](uint4 vector, int j, int bytes) {
         float v[kWide];
-        normalised(vector, j, bytes, v), smooth(j, bytes, v);
+        normalised(vector, j, bytes, v);
+        store_vector(y + j, narrow(v), bytes, wide);
+      });
+    } else {
+      uint8_t* const y = static_cast<uint8_t*>(a.y) + m * a.y_row;
+      Element* const plain = a.unquantised ? static_cast<Element*>(a.unquantised) + m * a.unquantised_row : nullptr;
+      const auto smooth = [&](int j, int bytes, float (&v)[kWide]) {
+        if (a.smooth_scale == nullptr) return;
 #pragma unroll
-        for (int i = 0; i < kWide / 4; ++i) words[i] = quantised(v + 4 * i, to.by, a.y_dtype != 0);
-      }
-      store_bytes(y + j, words, bytes / int(sizeof(Element)));
-    });
-#endif
+        for (int i = 0; i < kWide; ++i) v[i] *= i * int(sizeof(Element)) < bytes ? a.smooth_scale[j + i] : 0.f;
+      };
+      unsigned top = 0;  // the bits of the largest magnitude: those of NaN are above infinity's
+      row.each([&](uint4 vector, int j, int bytes) {
+        float v[kWide];
+        normalised(vector, j, bytes, v);
+        if (plain) store_vector(plain + j, narrow(v), bytes, wide);
+        smooth(j, bytes, v);
+#pragma unroll
+        for (int i = 0; i < kWide; ++i) {
+          if (i * int(sizeof(Element)) < bytes) top = max(top, __float_as_uint(v[i]) & 0x7fffffffu);
+        }
+      });
+      written = true;
+      top = joined(team, top, reinterpret_cast<unsigned*>(shared.most),
+                   [](unsigned one, unsigned other) { return max(one, other); });
+      const Scale to = scale_of(__uint_as_float(top), a.y_dtype != 0);
+      if (team.lane == 0) a.y_scale[m] = to.scale;
+      row.each([&](uint4 vector, int j, int bytes) {
+        uint32_t words[kWide / 4] = {};
+        if (to.some) {
+          float v[kWide];
+          normalised(vector, j, bytes, v), smooth(j, bytes, v);
+#pragma unroll
+          for (int i = 0; i < kWide / 4; ++i) words[i] = quantised(v + 4 * i, to.by, a.y_dtype != 0);
+        }
+        store_bytes(y + j, words, bytes / int(sizeof(Element)));
+      });
+    }
     if (!team.warp && m + team.step < a.rows) __syncthreads();  // shared is the next row's
   }
 }
@@ -231,7 +231,6 @@ TILEKILN_DEVICE void smooth(const Problem& a, Place at, int n, float (&v)[kWide]
   }
 }
 
-#if QUANTISED
 // The row's scale and bytes: of what `make` made of its vectors, times `by`, of which `most` is the largest magnitude.
 template <class Source, class Make>
 TILEKILN_DEVICE void put_quantised(const Problem& a, const Team& team, long long m, Source& row, Make&& make,
@@ -300,8 +299,6 @@ TILEKILN_DEVICE void quantise_whole(const Problem& a, const Team& team, long lon
   put_quantised(a, team, m, row, make, most * inverse, inverse);
 }
 
-#endif
-
 // Normalises a row whose vectors are read once.
 template <class Source>
 TILEKILN_DEVICE void normalise_whole(const Problem& a, const Team& team, long long m, Source& row, Shared& shared) {
@@ -326,35 +323,34 @@ TILEKILN_DEVICE void normalise_whole(const Problem& a, const Team& team, long lo
   };
   const auto again = [&](const Vectors& vector, Place at, Values& made)
                          __attribute__((always_inline)) { make(vector, at, made, [](const float (&)[kWide], int) {}); };
-#if QUANTISED
-  float most = 0;
-  row.keep([&](const Vectors& vector, Place at, Values& made) __attribute__((always_inline)) {
-    make(vector, at, made, [&](const float (&v)[kWide], int i) __attribute__((always_inline)) {
-      float here = 0;
+  if constexpr (QUANTISED) {
+    float most = 0;
+    row.keep([&](const Vectors& vector, Place at, Values& made) __attribute__((always_inline)) {
+      make(vector, at, made, [&](const float (&v)[kWide], int i) __attribute__((always_inline)) {
+        float here = 0;
 #pragma unroll
-      for (int e = 0; e < kWide; ++e) here = larger_or_nan(here, fabsf(v[e]));
-      most = at.there(i) ? larger_or_nan(most, here) : most;
+        for (int e = 0; e < kWide; ++e) here = larger_or_nan(here, fabsf(v[e]));
+        most = at.there(i) ? larger_or_nan(most, here) : most;
+      });
     });
-  });
-  put_quantised(a, team, m, row, again, joined(team, most, shared.most, larger_or_nan), 1);
-#else
-  row.last_pass([&](Vectors& vector, Place at) __attribute__((always_inline)) {
-    Values made;
-    again(vector, at, made);
+    put_quantised(a, team, m, row, again, joined(team, most, shared.most, larger_or_nan), 1);
+  } else {
+    row.last_pass([&](Vectors& vector, Place at) __attribute__((always_inline)) {
+      Values made;
+      again(vector, at, made);
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) vector[i] = narrow(made[i]);
-    store(at, vector, static_cast<Element*>(a.y) + m * a.y_row);
-  });
-#endif
+      for (int i = 0; i < kHeld; ++i) vector[i] = narrow(made[i]);
+      store(at, vector, static_cast<Element*>(a.y) + m * a.y_row);
+    });
+  }
 }
 
 template <class Source>
 TILEKILN_DEVICE void finish_whole(const Problem& a, const Team& team, long long m, Source& row, Shared& shared) {
-#if QUANTISED && NORM != 1
-  quantise_whole(a, team, m, row, shared);
-#else
-  normalise_whole(a, team, m, row, shared);
-#endif
+  if constexpr (QUANTISED && NORM != 1)
+    quantise_whole(a, team, m, row, shared);
+  else
+    normalise_whole(a, team, m, row, shared);
 }
 // Vectors of row m become those of x + residual.
 TILEKILN_DEVICE void add_residual(const Problem& a, long long m, Place at, Vectors& vector) {
