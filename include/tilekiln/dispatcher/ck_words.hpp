@@ -63,7 +63,7 @@ inline Value family(std::string_view name) {
   return said("kernel_family", detail::without_prefix(name), tables::kernel_family).value;
 }
 
-// Whether a word can only be one for a family of attention, whether there is such a family or not.
+// Tells whether a word can only be one for a family of attention, whether there is such a family or not.
 inline bool is_family(std::string_view name) {
   for (const std::string_view head : tables::family_heads)
     if (detail::begins_with(name, head)) return true;

@@ -48,7 +48,7 @@ class Signature {
   Signature& skip(Value yes) { return set("skip_min_seqlen_q", yes); }
   Signature& sink(Value yes) { return set("sink", yes); }
   Signature& dbias(Value yes) { return set("dbias", yes); }
-  // Of the backward, an axis of dropout; a forward kernel with dropout stores on request.
+  // Sets an axis of dropout of the backward; a forward kernel with dropout stores on request.
   Signature& store_randval(Value yes) {
     const Value means = yes == Value(true) ? backward_dropout("store_randval", Value()) : Value();
     return means.empty() ? *this : set("dropout", means);
@@ -125,7 +125,7 @@ class Algorithm {
   Algorithm& warp_n1(int64_t size) { return put("warp_n1", size); }
   Algorithm& warp_k1(int64_t size) { return put("warp_k1", size); }
   Algorithm& pipeline(std::string_view name) { return set("pipeline", name); }
-  // Whether seqlen_q, seqlen_k, hdim_q and hdim_v may be ragged: no multiples of the tile.
+  // Sets whether seqlen_q, seqlen_k, hdim_q and hdim_v may be ragged: no multiples of the tile.
   Algorithm& padding(bool s, bool sk, bool d, bool dv) {
     return set("pad_s", s).set("pad_sk", sk).set("pad_d", d).set("pad_dv", dv);
   }

@@ -59,7 +59,7 @@ class Field {
   uint8_t number_;
 };
 
-// Those that the dispatcher itself asks for, looked up once.
+// Fields that the dispatcher itself asks for, looked up once.
 namespace field {
 inline const Field operator_name("operator"), family("family"), target("target"), dtype("dtype"), mode("mode");
 inline const Field hdim_q("hdim_q"), hdim_v("hdim_v"), batch("batch"), nhead_q("nhead_q"), nhead_k("nhead_k");

@@ -17,7 +17,7 @@ class Instance {
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
-  // These three may not change while the instance is registered.
+  // Members that may not change while the instance is registered: key, name and choice.
   virtual const Key& key() const = 0;
   virtual std::string name() const { return key().id(); }
   virtual const Choice& choice() const {
@@ -28,12 +28,12 @@ class Instance {
   // "" or why not. Asked only of problems that the signature of the key answers.
   virtual std::string refusal(const Problem& problem) const { return mismatch(key(), choice(), problem); }
   bool supports(const Problem& problem) const { return refusal(problem).empty(); }
-  // Whether refusal is the one above, which the choice then need not call.
+  // Tells whether refusal is the one above, which the choice then need not call.
   virtual bool answers_by_key() const { return false; }
 
   // Runs it, in the order of the call's stream. Throws what it has to say.
   virtual void launch(const Call& call) const = 0;
-  // Whether one launch runs all stages of the call, as that of a library does, this one being its main stage.
+  // Tells whether one launch runs all stages of the call, as that of a library does, this one being its main stage.
   virtual bool launches_whole_call() const { return false; }
   // Stages of one plan are of one origin: the library, or whatever launches alone ("").
   virtual std::string origin() const { return ""; }
@@ -49,7 +49,7 @@ class FunctionInstance final : public Instance {
  public:
   using Launch = std::function<void(const Call&)>;
   using Accepts = std::function<bool(const Problem&)>;
-  // Without launch, as in a listing for a machine that is elsewhere, a launch throws std::runtime_error. accepts: what it asks
+  // Instance without launch, as in a listing for a machine that is elsewhere: a launch throws std::runtime_error. accepts: what it asks
   // of a problem besides its key.
   explicit FunctionInstance(Key key, Launch launch = nullptr, Choice choice = {}, std::string name = "",
                             Accepts accepts = nullptr)

@@ -48,7 +48,7 @@ class KernelSet {
   const std::string& tag() const { return name_; }
   const std::vector<Declaration>& declarations() const { return declarations_; }
   size_t size() const { return declarations_.size(); }
-  // Whether a declaration stands for several kernels.
+  // Tells whether a declaration stands for several kernels.
   bool needs_expansion() const {
     for (const Declaration& one : declarations_) {
       if (one.target == "any" || !one.algorithm.values().has("pipeline")) return true;
@@ -233,7 +233,7 @@ inline std::vector<std::shared_ptr<const Instance>> KernelSet::of(const Library:
                                   "` builds those that the set declares");
     stages.insert(one.signature.family_name());
   }
-  // With a main stage come those that run only for it.
+  // Stages that run only for a main stage come with it.
   std::set<std::string> companions;
   for (const auto& [name, of] : library->operators())
     if (stages.count(of.main) != 0)

@@ -44,11 +44,11 @@ class Library : public std::enable_shared_from_this<Library> {
   const std::string& receipt() const { return receipt_; }
   // CK's number of the receipt; -1: it has none.
   int64_t number() const { return number_; }
-  // Of its plan and sources: what was measured for one library says nothing of another.
+  // Hash of its plan and sources: what was measured for one library says nothing of another.
   const std::string& hash() const { return hash_; }
   const std::string& path() const { return path_; }
   const std::map<std::string, Stages>& operators() const { return stages_; }
-  // By family, what its kernels have whether or not a call asks for it: a split always writes its LSE.
+  // Family -> what its kernels have whether or not a call asks for it: a split always writes its LSE.
   const std::map<std::string, Values>& always() const { return always_; }
   // One for each kernel, in plan order; made at the first call. usable_only: those alone that this machine can run.
   std::vector<std::shared_ptr<const Instance>> instances(bool usable_only = false) const;

@@ -81,7 +81,7 @@ class Registry {
   }
   Pointer lookup(const Key& key) const { return lookup(key.id()); }
 
-  // By priority, the highest first, then rank, capacity, numbers of the algorithm and name.
+  // Entries by priority, the highest first, then rank, capacity, numbers of the algorithm and name.
   std::vector<Entry> entries() const {
     std::vector<Entry> all;
     {
@@ -117,7 +117,7 @@ class Registry {
       if (!entry.instance->key().receipt.empty()) names.insert(entry.instance->key().receipt);
     return {names.begin(), names.end()};
   }
-  // Of measurements: takes the place of the instance's own rank, lower first. False where there is no such id.
+  // Puts a measured rank in place of the instance's own, lower first. False where there is no such id.
   bool set_rank(const std::string& id, int rank) {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(id);

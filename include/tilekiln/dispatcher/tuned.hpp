@@ -24,7 +24,7 @@ inline MeasuredTable read_tuned(const std::string& path, const Library& library)
   return problems == nullptr ? MeasuredTable() : read_measured(*problems);
 }
 
-// From now on calls of the library that leave instance, num_splits and num_threads open take what the file has for them, those
+// Tunes a library: from now on its calls that leave instance, num_splits and num_threads open take what the file has for them, those
 // without a dispatcher too. Returns how many are known. Throws FileError for what is no table.
 inline size_t tune(const Library& library, const std::string& path) {
   const Json all = JsonReader::read(JsonReader::contents(path), path);
