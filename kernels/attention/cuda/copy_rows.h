@@ -41,7 +41,7 @@ TILEKILN_DEVICE void load_rows(uint32_t to, const uint16_t* data, int64_t row_st
   }
 }
 
-// Of accumulators, the four of one product.
+// Views the four accumulators of one product.
 TILEKILN_DEVICE float (&block(float* sums, int at))[4] { return *reinterpret_cast<float (*)[4]>(sums + 4 * at); }
 
 }  // namespace tilekiln::cuda

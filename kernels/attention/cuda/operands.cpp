@@ -9,7 +9,7 @@
 namespace tilekiln::cuda {
 namespace {
 
-constexpr int unit = 16;  // bytes that the copy engine counts in
+constexpr int unit = 16;  // bytes that TMA counts in
 
 // Strides of dimensions with one entry are 0, which is no stride to the driver.
 uint64_t bytes_of(const Operand& operand, i64 step, i64 length) {

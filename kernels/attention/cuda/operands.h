@@ -1,4 +1,4 @@
-// From checked arguments of attention to what kernels of CUDA take: what the directions have in common.
+// Operands from checked arguments of attention to what kernels of CUDA take: what the directions have in common.
 #pragma once
 #include <stdint.h>
 
@@ -26,10 +26,11 @@ struct Operand {
   int bytes = 2;  // of an element
 };
 
-// Refuses an operand whose address or strides neither the copy engine nor 16-byte accesses can follow.
+// Refuses an operand whose address or strides neither TMA nor 16-byte accesses can follow.
 tilekiln_status check_operand(const Operand& operand);
 
-// Its map (coordinates.h). `dtype`: TILEKILN_FP16 and so on. `other`: any address of the device, for an array without rows.
+// Encodes an operand's map (coordinates.h). `dtype`: TILEKILN_FP16 and so on. `other`: any address of the device, for an array without
+// rows.
 tilekiln_status encode_operand(const Operand& operand, bool packed, int dtype, int batch, const void* other, int device,
                                TensorMap* map);
 
@@ -38,7 +39,7 @@ struct Packing {
   bool packed;
   i64 rows_q, rows_k;
 
-  // From one sequence to the next of an array of `row_step`: a row is counted from its sequence's start, which batch mode's own
+  // Step from one sequence to the next of an array of `row_step`: a row is counted from its sequence's start, which batch mode's own
   // strides hold already.
   i64 step_q(bool group, i64 sequence, i64 row_step) const {
     return !packed ? sequence : group ? 0 : sequence - rows_q * row_step;
