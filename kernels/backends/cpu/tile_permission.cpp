@@ -11,7 +11,7 @@
 namespace tilekiln::amx {
 namespace {
 
-// Of the kernel's asm/prctl.h, and the number of the part of a thread's state that tiles are: older headers lack them.
+// Numbers of the kernel's asm/prctl.h, and that of the part of a thread's state that tiles are: older headers lack them.
 constexpr int kAskedFor = 0x1022, kAsk = 0x1023;
 constexpr unsigned long kTiles = 18;
 

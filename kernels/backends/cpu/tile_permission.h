@@ -1,9 +1,9 @@
-// Whether this process may use tiles. Linux saves them for a process that has asked, and has none of them otherwise.
+// Permission to use tiles, by process. Linux saves them for a process that has asked, and has none of them otherwise.
 #pragma once
 
 namespace tilekiln::amx {
 
-// Whether the processor and the system have tiles and their products of bf16 and int8. Asks for nothing.
+// Tells whether the processor and the system have tiles and their products of bf16 and int8. Asks for nothing.
 bool present() noexcept;
 
 // Asks the system to let this process use tiles, unless it already may, and answers null; or why it must not, as a clause. To be called
