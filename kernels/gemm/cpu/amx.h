@@ -56,7 +56,7 @@ class Finishing {
   TILEKILN_INLINE void some() {
     if (count_ > 0) rows(kFinishedRows);
   }
-  // Until no more than so many blocks wait.
+  // Waits until no more than so many blocks wait.
   void down_to(int count) {
     while (count_ > count) rows(kBlockRows);
   }
@@ -155,7 +155,7 @@ TILEKILN_INLINE void block_steps(const float* a, const float* b, int steps, cons
   }
 }
 
-// At most 16 rows by a panel: B is read once, from one end to the other, as memory gives it best.
+// Multiplies at most 16 rows by a panel: B is read once, from one end to the other, as memory gives it best.
 template <class Dot>
 TILEKILN_INLINE void thin_steps(const float* a, const float* b, i64 steps, const float* from, Finishing& finishing) {
   using namespace tiles;

@@ -5,7 +5,7 @@
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _gemm_amx)
 
-// In the order of Dtype. Rows of a are packed as they lie, whatever their type.
+// Functions in the order of Dtype. Rows of a are packed as they lie, whatever their type.
 extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {nullptr, nullptr, tilekiln::cpu::run_tiles<tilekiln::cpu::Bf16Tiles, tilekiln::cpu::bf16>,
      tilekiln::cpu::run_tiles<tilekiln::cpu::Int8Tiles, tilekiln::cpu::int8>,

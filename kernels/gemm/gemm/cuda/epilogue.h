@@ -37,7 +37,7 @@ TILEKILN_DEVICE void with_numbers(const P& p, const int (&sum)[N], Function&& f)
   for (int i = 0; i < N; ++i) to[i] = number_unless(p.features & kOutSums, sum[i]);
   f(to);
 }
-// Whether sums go out as they are: a factor of 1 would change the bits of those that are NaN as fp32.
+// Tells whether sums go out as they are: a factor of 1 would change the bits of those that are NaN as fp32.
 template <class P> TILEKILN_DEVICE bool as_they_are(const P& p) {
 #ifdef TILEKILN_INT8
   return p.features & kOutSums;
@@ -180,7 +180,7 @@ template <class P> TILEKILN_DEVICE void store(const P& p, const Sums& v, int bat
   }
 }
 
-// So many sums from a constant place on: registers have no index.
+// Takes so many sums from a constant place on: registers have no index.
 template <int kFirst, int N, int kCount> TILEKILN_DEVICE void take(const float (&sum)[N], float (&v)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) v[i] = sum[kFirst % N + i];
@@ -205,7 +205,7 @@ TILEKILN_DEVICE void in_turns(float (&sum)[N], Function&& f, int first = 0, int 
   }
 }
 
-// Of a tile at (row, column): rows `row` and row + 8 are the lane's. Of its turns of 32 columns [first, last).
+// Stores a tile at (row, column): rows `row` and row + 8 are the lane's. Of its turns of 32 columns [first, last).
 template <class P, int N>
 TILEKILN_DEVICE void finish(const P& p, float (&sum)[N], int batch, int row, int column, int lane, int first = 0,
                             int last = N / 16) {

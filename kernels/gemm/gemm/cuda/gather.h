@@ -8,7 +8,7 @@
 
 namespace tilekiln::cuda::gemm {
 
-// By 128 threads: the tile from `line` and `step` on, of `lines` and `steps` that there are; zeros beyond them, as TMA
+// Gathers by 128 threads the tile from `line` and `step` on, of `lines` and `steps` that there are; zeros beyond them, as TMA
 // has them.
 template <class Tile>
 TILEKILN_DEVICE void gather(Tile& tile, const Gathered& from, int lines, int steps, int line, int step, int batch,

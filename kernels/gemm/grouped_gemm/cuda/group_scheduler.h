@@ -14,7 +14,7 @@ template <int kRows, int kColumns> struct GroupScheduler {
   const GroupParams& p;
   int64_t tile, before = 0;  // before: tiles of the groups before `group`; of starts that overlap there may be many
   int group = 0;
-  int row = 0, end = 0, n = 0;  // of the tile at hand: its first row, the end of its group, its first column
+  int row = 0, end = 0, n = 0;  // of the current tile: its first row, the end of its group, its first column
   explicit __device__ __forceinline__ GroupScheduler(const GroupParams& p) : p(p), tile(blockIdx.x >> peers()) {}
 
   __device__ __forceinline__ int peers() const { return p.product.grid.pairs; }

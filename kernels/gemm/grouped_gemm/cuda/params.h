@@ -5,7 +5,7 @@
 
 namespace tilekiln::cuda::gemm {
 
-// Of group g rows [starts[g], starts[g + 1]) of a and out are multiplied by the g-th b. A group whose end is below its
+// Groups of rows: rows [starts[g], starts[g + 1]) of a and out are multiplied by the g-th b. A group whose end is below its
 // start is empty; rows end where a does.
 struct GroupParams {
   Params product;  // of the first group, with all rows; its grid holds steps and pairs alone
