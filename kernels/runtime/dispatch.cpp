@@ -83,7 +83,7 @@ void Dispatcher::make_index() {
       asks_ = asks_ || target(row(ref))->refusal != nullptr;
     }
     if (members.empty()) continue;
-    // Of those that are alike but for target and rank, the one that always wins.
+    // Sorts so that of entries that are alike but for target and rank the one that always wins is first.
     std::sort(members.begin(), members.end(), [&](const Entry& a, const Entry& b) {
       if (a.held != b.held) return a.held < b.held;
       if (a.integers != b.integers) return a.integers < b.integers;
@@ -190,7 +190,7 @@ Refusal Dispatcher::compare(const Query& query, const Entry& a, const Entry& b) 
   if (a.how != b.how) {
     const int first = preference(query, *a.how), second = preference(query, *b.how);
     if (first != second) return first > second ? Refusal::best_elsewhere : Refusal::chosen;
-    // Of a device's targets the slower ones lack its instructions, which no tile makes good.
+    // Slower targets of a device lack its instructions, which no tile makes good.
     if (machine_.device().type != Device().type && a.order != b.order)
       return a.order < b.order ? Refusal::slower_target : Refusal::chosen;
     const tilekiln_fit fit = fitted(query, *a.how), other = fitted(query, *b.how);
@@ -214,7 +214,7 @@ Choice Dispatcher::find(const Query& query) const {
   const Entry* best = nullptr;
   for (uint32_t i = slots_[at].begin; i < slots_[at].end; ++i) {
     const Entry& candidate = entries_[i];
-    // Of each field the guard is left where the row's value is no less than the problem's.
+    // Guards of fields stay set where the row's value is no less than the problem's.
     if ((((candidate.integers | guards_) - wants) & at_least_) != at_least_) continue;
     if (((candidate.integers ^ wants) & equal_) != 0) continue;
     if (candidate.how->needs.clause_count != 0 && !holds(candidate.how->needs, query)) continue;

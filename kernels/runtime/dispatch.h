@@ -53,7 +53,7 @@ class Dispatcher {
   Refusal judge(const Query& query, uint32_t ref, const Choice& choice) const;
   // The instance of that number, whatever the problem; the row is null when it is of another family.
   Choice at(int64_t instance) const;
-  // Whether an instance can answer a problem here, whether or not it is the best.
+  // Tells whether an instance can answer a problem here, whether or not it is the best.
   bool fits(const Query& query, const Choice& choice) const { return refuse(query, *choice.row) == Refusal::chosen; }
   // The refusal of a row that cannot run the problem at all; `chosen` when it can.
   Refusal refuse(const Query& query, const Row& row) const;
@@ -72,7 +72,7 @@ class Dispatcher {
   int64_t integer(const Row& row, int at) const {
     return static_cast<int64_t>(row.integers >> fields_[at].shift) & fields_[at].most;
   }
-  // Whether it may find what the system can refuse to a process, and nobody has asked it yet.
+  // Tells whether it may find what the system can refuse to a process, and nobody has asked it yet.
   bool asks() const { return asks_; }
   int integer_count() const { return integer_count_; }
   // Sum of the excesses of a row's values over a problem's, on the axes that hold problems up to their value; negative
@@ -114,7 +114,7 @@ class Dispatcher {
   // 0: made for these sizes; 1: for any; 2: for others.
   static int preference(const Query& query, const Algorithm& how);
   tilekiln_fit fitted(const Query& query, const Algorithm& how) const;
-  // Whether two entries of equal integers differ for no problem but in their target and rank.
+  // Tells whether two entries of equal integers differ for no problem but in their target and rank.
   bool alike(const Entry& a, const Entry& b) const;
   size_t first_slot(uint64_t codes) const { return (codes * 0x9e3779b97f4a7c15u) >> slot_shift_; }
   [[nodiscard]] tilekiln_status trouble() const;
@@ -133,7 +133,7 @@ class Dispatcher {
   uint64_t at_least_ = 0,
            equal_ = 0;    // the guards of those that hold problems up to their value, all bits of the others
   Engines engines_[256];  // by Row::target
-  // Of the instances usable here: every group's entries, least integers first, without those that another one of the
+  // Entries of every group of instances usable here, least integers first, without those that another one of the
   // same integers and tile always beats; and where each group's entries lie, by codes, with open addressing.
   SmallArray<Entry, 1> entries_;
   SmallArray<Slot, 1> slots_;

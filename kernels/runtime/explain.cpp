@@ -18,7 +18,7 @@
 namespace tilekiln {
 namespace {
 
-// Of an axis what a row has and a problem wants.
+// Values of an axis: what a row has and a problem wants.
 struct Difference {
   const Axis& axis;
   uint64_t have, want;
@@ -415,7 +415,7 @@ void explain_missing(Text& text, Refusals& refusals, const Dispatcher& dispatche
   }
 }
 
-// Of a problem of bf16, the arithmetic that the chosen target has for it here.
+// Adds, for a problem of bf16, the arithmetic that the chosen target has for it here.
 void add_arithmetic(Text& text, const Dispatcher& dispatcher, const Query& query, const Row& row) {
   const Target& target = *dispatcher.target(row);
   if (target.backend == nullptr || target.backend->says_of_bf16 == nullptr) return;

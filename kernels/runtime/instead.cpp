@@ -21,7 +21,7 @@ bool is_short(const Instead& rule, const tilekiln_tensor* const* arrays, int cou
   if (length > most->length) return false;
   for (int i = 1; i < count; ++i) {
     const int64_t* const shape = arrays[i]->shape;
-    // To one query as many heads will do.
+    // Heads stand in for keys where the query is one: as many of them will do.
     const bool pays = shape[place] >= rule.fewest || (length <= 1 && heads >= rule.fewest);
     if (shape[0] != first.shape[0] || !pays) return false;
   }

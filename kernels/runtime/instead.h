@@ -19,11 +19,11 @@ struct Instead {
   int32_t dtypes[4];  // of the first array; ended by 0
 };
 
-// Whether arrays of a call are as a rule has it: count of them by position, none checked yet.
+// Tells whether arrays of a call are as a rule has it: count of them by position, none checked yet.
 bool is_short(const Instead& rule, const tilekiln_tensor* const* arrays, int count, bool exchanged);
-// Whether this library's instance of that number is of a family.
+// Tells whether this library's instance of that number is of a family.
 bool is_of_family(int64_t instance, const char* family);
-// Whether an instance was measured to be the best for such a call of an operator (tuned.h). `args`: with its size checked.
+// Tells whether an instance was measured to be the best for such a call of an operator (tuned.h). `args`: with its size checked.
 bool has_measured(const char* name, const void* args, size_t bytes, size_t instance_offset);
 
 }  // namespace tilekiln

@@ -89,7 +89,7 @@ int words_of(uint8_t kind) {
   }
 }
 
-// Whether a digest leaves the argument out: a table of measured choices sets it, or, as a float read through a pointer
+// Tells whether a digest leaves the argument out: a table of measured choices sets it, or, as a float read through a pointer
 // (TILEKILN_POINTER), it does not change how long the call takes.
 bool is_chosen(const tilekiln_argument& argument) {
   return argument.kind == TILEKILN_INSTANCE || argument.kind == TILEKILN_STREAM || argument.kind == TILEKILN_POINTER ||

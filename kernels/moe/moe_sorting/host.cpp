@@ -11,8 +11,9 @@ tilekiln_status masks(const Args& args, tilekiln_shape* shape) {
   return TILEKILN_OK;
 }
 
-// Of e experts that have tokens each pads at most unit - 1, and those that have none a unit: the most is with one of them. A caller's
-// arrays may be shorter, as upstream makes them: enough where the experts of a token are distinct, or empty ones are skipped.
+// Bound of padding: of e experts that have tokens each pads at most unit - 1, and those that have none a unit: the most is with one of
+// them. A caller's arrays may be shorter, as upstream makes them: enough where the experts of a token are distinct, or empty ones are
+// skipped.
 tilekiln_status padded(const Args& args, tilekiln_shape* shape) {
   const int64_t tokens = args.topk_ids->shape[0], topk = args.topk_ids->shape[1], experts = args.experts;
   int64_t chosen = 0;

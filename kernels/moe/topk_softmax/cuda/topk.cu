@@ -22,7 +22,7 @@ struct Best {
   float key;
   int index;
 };
-// By key, and of equal ones the first.
+// Orders by key, and of equal ones the first.
 TILEKILN_DEVICE bool comes_before(Best a, Best b) { return a.key > b.key || (a.key == b.key && a.index < b.index); }
 
 template <bool kKeeps> TILEKILN_DEVICE void choose(const TopkSoftmax& a, const Element* x, float* weights,
