@@ -19,6 +19,16 @@ constexpr int kDtype = 2;
 #endif
 constexpr int kWide = 16 / sizeof(Element);  // elements of a vector
 
+// One element.
+TILEKILN_DEVICE float value_of(float x) { return x; }
+TILEKILN_DEVICE float value_of(uint16_t x) { return element(x); }
+TILEKILN_DEVICE Element narrowed(float x) {
+  if constexpr (kDtype == 0)
+    return x;
+  else
+    return Element(pack(x, 0.f));
+}
+
 TILEKILN_DEVICE void widen(uint4 words, float (&v)[kWide]) {
 #ifdef TILEKILN_FP32
   v[0] = __uint_as_float(words.x), v[1] = __uint_as_float(words.y);

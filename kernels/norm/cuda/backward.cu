@@ -223,11 +223,7 @@ template <int kCount> TILEKILN_DEVICE void join(const BackwardParams& p) {
       for (int i = 0; i < lanes; ++i) total += sums[i * p.width];
       const bool of_gamma = to < a.columns;
       Element* const y = static_cast<Element*>(of_gamma ? a.dgamma : a.dbeta) + (of_gamma ? to : to - a.columns);
-#ifdef TILEKILN_FP32
-      *y = total;
-#else
-      *y = Element(pack(total, 0.f));
-#endif
+      *y = narrowed(total);
     }
     __syncthreads();
   }

@@ -22,13 +22,6 @@ TILEKILN_DEVICE Label label_of(const Problem& a, long long m) {
   return {label == a.ignore_index, here ? label - a.first_class : -1};
 }
 
-TILEKILN_DEVICE float value_of(Element x) {
-#ifdef TILEKILN_FP32
-  return x;
-#else
-  return element(x);
-#endif
-}
 TILEKILN_DEVICE float power(float s, float less) { return exp2_approx((s - less) * kLog2E); }
 
 // A row that is read once, kHeld vectors on their way while as many are used. The first are asked for when it is made.
@@ -161,9 +154,8 @@ using namespace tilekiln::cuda;
 extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 512};
 
 extern "C" __global__ void __launch_bounds__(512, 2) rows(const __grid_constant__ norm::Params<norm::Problem> p) {
-#if BACKWARD
-  norm::gradients(p);
-#else
-  norm::losses(p);
-#endif
+  if constexpr (BACKWARD)
+    norm::gradients(p);
+  else
+    norm::losses(p);
 }

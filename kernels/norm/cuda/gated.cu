@@ -90,9 +90,8 @@ using namespace tilekiln::cuda;
 extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 1024};
 
 extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Params<norm::Problem> p) {
-#if BACKWARD
-  norm::gradients(p);
-#else
-  norm::gated(p);
-#endif
+  if constexpr (BACKWARD)
+    norm::gradients(p);
+  else
+    norm::gated(p);
 }

@@ -10,14 +10,6 @@ using tilekiln::moe::TopkSoftmax;
 
 constexpr int kKept = 16;  // logits of a lane
 
-TILEKILN_DEVICE float logit(const Element* x, int j) {
-#ifdef TILEKILN_FP32
-  return x[j];
-#else
-  return element(x[j]);
-#endif
-}
-
 struct Best {
   float key;
   int index;
@@ -31,7 +23,7 @@ template <bool kKeeps> TILEKILN_DEVICE void choose(const TopkSoftmax& a, const E
   float kept[kKept];
   if constexpr (kKeeps) {
 #pragma unroll
-    for (int i = 0; i < kKept; ++i) kept[i] = lane + 32 * i < a.experts ? logit(x, lane + 32 * i) : -kInfinity;
+    for (int i = 0; i < kKept; ++i) kept[i] = lane + 32 * i < a.experts ? value_of(x[lane + 32 * i]) : -kInfinity;
   }
   const auto each = [&](auto&& f) {
     if constexpr (kKeeps) {
@@ -40,7 +32,7 @@ template <bool kKeeps> TILEKILN_DEVICE void choose(const TopkSoftmax& a, const E
         if (lane + 32 * i < a.experts) f(kept[i], lane + 32 * i);
       }
     } else {
-      for (int j = lane; j < a.experts; j += 32) f(logit(x, j), j);
+      for (int j = lane; j < a.experts; j += 32) f(value_of(x[j]), j);
     }
   };
   // A NaN may be lost here, not in the sum. +infinity, or -infinity alone: the difference is NaN.
@@ -71,13 +63,13 @@ template <bool kKeeps> TILEKILN_DEVICE void choose(const TopkSoftmax& a, const E
       best.index = k;
     }
     last = best;
-    const float weight = sound ? power(logit(x, best.index)) : sum;
+    const float weight = sound ? power(value_of(x[best.index])) : sum;
     chosen += weight;
     if (lane == 0) indices[k] = best.index, weights[k] = weight * by;
   }
   if (!a.renormalise) return;
   by = 1 / chosen;
-  for (int k = 0; lane == 0 && k < a.topk; ++k) weights[k] = (sound ? power(logit(x, indices[k])) : sum) * by;
+  for (int k = 0; lane == 0 && k < a.topk; ++k) weights[k] = (sound ? power(value_of(x[indices[k]])) : sum) * by;
 }
 
 TILEKILN_DEVICE void rows(const TopkSoftmax& a) {

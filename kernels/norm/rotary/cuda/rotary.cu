@@ -28,9 +28,6 @@ TILEKILN_DEVICE long long position_of(const Problem& a, long long batch, long lo
   return at >= 0 && at < a.table_rows ? at : -1;
 }
 
-TILEKILN_DEVICE float value_of(float x) { return x; }
-TILEKILN_DEVICE float value_of(uint16_t x) { return element(x); }
-
 template <class T, int kCount> struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack { T at[kCount]; };
 template <int kCount, class T> TILEKILN_DEVICE void load(const T* from, float (&v)[kCount]) {
   const auto packed = *reinterpret_cast<const Pack<T, kCount>*>(from);
@@ -41,14 +38,6 @@ template <int kCount, class T> TILEKILN_DEVICE void load(const T* from, float (&
 TILEKILN_DEVICE void turn(float& a, float& b, float cos, float sin) {
   const float first = a * cos - b * sin;
   b = fmaf(a, sin, b * cos), a = first;
-}
-
-TILEKILN_DEVICE Element narrowed(float x) {
-#ifdef TILEKILN_FP32
-  return x;
-#else
-  return Element(pack(x, 0.f));
-#endif
 }
 
 // One unit of a head, by the tables' type.
@@ -186,9 +175,5 @@ using namespace tilekiln::cuda;
 extern "C" __constant__ rotary::Build rotary_build = {THREADS, kDtype};
 
 extern "C" __global__ void __launch_bounds__(THREADS) rotary_heads(const __grid_constant__ rotary::Params p) {
-#ifdef TILEKILN_FP32
-  rotary::heads<float>(p);
-#else
-  p.problem.tables == 0 ? rotary::heads<float>(p) : rotary::heads<Element>(p);
-#endif
+  p.problem.tables == 0 || kDtype == 0 ? rotary::heads<float>(p) : rotary::heads<Element>(p);
 }

@@ -76,11 +76,7 @@ TILEKILN_DEVICE void put_result(const Params& p, long long output_y, long long c
   const bool columns = a.way == int(tensor::ReduceWay::columns);
   const float result = with_sign(p, (v.high + v.low) * p.scale);
   Element* const to = static_cast<Element*>(a.y) + output_y + (columns ? column * a.column_y : 0);
-#ifdef TILEKILN_FP32
-  *to = result;
-#else
-  *to = Element(pack(result, 0.f));
-#endif
+  *to = narrowed(result);
 }
 
 // Over `lanes` threads, 32 or those of the block, in one order. `shared`: a word a warp.
@@ -244,11 +240,7 @@ template <Reduction kDo> TILEKILN_DEVICE void rows(const Params& p, Two* shared)
       }
     } else {
       for (long long item = first + lane; item < last; item += lanes) {
-#ifdef TILEKILN_FP32
-        some = Take::taken(some, with_sign(p, x[address(item)]));
-#else
-        some = Take::taken(some, with_sign(p, element(x[address(item)])));
-#endif
+        some = Take::taken(some, with_sign(p, value_of(x[address(item)])));
         if (++count == kFlush / 2) flush();
       }
     }
