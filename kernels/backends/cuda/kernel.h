@@ -9,7 +9,7 @@ namespace tilekiln::cuda {
 struct Kernel {
   const char* name;   // "fmha_fwd_d128-bf16"
   const void* image;  // a cubin; with `of`: its changes to that kernel's (changed.h)
-  const void* build;  // what the cubin says of itself: the Build of its room's row.h
+  const void* build;  // what the cubin says of itself: the Build of its room's params.h
   const Kernel* of;
 };
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "kernels/backends/cuda/held.h"
-#include "kernels/moe/topk_softmax/cuda/row.h"
+#include "kernels/moe/topk_softmax/cuda/params.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _topk_softmax_blocks)

@@ -2,7 +2,7 @@
 // index: rows are searched once for each, in registers up to 32 kKept logits, and nothing is stored on the way.
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/backends/cuda/vectors.h"
-#include "kernels/moe/topk_softmax/cuda/row.h"
+#include "kernels/moe/topk_softmax/cuda/params.h"
 
 namespace tilekiln::cuda::moe {
 

@@ -1,4 +1,4 @@
-// The row of CUDA's topk_softmax is the checked problem; what one build of it is made for.
+// Parameters of CUDA's topk_softmax are the checked problem; here is what one build of it is made for.
 #pragma once
 
 #include "kernels/moe/topk_softmax/engine.h"
