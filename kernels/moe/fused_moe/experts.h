@@ -6,7 +6,7 @@ namespace tilekiln::moe {
 
 using matrix::i64;
 
-// Both products of the first expert, but for a, out, m and what belongs to rows; in bytes what must be added for another.
+// Products of the first expert, both, but for a, out, m and what belongs to rows; in bytes what must be added for another.
 struct Experts {
   static constexpr bool launches_kernels = true;
   matrix::Grouped gate, down;

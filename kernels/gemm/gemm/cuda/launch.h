@@ -1,5 +1,5 @@
-// From a checked product to the parameters of its kernels: what the pipelines have in common. Included once, by the file of a pipeline, which is
-// compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
+// Parameters of the kernels from a checked product: what the pipelines have in common. Included once, by the file of a pipeline,
+// which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Operands of Hopper's kernels: tensor maps of those that the copy engine follows, places of the others. Included once, by
+// Operands of Hopper's kernels: tensor maps of those that TMA follows, places of the others. Included once, by
 // the file of a pipeline, as launch.h is.
 #pragma once
 #include "kernels/gemm/gemm/cuda/launch.h"
@@ -8,7 +8,7 @@ namespace {
 
 tilekiln_status encode_operand(const Operand& of, bool ahead, int device, TensorMap* map) {
   const i64 rows = of.along_lines ? of.steps : of.lines;
-  // The copy engine moves bytes of any 8-bit type.
+  // TMA moves bytes of any 8-bit type.
   const int dtype = of.element_bytes() == 1 ? TILEKILN_FP8 : of.dtype == Dtype::fp16 ? TILEKILN_FP16 : TILEKILN_BF16;
   RowArray array = {of.name, of.data, dtype, {1, 1, 1, 1, 1}, {16, 16, 16, 16}};
   array.lengths[0] = static_cast<uint64_t>(of.along_lines ? of.lines : of.steps);

@@ -85,7 +85,7 @@ TILEKILN_DEVICE void add_up(const Sums& p, int (&rows)[kSumThreads], float (&fac
   const int topk = token < counted ? p.topk : 0;
   if (t < topk) rows[t] = p.places[token * p.topk + t];
   __syncthreads();
-  // Its place among the token's rows in their order, which is that of experts.
+  // Place of a row among the token's rows in their order, which is that of experts.
   const int row = t < topk ? rows[t] : -1;
   int place = 0, count = 0;
   for (int j = 0; j < topk; ++j) count += rows[j] >= 0, place += rows[j] >= 0 && rows[j] < row;
