@@ -3,18 +3,18 @@
 // A rotation is in fp32, every product and sum rounded, and the result once: the bytes are those of the CPU.
 // -D: THREADS; TILEKILN_FP16 for fp16.
 #include "kernels/attention/cuda/places.h"
-#include "kernels/attention/fmha_fwd_appendkv/cuda/row.h"
+#include "kernels/attention/fmha_fwd_appendkv/cuda/params.h"
 
 namespace tilekiln::cuda::fmha_append {
 
 TILEKILN_DEVICE uint16_t narrow(float x) { return uint16_t(pack(x, 0.f)); }
 
-TILEKILN_DEVICE float entry(const Row& p, const void* table, int64_t at) {
+TILEKILN_DEVICE float entry(const Params& p, const void* table, int64_t at) {
   return p.rotary_fp32 ? static_cast<const float*>(table)[at] : element(static_cast<const uint16_t*>(table)[at]);
 }
 
 // Pair i of a head's row.
-TILEKILN_DEVICE void rotate(const Row& p, const uint16_t* from, uint16_t* to, int i, int64_t position) {
+TILEKILN_DEVICE void rotate(const Params& p, const uint16_t* from, uint16_t* to, int i, int64_t position) {
   const int first = p.interleaved ? 2 * i : i, second = p.interleaved ? 2 * i + 1 : i + p.rotary_dim / 2;
   const float cos = entry(p, p.rotary_cos, position * p.cos_row + i),
               sin = entry(p, p.rotary_sin, position * p.sin_row + i);
@@ -23,7 +23,7 @@ TILEKILN_DEVICE void rotate(const Row& p, const uint16_t* from, uint16_t* to, in
   to[second] = narrow(__fadd_rn(__fmul_rn(x1, cos), __fmul_rn(x0, sin)));
 }
 
-TILEKILN_DEVICE void append(const Row& p) {
+TILEKILN_DEVICE void append(const Params& p) {
   const int tokens = max(p.seqlen_q_most, p.seqlen_new), b = blockIdx.x / tokens, token = blockIdx.x % tokens;
   const Keys keys = find_keys(p, b);
   const int pairs = p.rotary_dim / 2;
@@ -70,6 +70,6 @@ extern "C" __constant__ fmha_append::Build fmha_append_build = {THREADS,
 #endif
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) fmha_append(const __grid_constant__ fmha_append::Row p) {
+extern "C" __global__ void __launch_bounds__(THREADS) fmha_append(const __grid_constant__ fmha_append::Params p) {
   fmha_append::append(p);
 }

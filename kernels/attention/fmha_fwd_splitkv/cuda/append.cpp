@@ -1,5 +1,5 @@
 // The append engine: a checked call becomes the row of one launch.
-#include "kernels/attention/fmha_fwd_appendkv/cuda/row.h"
+#include "kernels/attention/fmha_fwd_appendkv/cuda/params.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/launch.h"
 
 namespace tilekiln::cuda::fmha_append {
@@ -8,42 +8,42 @@ namespace {
 using fmha::AppendKernelProblem;
 using fmha::AppendProblem;
 
-void fill_arrays(const AppendKernelProblem& of, Row* row) {
+void fill_arrays(const AppendKernelProblem& of, Params* params) {
   const AppendProblem& p = of.problem;
   const bool paged = p.pages.page_size != 0;
-  row->q = static_cast<uint16_t*>(p.q);
-  row->k = static_cast<uint16_t*>(p.k);
-  row->v = static_cast<uint16_t*>(p.v);
-  row->knew = static_cast<const uint16_t*>(p.knew);
-  row->vnew = static_cast<const uint16_t*>(p.vnew);
-  row->q_batch = of.steps.q;
-  row->q_head = p.q_head;
-  row->q_row = p.q_row;
-  row->k_page = paged ? p.pages.k_page : of.steps.k;
-  row->k_head = p.k_head;
-  row->k_key = p.k_row;
-  row->v_page = paged ? p.pages.v_page : of.steps.v;
-  row->v_head = p.v_head;
-  row->v_key = p.v_row;
-  row->knew_batch = of.steps.knew;
-  row->knew_head = p.knew_head;
-  row->knew_row = p.knew_row;
-  row->vnew_batch = of.steps.vnew;
-  row->vnew_head = p.vnew_head;
-  row->vnew_row = p.vnew_row;
+  params->q = static_cast<uint16_t*>(p.q);
+  params->k = static_cast<uint16_t*>(p.k);
+  params->v = static_cast<uint16_t*>(p.v);
+  params->knew = static_cast<const uint16_t*>(p.knew);
+  params->vnew = static_cast<const uint16_t*>(p.vnew);
+  params->q_batch = of.steps.q;
+  params->q_head = p.q_head;
+  params->q_row = p.q_row;
+  params->k_page = paged ? p.pages.k_page : of.steps.k;
+  params->k_head = p.k_head;
+  params->k_key = p.k_row;
+  params->v_page = paged ? p.pages.v_page : of.steps.v;
+  params->v_head = p.v_head;
+  params->v_key = p.v_row;
+  params->knew_batch = of.steps.knew;
+  params->knew_head = p.knew_head;
+  params->knew_row = p.knew_row;
+  params->vnew_batch = of.steps.vnew;
+  params->vnew_head = p.vnew_head;
+  params->vnew_row = p.vnew_row;
 }
 
-void fill_rotation(const AppendKernelProblem& of, Row* row) {
+void fill_rotation(const AppendKernelProblem& of, Params* params) {
   const AppendProblem& p = of.problem;
-  row->rotary_cos = p.rotary_cos;
-  row->rotary_sin = p.rotary_sin;
-  row->cos_row = p.rotary_cos_row;
-  row->sin_row = p.rotary_sin_row;
-  row->positions = of.positions;
-  row->rotary_dim = p.rope == fmha::Rope::none ? 0 : p.rotary_dim;
-  row->interleaved = p.rope == fmha::Rope::interleaved ? 1 : 0;
-  row->rotary_fp32 = p.rotary_fp32 ? 1 : 0;
-  row->q_advances = p.q_advances ? 1 : 0;
+  params->rotary_cos = p.rotary_cos;
+  params->rotary_sin = p.rotary_sin;
+  params->cos_row = p.rotary_cos_row;
+  params->sin_row = p.rotary_sin_row;
+  params->positions = of.positions;
+  params->rotary_dim = p.rope == fmha::Rope::none ? 0 : p.rotary_dim;
+  params->interleaved = p.rope == fmha::Rope::interleaved ? 1 : 0;
+  params->rotary_fp32 = p.rotary_fp32 ? 1 : 0;
+  params->q_advances = p.q_advances ? 1 : 0;
 }
 
 tilekiln_status launch_append(const Site& site, const void* problem) {
@@ -56,20 +56,20 @@ tilekiln_status launch_append(const Site& site, const void* problem) {
   const i64 blocks = i64(of.batch) * (of.seqlen_q > of.seqlen_new ? of.seqlen_q : of.seqlen_new);
   if (blocks > INT32_MAX)
     return fail_argument("knew", "had %lld tokens of all sequences, must have fewer than 2^31 on cuda", blocks);
-  Row row = {};
-  fill_places(of.places, p.pages, &row);
-  fill_arrays(of, &row);
-  fill_rotation(of, &row);
-  row.seqlen_q_most = of.seqlen_q;
-  row.seqlen_k_most = INT32_MAX;
-  row.seqlen_new = of.seqlen_new;
-  row.batch = of.batch;
-  row.nhead_q = p.nhead_q;
-  row.nhead_k = p.nhead_k;
-  row.hdim_q = p.hdim_q;
-  row.hdim_v = p.hdim_v;
+  Params params = {};
+  fill_places(of.places, p.pages, &params);
+  fill_arrays(of, &params);
+  fill_rotation(of, &params);
+  params.seqlen_q_most = of.seqlen_q;
+  params.seqlen_k_most = INT32_MAX;
+  params.seqlen_new = of.seqlen_new;
+  params.batch = of.batch;
+  params.nhead_q = p.nhead_q;
+  params.nhead_k = p.nhead_k;
+  params.hdim_q = p.hdim_q;
+  params.hdim_v = p.hdim_v;
   const auto threads = static_cast<unsigned>(build_of(*kernel)->threads);
-  return launch(site, {kernel, "fmha_append", {static_cast<unsigned>(blocks), 1, 1}, threads, 0, &row});
+  return launch(site, {kernel, "fmha_append", {static_cast<unsigned>(blocks), 1, 1}, threads, 0, &params});
 }
 
 }  // namespace

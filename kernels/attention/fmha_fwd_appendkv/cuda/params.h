@@ -1,6 +1,6 @@
-// The row of the CUDA append to a KV cache: the one argument of its kernel.
+// Parameters of the CUDA append to a KV cache: the one argument of its kernel.
 //
-// Plain data. tools/gpu reads the fields of `Row` and `Build` from this text, so a declaration is one line.
+// Plain data. tools/gpu reads the fields of `Params` and `Build` from this text, so a declaration is one line.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace tilekiln::cuda::fmha_append {
 
 // Strides are in elements of 16 bits. The fields from `seqstart_q` to `page_shift` are those of kernels/attention/places.h.
-struct Row {
+struct Params {
   uint16_t* q;  // rotated in place; or null
   uint16_t* k;
   uint16_t* v;
