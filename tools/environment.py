@@ -65,7 +65,7 @@ def check_compiler():
 
 
 def run(*command):
-    # In a session of its own, so that Ctrl-C reaches this program alone; pip would show where it was. It has the lock,
+    # Session of its own, so that Ctrl-C reaches this program alone; pip would show where it was. It has the lock,
     # too: when this program is killed, the next one waits for what still writes.
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, close_fds=False) as process:
         try:
