@@ -92,12 +92,14 @@ tilekiln_status launch_decode(const Site& site, const void* problem) {
   const Kernel* const kernel = find_kernel(p);
   if (kernel == nullptr) return fail_kernel("fmha_decode");
   const Build& build = build_of(*kernel);
-  const i64 rows = i64(of.seqlen_q) * (p.nhead_q / p.nhead_k), tiles = (rows + build.rows - 1) / build.rows;
+  const i64 rows = i64(of.seqlen_q) * (p.nhead_q / p.nhead_k);
+  const bool many = rows > build.rows;  // a tile of rows a warp
+  const i64 most = many ? build.rows * (build.threads / 32) : build.rows, tiles = (rows + most - 1) / most;
   const i64 blocks = i64(of.batch) * p.nhead_k * of.num_splits;
   if (tiles > most_blocks) {
     return fail_argument("q",
                          "had %lld rows of queries to a key head, must have at most %lld in a launch of this instance",
-                         rows, most_blocks * build.rows);
+                         rows, most_blocks * most);
   }
   if (blocks > INT32_MAX) {
     return fail_argument(
@@ -106,10 +108,13 @@ tilekiln_status launch_decode(const Site& site, const void* problem) {
   Row row = {};
   fill_row(of, &row);
   const bool vectorized = fill_cache(of, &row), general = fill_scores(of, &row);
-  static const char* const functions[2][2] = {{"fmha_decode_linear", "fmha_decode_linear_general"},
-                                              {"fmha_decode_vectorized", "fmha_decode_vectorized_general"}};
+  static const char* const functions[2][2][2] = {
+      {{"fmha_decode_linear", "fmha_decode_linear_rows"},
+       {"fmha_decode_linear_general", "fmha_decode_linear_general_rows"}},
+      {{"fmha_decode_vectorized", "fmha_decode_vectorized_rows"},
+       {"fmha_decode_vectorized_general", "fmha_decode_vectorized_general_rows"}}};
   return launch(site, {kernel,
-                       functions[vectorized][general],
+                       functions[vectorized][general][many],
                        {static_cast<unsigned>(blocks), static_cast<unsigned>(tiles), 1},
                        static_cast<unsigned>(build.threads),
                        static_cast<unsigned>(build.shared_bytes),

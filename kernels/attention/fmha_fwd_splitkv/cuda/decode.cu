@@ -1,14 +1,16 @@
 // Decode over a KV cache: few query rows a sequence. The 16 rows of mma.m16n8k16 are pairs of a query and a query head, of those that share
-// a key head; a sequence with more of them has more tiles, which read its keys again.
+// a key head.
 //
-// Bound by memory. A CTA takes a share of one sequence's keys for one key head and one tile of rows; each of its warps runs a ring of
-// cp.async over chunks of 16 keys of its own, without a block barrier in the loop. The warps merge by log-sum-exp; of one split that is
-// the result, and a second kernel merges several:
+// Bound by memory. A CTA takes a share of one sequence's keys for one key head; each of its warps fills a ring by cp.async with chunks of
+// 16 keys. Of up to 16 rows (kTiles = 1) every warp reads its own chunks alone, without a block barrier in the loop, and the warps merge by
+// log-sum-exp. Of more rows (kTiles = kWarps) every warp has a tile of 16 rows of its own and reads the chunks of all warps, between two
+// barriers, so that a key is fetched once for all of the CTA's rows; rows past kTiles * 16 have more CTAs, which read the keys again.
+// Of one split that is the result, and a second kernel merges several:
 //
 //     m = max_s lse_s,  out = sum_s 2^(lse_s - m) out_s / sum_s 2^(lse_s - m)
 //
 // Masks, soft cap, alibi, bias and scales that are not above 0 have kernels of their own (kGeneral).
-// Nothing here needs more than sm_80. -D: HDIM (64, 128 or 256), STAGES, WARPS; TILEKILN_FP16 for fp16.
+// Nothing here needs more than sm_80. -D: HDIM (32, 64, 128 or 256), STAGES, WARPS; TILEKILN_FP16 for fp16.
 #include "kernels/attention/cuda/places.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/row.h"
 #include "kernels/backends/cuda/mma.h"
@@ -32,20 +34,25 @@ constexpr int kEarly = 0;
 // The keys of its sequence that a tile of rows sees, [first, last) and those below `sinks`, and the chunks that hold them, in a row.
 struct Seen {
   int first, last, sinks;
+  int every_first, every_last;  // keys that every row sees, with a product and a scale for score
   int sink_chunks, first_chunk, chunks;
 
   __device__ __forceinline__ int chunk(int i) const { return i < sink_chunks ? i : first_chunk + i - sink_chunks; }
+  __device__ __forceinline__ bool is_plain(int key) const { return key >= every_first && key + kChunk <= every_last; }
   __device__ __forceinline__ bool has(int key) const { return key < last && (key >= first || key < sinks); }
 };
 
 template <bool kGeneral>
 TILEKILN_DEVICE Seen find_seen(const Row& p, int first_row, int last_row, int shift, int keys) {
-  Seen s{0, keys, 0, 0, 0, 0};
+  Seen s{0, keys, 0, 0, keys, 0, 0, 0};
   if (kGeneral && p.features & kMask) {
+    s.every_first = last_row + shift - p.left;
+    s.every_last = min(first_row + shift + p.right + 1, keys);
     s.last = min(max(last_row + shift + p.right + 1, 0), keys);
     s.first = min(max(first_row + shift - p.left, 0), s.last);
     s.sinks = min(p.sink_keys, s.first);
   }
+  if (kGeneral && p.features & (kSoftcap | kAlibi | kBias)) s.every_last = 0;
   const int sink_chunks = (s.sinks + kChunk - 1) / kChunk;
   s.first_chunk = s.first / kChunk;
   s.sink_chunks = s.chunks = sink_chunks;
@@ -55,8 +62,11 @@ TILEKILN_DEVICE Seen find_seen(const Row& p, int first_row, int last_row, int sh
   return s;
 }
 
-// The offset of piece `piece` of row `row` in a swizzled tile of rows of kHdim elements, in bytes.
-TILEKILN_DEVICE uint32_t place(int row, int piece) { return row * kHdim * 2 + ((piece ^ (row & 7)) << 4); }
+// The offset of piece `piece` of row `row` in a swizzled tile of rows of kHdim elements, in bytes. Eight rows of a matrix lie in
+// different banks: those of 64 bytes are pairs to 128.
+TILEKILN_DEVICE uint32_t place(int row, int piece) {
+  return row * kHdim * 2 + ((piece ^ (kPieces < 8 ? row >> 1 & 3 : row & 7)) << 4);
+}
 // Vectorized chunks lie as in the cache, so that lanes next to each other write next to each other: K as [piece][key], V as [group of
 // eight keys][head dim], 16 bytes each.
 TILEKILN_DEVICE uint32_t place_k(int key, int piece) { return (piece * kChunk + key) * 16; }
@@ -149,7 +159,13 @@ struct Line {
 };
 
 // Scale, soft cap, bias or alibi, mask; chunk [first, first + 16).
-TILEKILN_DEVICE void change(const Row& p, float (&score)[2][4], const Line (&line)[2], int first, int lane) {
+TILEKILN_DEVICE void change(const Row& p, const Seen& seen, float (&score)[2][4], const Line (&line)[2], int first,
+                            int lane) {
+  if (seen.is_plain(first)) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) score[j >> 2][j & 3] *= p.softmax_scale;
+    return;
+  }
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const Line& of = line[j >> 1 & 1];
@@ -164,31 +180,39 @@ TILEKILN_DEVICE void change(const Row& p, float (&score)[2][4], const Line (&lin
   }
 }
 
-template <bool kVectorized, bool kGeneral>
-TILEKILN_DEVICE void add_chunk(const Row& p, const uint32_t (&q)[kHdim / 16][4], uint32_t from, const Line (&line)[2],
-                               int first, int left, int lane, Sums& s) {
-  float score[2][4] = {};
+// Adds kCount chunks of keys, `step` bytes apart in shared memory from `from` on: chunk c holds the keys
+// from first[c] on, of which left[c] or more are the sequence's.
+template <bool kVectorized, bool kGeneral, int kCount>
+TILEKILN_DEVICE void add_chunks(const Row& p, const Seen& seen, const uint32_t (&q)[kHdim / 16][4], uint32_t from,
+                                uint32_t step, const Line (&line)[2], const int (&first)[kCount],
+                                const int (&left)[kCount], int lane, Sums& s) {
+  float score[kCount][2][4] = {};
 #pragma unroll
-  for (int i = 0; i < kHdim / 16; ++i) {  // score (16 rows, 16 keys) = q k^T
-    uint32_t k[4];
-    const int row = (lane & 7) + (lane >> 4 << 3);
-    const int piece = i * 2 + (lane >> 3 & 1);
-    load_matrices(k, from + (kVectorized ? place_k(row, piece) : place(row, piece)));
-    multiply_add(score[0], q[i], k[0], k[1]);
-    multiply_add(score[1], q[i], k[2], k[3]);
-  }
-  if constexpr (kGeneral) {
-    change(p, score, line, first, lane);
-  } else if (left < kChunk) {
+  for (int c = 0; c < kCount; ++c) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j)
-      if ((j >> 2) * 8 + (lane & 3) * 2 + (j & 1) >= left) score[j >> 2][j & 3] = -kInfinity;
+    for (int i = 0; i < kHdim / 16; ++i) {  // score (16 rows, 16 keys) = q k^T
+      uint32_t k[4];
+      const int row = (lane & 7) + (lane >> 4 << 3);
+      const int piece = i * 2 + (lane >> 3 & 1);
+      load_matrices(k, from + c * step + (kVectorized ? place_k(row, piece) : place(row, piece)));
+      multiply_add(score[c][0], q[i], k[0], k[1]);
+      multiply_add(score[c][1], q[i], k[2], k[3]);
+    }
+    if constexpr (kGeneral) change(p, seen, score[c], line, first[c], lane);
+    if (!(kGeneral && kCount == 1) && left[c] < kChunk) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        if ((j >> 2) * 8 + (lane & 3) * 2 + (j & 1) >= left[c]) score[c][j >> 2][j & 3] = -kInfinity;
+    }
   }
   float correction[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float most =
-        fmaxf(fmaxf(score[0][2 * half], score[0][2 * half + 1]), fmaxf(score[1][2 * half], score[1][2 * half + 1]));
+    float most = -kInfinity;
+#pragma unroll
+    for (int c = 0; c < kCount; ++c)
+      most = fmaxf(most, fmaxf(fmaxf(score[c][0][2 * half], score[c][0][2 * half + 1]),
+                               fmaxf(score[c][1][2 * half], score[c][1][2 * half + 1])));
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
     most = fmaxf(most, s.maximum[half]);
@@ -198,34 +222,40 @@ TILEKILN_DEVICE void add_chunk(const Row& p, const uint32_t (&q)[kHdim / 16][4],
     s.maximum[half] = most;
     s.sum[half] *= correction[half];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      float& x = score[j >> 1][2 * half + (j & 1)];
-      x = exp2_approx(__fmaf_rn(x, p.score_scale_log2, -top));
-      s.sum[half] += x;
-    }
+    for (int c = 0; c < kCount; ++c)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float& x = score[c][j >> 1][2 * half + (j & 1)];
+        x = exp2_approx(__fmaf_rn(x, p.score_scale_log2, -top));
+        s.sum[half] += x;
+      }
   }
-  const uint32_t weight[4] = {pack(score[0][0], score[0][1]), pack(score[0][2], score[0][3]),
-                              pack(score[1][0], score[1][1]), pack(score[1][2], score[1][3])};
 #pragma unroll
   for (int d = 0; d < kHdim / 8; ++d)
 #pragma unroll
     for (int j = 0; j < 4; ++j) s.out[d][j] *= correction[j >> 1];
-  // Vectorized V behind the last key may hold NaN, which no weight of zero undoes: it is replaced by zeros.
-  const int c2 = (lane & 3) * 2;
-  const auto kept = [&](int key) { return (key < left ? 0xffffu : 0u) | (key + 1 < left ? 0xffff0000u : 0u); };
-  const uint32_t keep[2] = {kept(c2), kept(8 + c2)};
 #pragma unroll
-  for (int d = 0; d < kHdim / 16; ++d) {  // out += weight v
-    uint32_t v[4];
-    if constexpr (kVectorized) {
-      load_matrices(v, from + kBytes + place_v(d * 16 + (lane & 7) + (lane >> 4 << 3), lane >> 3 & 1));
+  for (int c = 0; c < kCount; ++c) {
+    const uint32_t weight[4] = {pack(score[c][0][0], score[c][0][1]), pack(score[c][0][2], score[c][0][3]),
+                                pack(score[c][1][0], score[c][1][1]), pack(score[c][1][2], score[c][1][3])};
+    // Vectorized V behind the last key may hold NaN, which no weight of zero undoes: it is replaced by zeros.
+    const int c2 = (lane & 3) * 2;
+    const auto kept = [&](int key) { return (key < left[c] ? 0xffffu : 0u) | (key + 1 < left[c] ? 0xffff0000u : 0u); };
+    const uint32_t keep[2] = {kept(c2), kept(8 + c2)};
+    const uint32_t values = from + c * step + kBytes;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) v[j] &= keep[j & 1];
-    } else {
-      load_matrices_transposed(v, from + kBytes + place(lane & 15, d * 2 + (lane >> 4)));
+    for (int d = 0; d < kHdim / 16; ++d) {  // out += weight v
+      uint32_t v[4];
+      if constexpr (kVectorized) {
+        load_matrices(v, values + place_v(d * 16 + (lane & 7) + (lane >> 4 << 3), lane >> 3 & 1));
+#pragma unroll
+        for (int j = 0; j < 4; ++j) v[j] &= keep[j & 1];
+      } else {
+        load_matrices_transposed(v, values + place(lane & 15, d * 2 + (lane >> 4)));
+      }
+      multiply_add(s.out[2 * d], weight, v[0], v[1]);
+      multiply_add(s.out[2 * d + 1], weight, v[2], v[3]);
     }
-    multiply_add(s.out[2 * d], weight, v[0], v[1]);
-    multiply_add(s.out[2 * d + 1], weight, v[2], v[3]);
   }
 }
 
@@ -244,17 +274,25 @@ TILEKILN_DEVICE void store(const Row& p, int b, int row, int h, int d, float out
   if (p.lse && d == 0) p.lse[b * p.lse_batch + h * p.lse_head + row] = lse_log2 * kLn2;
 }
 
-// A CTA: x = (sequence, key head, split), y = tile of rows.
-template <bool kVectorized, bool kGeneral> TILEKILN_DEVICE void decode(const Row& p, char* raw) {
+template <int kTiles> TILEKILN_DEVICE void wait_for_warps() {
+  if constexpr (kTiles == 1) __syncwarp();
+  if constexpr (kTiles != 1) __syncthreads();
+}
+
+// A CTA: x = (sequence, key head, split), y = kTiles tiles of rows. Warp w has the rows of tile w % kTiles.
+template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void decode(const Row& p, char* raw) {
+  static_assert(kTiles == 1 || kTiles == kWarps, "a tile of rows is read by every warp, or has a warp of its own");
+  constexpr int kTogether = kHdim > 128 ? 1 : kTiles;  // chunks in registers
 #if __CUDA_ARCH__ >= 900
   let_next_launch_begin();
 #endif
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, split = blockIdx.x % p.splits;
   const int head = blockIdx.x / p.splits % p.nhead_k, b = blockIdx.x / p.splits / p.nhead_k;
-  const int group = p.nhead_q / p.nhead_k, first_row = blockIdx.y * kRows;
+  const int group = p.nhead_q / p.nhead_k, first_row = blockIdx.y * (kTiles * kRows);
   const Queries queries = find_queries(p, b);
-  const int rows = min(queries.count * group - first_row, kRows);
+  const int rows = min(queries.count * group - first_row, kTiles * kRows);
   if (rows <= 0) return;
+  const int tile_row = kTiles == 1 ? 0 : warp * kRows;  // of the CTA's rows, the first of this warp
   const Keys keys = find_keys(p, b);
   const int shift = p.features & kBottomRight ? keys.count - queries.count : 0;
   const Seen seen = find_seen<kGeneral>(p, first_row / group, (first_row + rows - 1) / group, shift, keys.count);
@@ -262,8 +300,10 @@ template <bool kVectorized, bool kGeneral> TILEKILN_DEVICE void decode(const Row
   const int begin = split * share, end = min(seen.chunks, begin + share);
   const uint32_t ring = shared_address(raw) + warp * kRing;
   Loader<kVectorized> loader(p, keys, seen, head, lane);
+  // Every chunk of a step of kTiles warps is written, those behind the last with zeros: a weight of zero undoes no NaN.
+  const int last = kTiles == 1 ? end : begin + (end - begin + kWarps - 1) / kWarps * kWarps;
   const auto load = [&](int i, int stage) {
-    if (i < end) loader.load(i, end, ring + stage * 2 * kBytes);
+    if (i < last) loader.load(i, end, ring + stage * 2 * kBytes);
     copy_async_commit();
   };
   if (begin + warp < end) loader.look_ahead(begin + warp, end);
@@ -273,7 +313,7 @@ template <bool kVectorized, bool kGeneral> TILEKILN_DEVICE void decode(const Row
   Line line[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int row = (lane >> 2) + half * 8;
+    const int row = tile_row + (lane >> 2) + half * 8;
     const Place at(p, head, first_row + min(row, rows - 1));
     const uint16_t* const from = p.q + b * p.q_batch + at.h * p.q_head + (queries.start + at.i) * p.q_row;
 #pragma unroll
@@ -301,13 +341,24 @@ template <bool kVectorized, bool kGeneral> TILEKILN_DEVICE void decode(const Row
 #pragma unroll
     for (int j = 0; j < 4; ++j) sums.out[d][j] = 0.f;
   int stage = 0;
-  for (int i = begin + warp; i < end; i += kWarps) {
-    load(i + (kStages - 1) * kWarps, (stage + kStages - 1) % kStages);
+  for (int i = begin + (kTiles == 1 ? warp : 0); i < end; i += kWarps) {
+    load(i + (kTiles == 1 ? 0 : warp) + (kStages - 1) * kWarps, (stage + kStages - 1) % kStages);
     copy_async_wait<kStages - 1>();
-    __syncwarp();
-    const int first = seen.chunk(i) * kChunk;
-    add_chunk<kVectorized, kGeneral>(p, q, ring + stage * 2 * kBytes, line, first, keys.count - first, lane, sums);
-    __syncwarp();
+    wait_for_warps<kTiles>();
+    const uint32_t from = (kTiles == 1 ? ring : shared_address(raw)) + stage * 2 * kBytes;
+#pragma unroll
+    for (int at = 0; at < kTiles; at += kTogether) {
+      int first[kTogether], left[kTogether];
+#pragma unroll
+      for (int c = 0; c < kTogether; ++c) {
+        first[c] = seen.chunk(i + at + c) * kChunk;
+        left[c] = i + at + c < end ? keys.count - first[c] : 0;
+      }
+      if (tile_row < rows)
+        add_chunks<kVectorized, kGeneral, kTogether>(p, seen, q, from + at * kRing, kRing, line, first, left, lane,
+                                                     sums);
+    }
+    wait_for_warps<kTiles>();
     stage = (stage + 1) % kStages;
   }
   copy_async_wait<0>();
@@ -336,12 +387,12 @@ template <bool kVectorized, bool kGeneral> TILEKILN_DEVICE void decode(const Row
     const float sink = p.sink && split == 0 ? p.sink[at.h] * kLog2E : -kInfinity;
     float most = -kInfinity, out0 = 0.f, out1 = 0.f;
 #pragma unroll
-    for (int i = 0; i < kWarps; ++i) most = fmaxf(most, ends[(i * kRows + row) * 2]);
+    for (int i = 0; i < kWarps; i += kTiles) most = fmaxf(most, ends[(i * kRows + row) * 2]);
     const float top = fmaxf(most == -kInfinity ? -kInfinity : most * p.score_scale_log2, sink);
     const float reference = top == -kInfinity ? 0.f : top;
     float sum = exp2_approx(__fsub_rn(sink, reference));
 #pragma unroll
-    for (int i = 0; i < kWarps; ++i) {
+    for (int i = 0; i < kWarps; i += kTiles) {
       const float maximum = ends[(i * kRows + row) * 2];
       if (maximum == -kInfinity) continue;
       const float weight = exp2_approx(__fsub_rn(maximum * p.score_scale_log2, reference));
@@ -422,16 +473,20 @@ extern "C" __constant__ fmha_decode::Build fmha_decode_build = {fmha_decode::kHd
 #endif
                                                                 fmha_decode::kEarly};
 
-#define TILEKILN_DECODE(name, vectorized, general)                                                  \
-  extern "C" __global__ void __launch_bounds__(fmha_decode::kWarps * 32, 1)                         \
-      name(const __grid_constant__ fmha_decode::Row p) {                                            \
-    extern __shared__ __align__(128) char raw[];                                                    \
-    fmha_decode::decode<vectorized, general>(p, raw);                                               \
+#define TILEKILN_DECODE(name, vectorized, general, tiles)                   \
+  extern "C" __global__ void __launch_bounds__(fmha_decode::kWarps * 32, 1) \
+      name(const __grid_constant__ fmha_decode::Row p) {                    \
+    extern __shared__ __align__(128) char raw[];                            \
+    fmha_decode::decode<vectorized, general, tiles>(p, raw);                \
   }
-TILEKILN_DECODE(fmha_decode_linear, false, false)
-TILEKILN_DECODE(fmha_decode_vectorized, true, false)
-TILEKILN_DECODE(fmha_decode_linear_general, false, true)
-TILEKILN_DECODE(fmha_decode_vectorized_general, true, true)
+TILEKILN_DECODE(fmha_decode_linear, false, false, 1)
+TILEKILN_DECODE(fmha_decode_vectorized, true, false, 1)
+TILEKILN_DECODE(fmha_decode_linear_general, false, true, 1)
+TILEKILN_DECODE(fmha_decode_vectorized_general, true, true, 1)
+TILEKILN_DECODE(fmha_decode_linear_rows, false, false, fmha_decode::kWarps)
+TILEKILN_DECODE(fmha_decode_vectorized_rows, true, false, fmha_decode::kWarps)
+TILEKILN_DECODE(fmha_decode_linear_general_rows, false, true, fmha_decode::kWarps)
+TILEKILN_DECODE(fmha_decode_vectorized_general_rows, true, true, fmha_decode::kWarps)
 
 extern "C" __global__ void __launch_bounds__(fmha_decode::kHdim / 2)
     fmha_decode_combine(const __grid_constant__ fmha_decode::Row p) {
