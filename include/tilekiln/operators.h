@@ -15,6 +15,7 @@
 #include "tilekiln/operators/fmha_fwd_appendkv.h"
 #include "tilekiln/operators/fmha_fwd_pagedkv.h"
 #include "tilekiln/operators/fmha_fwd_splitkv.h"
+#include "tilekiln/operators/fmha_mla_decode.h"
 #include "tilekiln/operators/fused_moe.h"
 #include "tilekiln/operators/gemm.h"
 #include "tilekiln/operators/gemm_list.h"

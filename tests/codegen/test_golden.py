@@ -22,7 +22,7 @@ FAMILIES = list(tree().families)
 # Some of every family, in each receipt that has them all.
 WIDE = (
     "family!=fmha_batch_prefill hdim_q=64,192 mode=group or family=fmha_fwd_appendkv "
-    "or family=fmha_batch_prefill mask=window bias=none softcap=no lse=no sink=no"
+    "or family=fmha_mla_decode or family=fmha_batch_prefill mask=window bias=none softcap=no lse=no sink=no"
 )
 COMPILERS = [name for name in ("g++", "clang++", "clang++-16") if shutil.which(name)]
 

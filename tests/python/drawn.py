@@ -33,6 +33,7 @@ LENGTHS = {
 LENGTHS_OF = {  # by operator
     "flatmm_quant": {"W": 2, "V": 4, "G": 1},  # int4: eight numbers a word; one group
     "fused_moe": {"N": 32, "I": 16},
+    "fmha_mla_decode": {"W": 32},  # a row of the cache, as long as one of q
     "gemm_list": {"Q": 3},
 }
 INDICES = {  # by operator: what its keys need

@@ -248,6 +248,8 @@ CALLS = [
         "fmha_fwd_appendkv", "q out lse alibi_slopes", lengths={"Bc": 3}, values={"seqlen_k": numbers(5, 15), **PLACES}
     ),
     Call("fmha_fwd_appendkv", form="paged", values={"seqlen_k": numbers(3, 15), **TABLE}),
+    Call("fmha_mla_decode", "lse", values={"seqlen_k": numbers(16, 9), "out": ((2, 5, 6, 32), "fp16")}),
+    Call("fmha_mla_decode", "lse", form="paged", values={**PAGES, "out": ((2, 5, 6, 32), "fp16"), "num_splits": 3}),
     Call("fmha_fwd_splitkv", dtype=FP8, of="fp8", values={**FP8_KV, "out_scale": ONE, "num_splits": 2}),
     Call("fmha_fwd_pagedkv", dtype=FP8, of="fp8", values={**PAGES, **FP8_KV, "out_scale": ONE}),
     Call(

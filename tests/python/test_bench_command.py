@@ -59,6 +59,7 @@ WORDS = [
     "fmha_fwd mask=window bias=alibi lse=yes",
     "fmha_fwd dtype=bf16 mode=group batch=2 total_q=9 total_k=33",
     "fmha_bwd mask=window",
+    "fmha_mla_decode batch=2 seqlen_q=2 nhead_q=20 hdim_q=96 causal=yes num_splits=2",
     f"fmha_fwd_splitkv {KV} paged=yes pages=4 num_splits=2",
     f"fmha_fwd_pagedkv {KV} pages=4",
     "fmha_batch_prefill batch=2 total_q=9 pages=4 lookup=sglang nhead_q=2 nhead_k=1 hdim_q=64",

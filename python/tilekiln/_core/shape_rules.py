@@ -69,3 +69,8 @@ def totals(given: Given) -> list[Any]:
 
 def listed(given: Given) -> list[Any]:
     return [given["out_length"]]
+
+
+def latent(given: Given) -> list[Any]:
+    *rest, hdim_q = given["q"].shape
+    return [*rest, given["hdim_v"] or min(512, hdim_q)]

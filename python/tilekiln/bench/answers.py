@@ -12,7 +12,7 @@ import numpy as np
 from .._core.native import ArgumentError
 from ..reference import attention as attention_
 from ..reference import cross_entropy as entropy
-from ..reference import gated, gating, gradient_excess, kv, moe, moves, norm_backward, quantised, rows
+from ..reference import gated, gating, gradient_excess, kv, mla, moe, moves, norm_backward, quantised, rows
 from ..reference import gemm as gemm_
 from ..reference import layernorm2d as layer
 from ..reference import reduce as reduce_
@@ -353,5 +353,6 @@ ANSWERS: dict[str, Callable[[Given, Given], float]] = {
     "fmha_fwd_pagedkv": _attention(kv.splitkv),
     "fmha_batch_prefill": _attention(kv.batch_prefill),
     "fmha_fwd_appendkv": _append,
+    "fmha_mla_decode": mla.answer,
     "fmha_bwd": _attention_backward,
 }

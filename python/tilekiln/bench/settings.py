@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._core.native import ArgumentError
+from ..reference.mla import FP8_ROW, ROW
 from .declaration import CALLS, Call, Form, leaves_of
 
 LENGTHS = {
@@ -217,6 +218,11 @@ class Settings:
             self.wanted.add("rotary_sin")
         if self.operator == "rotary":
             lengths["L"], lengths["W"] = lengths["S"] + int(self.arguments.get("start", 0)), lengths["D"] // 2
+        if self.operator == "fmha_mla_decode":
+            fp8 = self.dtypes.get("cache") == "fp8"
+            if fp8 and "hdim_q" not in words:
+                lengths["D"] = ROW
+            lengths["W"] = FP8_ROW if fp8 else lengths["D"]
         if self.operator == "fused_moe" and "gate_up_rows" not in words:
             lengths["N"] = 2 * lengths["I"]
         if self.operator in ("moe_smoothquant", "fused_moe") and lengths["K"] > lengths["E"]:

@@ -192,6 +192,7 @@ MODULES = {
     **dict.fromkeys(("batched_gemm", "gemm_multi_d", "grouped_gemm"), "gemm"),
     "cross_entropy_bwd": "cross_entropy",
     "topk_gating": "gating",
+    "fmha_mla_decode": "mla",
 }
 """The module of an operator's reference, where it has a drawer and another name, as `reference` of operator.yaml."""
 

@@ -150,7 +150,7 @@ def _exchanged(array: Any, layout: str) -> Any:
     return np.swapaxes(np.asarray(array), -3, -2) if layout == "bhsd" else np.asarray(array)
 
 
-def _over(q: Any, keys: list[Any], values: list[Any], layout: str, **rest: Any) -> Result:
+def over(q: Any, keys: list[Any], values: list[Any], layout: str, **rest: Any) -> Result:
     """`forward` over the gathered keys of each sequence, (tokens, nhead, hdim) each."""
     lengths = np.array([len(one) for one in keys], np.int64)
     if np.ndim(q) == 3:
@@ -210,7 +210,7 @@ def splitkv(
             ]
             for pool in pools
         )
-        result = _over(q, keys, values, layout, **rest)
+        result = over(q, keys, values, layout, **rest)
     if np.asarray(q).dtype == NUMPY["fp8"]:
         scale = 1.0 if out_scale is None else float(np.asarray(out_scale).reshape(()))
         out = np.clip(result.out * scale, -FP8_MAX, FP8_MAX)
@@ -308,7 +308,7 @@ def batch_prefill(
         values.append(gather(sides[1], local, (0, length)))
     if bias is not None and np.ndim(bias) == 2:
         bias = np.asarray(bias)[None]
-    return _over(q, keys, values, "bshd", cu_seqlens_q=cu_seqlens_q, bias=bias, **rest)
+    return over(q, keys, values, "bshd", cu_seqlens_q=cu_seqlens_q, bias=bias, **rest)
 
 
 def quantise(cache: Any, page_scale: bool = False) -> tuple[Any, Any]:
