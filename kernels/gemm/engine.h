@@ -69,8 +69,9 @@ struct Problem {
   BlockFactors blocks;         // of fp8
 };
 
-// The format of a quantised packed b. int4: two in a byte, 8 added to each; int8: 128 added.
-enum class Weights : unsigned char { int4, int8, fp8 };
+// The format of a quantised packed b. int4: two in a byte, 8 added to each; int8: 128 added; mxfp4: two e2m1 in a byte, with factors of
+// e8m0; uint4: two in a byte, less a zero point of their column and group, with factors of fp16.
+enum class Weights : unsigned char { int4, int8, fp8, mxfp4, uint4 };
 
 // A product with a quantised b, whose sums of each group of k are multiplied by factors: b_scale[panel][group][lane], and
 // a_scale[i a_scale_row + group a_scale_step] where given. Of `product`, dtype is that of the sums, fp32.
@@ -80,7 +81,9 @@ struct Grouped {
   Weights weights;
   bool quantise_a;  // by `rows`, before units run
   int group;
-  const float *b_scale, *a_scale;
+  const void* b_scale;          // fp32, but for mxfp4 and uint4
+  const unsigned char* b_zero;  // of uint4, as b_scale lies
+  const float* a_scale;
   i64 a_scale_row, a_scale_step;
   const int* a_sums;  // of rows of int8: Rows::sums
 };

@@ -212,7 +212,7 @@ def test_no_kernel(library: tk.Library) -> None:
 
 BAD_WEIGHTS: list[tuple[Callable[[], Any], str]] = [
     (lambda: tk.QuantisedWeight(np.zeros((3, 12), F32)), "weight: k was 12, must be a multiple of 8"),
-    (lambda: tk.QuantisedWeight(np.zeros((3, 8), F32), bits=3), "bits: was 3, must be 4 or 8"),
+    (lambda: tk.QuantisedWeight(np.zeros((3, 8), F32), bits=3), "bits: was 3, must be 4, 8 or 'mxfp4'"),
     (lambda: tk.QuantisedWeight(np.zeros((3, 8), F32), group=16), "group: was 16, must be a multiple of 32"),
     (lambda: tk.QuantisedWeight(np.full((3, 8), np.inf, F32)), "weight: held a NaN or an infinity"),
     (lambda: tk.QuantisedWeight(np.zeros((3, 8))), "weight: dtype was float64, must be float32, float16, bfloat16"),

@@ -19,9 +19,10 @@ extern "C" {
  * Packed, which is faster from 17 rows an expert on, each expert is panels as flatmm has them: gate_up (experts, panels, words, 64, word
  * elements), those of gate, then as many of up, down (experts, panels, words, 64, word elements); what is past their ends is 0. int8 and int4 (uint8)
  * are panels as flatmm_quant has them, with gate_up_scale and down_scale (experts, panels, groups, 64), a factor a row and `group` numbers
- * along it; hidden and inter are then multiples of 8. Rows of x, and between the products of fp32, become int8, max |.| / 127 being
- * the factor of a row, unless quantise_x is no, with int4: rows, and those between, are then multiplied in the dtype of x; with smooth_scale
- * (experts, hidden) and down_smooth_scale (experts, inter), which come together, each is multiplied by that of its
+ * along it, of uint8 those of MXFP4 as flatmm_quant has it; hidden and inter are then multiples of 8. Rows of x, and between the products of fp32,
+ * become int8, max |.| / 127 being
+ * the factor of a row, unless quantise_x is no, with int4 and mxfp4: rows, and those between, are then multiplied in the dtype of x; with
+ * smooth_scale (experts, hidden) and down_smooth_scale (experts, inter), which come together, each is multiplied by that of its
  * expert before. In Python `tilekiln.PackedExperts` packs and quantises, and `tilekiln.experts` takes it.
  *
  * An id outside of 0 to experts - 1 is no expert's; a token without one is 0. With expert_mask ids count all experts, and gate_up and
@@ -41,8 +42,8 @@ typedef struct tilekiln_fused_moe_args {
   const tilekiln_tensor* gate_up; /* dtype of x; of fp32: fp32; of fp16: fp16, int8 or uint8; of bf16: bf16, int8 or uint8 (experts, gate_up_rows,
      hidden), packed: (experts, panels, words, lanes, word elements). The first matrix of each expert */
   const tilekiln_tensor* down; /* dtype of gate_up (experts, hidden, inter), packed: (experts, panels, words, lanes, word elements). The second */
-  const tilekiln_tensor* gate_up_scale; /* fp32; or null. Factors of a quantised gate_up */
-  const tilekiln_tensor* down_scale; /* fp32; or null. Factors of a quantised down */
+  const tilekiln_tensor* gate_up_scale; /* fp32 or uint8; or null. Factors of a quantised gate_up */
+  const tilekiln_tensor* down_scale; /* dtype of gate_up_scale; or null. Factors of a quantised down */
   const tilekiln_tensor* smooth_scale; /* fp32 (experts, hidden); or null. What rows of x are multiplied by before they become int8, by expert */
   const tilekiln_tensor* down_smooth_scale; /* fp32; or null. The same of the rows between the products */
   const tilekiln_tensor* expert_mask; /* int32; or null. (all experts): 0 for those that are elsewhere */

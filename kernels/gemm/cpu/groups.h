@@ -160,7 +160,23 @@ struct GroupStages {
   int b_bytes;  // of 64 lanes, and how many elements along k they hold
   int b_elements;
   int offset;
+  UnpackCodes codes = nullptr;  // in place of `b`, stretch by stretch
 };
+
+// The fp32 factors of stretches of a panel, of e8m0 (for twice the numbers) or fp16, kPanelLanes a stretch.
+inline void widen_factors(float* to, const matrix::Grouped& g, i64 panel, i64 groups, i64 first, int count) {
+  const i64 at = (panel * groups + first) * matrix::kPanelLanes, n = i64(count) * matrix::kPanelLanes;
+  if (g.weights == matrix::Weights::uint4) {
+    const fp16* const from = (const fp16*)g.b_scale + at;
+    for (i64 j = 0; j < n; j += kLanes) store(to + j, widen(from + j));
+    return;
+  }
+  const uint8_t* const from = (const uint8_t*)g.b_scale + at;
+  for (i64 j = 0; j < n; ++j) {  // 2^(e - 128): of 0 and 1 a subnormal number; 255 is NaN
+    const uint32_t e = from[j], bits = e == 255 ? 0x7fc00000u : e > 1 ? (e - 1) << 23 : 0x200000u << e;
+    __builtin_memcpy(to + j, &bits, sizeof bits);
+  }
+}
 
 // starts[i] = -offset times the sum of row m from k = from[i] to from[i + 1], multiples of kSummed but for the end.
 inline void start_stretches(int* starts, const matrix::Grouped& g, int m, const i64* from, int count, int offset) {
@@ -213,7 +229,7 @@ void run_panels(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
     const i64 panel = n / matrix::kPanelLanes, lane = n % matrix::kPanelLanes;
     const char* b =
         (const char*)p.b + panel * p.k / s.b_elements * s.b_bytes + lane * (s.b_bytes / matrix::kPanelLanes);
-    const float* const b_scale = g.b_scale + panel * groups * matrix::kPanelLanes + lane;
+    const float* const b_scale = (const float*)g.b_scale + panel * groups * matrix::kPanelLanes + lane;
     for (int i = 0; i < groups; i += together) {
       o.first = i == 0, o.stretches = least(groups - i, together);
       o.last_words = least(p.k - (i + o.stretches - 1) * g.group, g.group) / W;
@@ -287,7 +303,10 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
         stretch[count] = {group, int((end - from[count]) / W)};
         words += stretch[count].words, from[count + 1] = end;
       }
-      const i64 k1 = from[count];
+      const i64 k1 = from[count], first_group = stretch[0].group;
+      if (s.codes) {  // whose factors are widened piece by piece
+        for (int i = 0; i < count; ++i) stretch[i].group = i;
+      }
       GroupBlock o = {};
       const char* a = (const char*)p.a + (m0 * p.lda + k0) * s.a_bytes;
       o.a_row = p.lda * s.a_bytes;
@@ -304,11 +323,22 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
           return (const char*)p.b + (of_panel * p.k + k) / s.b_elements * s.b_bytes + lane * word_bytes;
         };
         const char* const b = place(panel, k0);
-        if (!s.b)
-          o.b = b;
-        else if (k1 > k0)
-          s.b(x.b, (const uint8_t*)b, k1 - k0);
-        o.b_scale = g.b_scale + panel * groups * matrix::kPanelLanes + lane;
+        if (s.codes) {
+          float* to = x.b;
+          for (int i = 0; i < count; to += i64(stretch[i++].words) * kPanel) {
+            const i64 zeros = (panel * groups + first_group + i) * matrix::kPanelLanes + lane;
+            s.codes(to, (const uint8_t*)place(panel, from[i]), from[i + 1] - from[i],
+                    g.b_zero ? g.b_zero + zeros : nullptr);
+          }
+          widen_factors(x.factors, g, panel, groups, first_group, count);
+          o.b_scale = x.factors + lane;
+        } else {
+          if (!s.b)
+            o.b = b;
+          else if (k1 > k0)
+            s.b(x.b, (const uint8_t*)b, k1 - k0);
+          o.b_scale = (const float*)g.b_scale + panel * groups * matrix::kPanelLanes + lane;
+        }
         float* const sums = x.sums + i64(n - u.n0) * kMostRows;
         int blocks = (rows + kScaledRows - 1) / kScaledRows;  // 4 = 2 + 2
         Wanted wanted(blocks);
@@ -325,7 +355,8 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
         for (int m = 0; m < rows; --blocks) {
           const int many = (rows - m + blocks - 1) / blocks;
           o.a = a + m * o.a_row, o.sums = sums + m * kPanel;
-          o.a_scale = g.a_scale ? g.a_scale + (m0 + m) * g.a_scale_row : nullptr;
+          const i64 before = s.codes ? first_group * g.a_scale_step : 0;
+          o.a_scale = g.a_scale ? g.a_scale + (m0 + m) * g.a_scale_row + before : nullptr;
           if constexpr (W == 4) {
             if (n == u.n0) {
               for (int r = 0; r < many; ++r)
@@ -345,9 +376,25 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
   }
 }
 
+// The unit of a b of codes of 4 bits.
+template <class Code> void unit_of_codes(const matrix::Grouped& g, const matrix::Unit& u, GemmScratch& x) {
+  if (g.a_dtype == matrix::Dtype::int8) {
+#if TILEKILN_QUADS
+    return run_groups<ComputeInt8>({nullptr, 1, nullptr, kLaneBytes, 8, Code::kExcess, unpack_codes_int8<Code>}, g, u,
+                                   x);
+#else
+    return run_groups<ComputeInt16>({copy_rows_int16, 1, nullptr, kLaneBytes, 8, 0, unpack_codes_int16<Code>}, g, u, x);
+#endif
+  }
+  const CopyRows rows = g.a_dtype == matrix::Dtype::fp16 ? copy_rows_fp32<fp16> : copy_rows_fp32<bf16>;
+  run_groups<ComputeFp32>({rows, 2, nullptr, kLaneBytes, 8, 0, unpack_codes_fp32<Code>}, g, u, x);
+}
+
 void groups_unit(const matrix::Grouped& g, const matrix::Unit& u, void* scratch) {
   GemmScratch& x = *(GemmScratch*)scratch;
   constexpr int kWhole = kLaneBytes;
+  if (g.weights == matrix::Weights::mxfp4) return unit_of_codes<Mxfp4Code>(g, u, x);
+  if (g.weights == matrix::Weights::uint4) return unit_of_codes<Uint4Code>(g, u, x);
   const bool int4 = g.weights == matrix::Weights::int4;
   if (g.a_dtype == matrix::Dtype::int8) {
 #if TILEKILN_QUADS

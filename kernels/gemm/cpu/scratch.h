@@ -63,8 +63,9 @@ struct GemmScratch {
   alignas(64) float block[kMostBlockRows * kPanel];
   alignas(64) float turned[(kTurnedColumns + kLanes) * kPanel];  // rows of B by rows of A
   alignas(64) float turned_block[kLanes * kPanel];
-  int starts[kMostStarts + kRows];  // -128 times the sums of A's rows
-  int group_starts[kGroupStarts];   // the same of a row's stretches, with what b's elements are too much
+  alignas(64) float factors[kPieces * matrix::kPanelLanes];  // of a panel's groups, where they are no fp32
+  int starts[kMostStarts + kRows];                           // -128 times the sums of A's rows
+  int group_starts[kGroupStarts];  // the same of a row's stretches, with what b's elements are too much
 };
 
 #if TILEKILN_QUADS

@@ -33,6 +33,59 @@ inline void unpack_fp8_fp32(float* to, const uint8_t* from, i64 elements) {
   }
 }
 
+// ---- numbers of 4 bits that are no int4: codes of a half of each byte, and the zero point of its lane --------------------
+
+// Twice an e2m1: 0, 1, 2, 3, 4, 6, 8, 12 by the lower three bits, less than 0 by the fourth.
+struct Mxfp4Code {
+  static constexpr int kExcess = 12;  // where numbers are to be unsigned
+  static TILEKILN_INLINE int at(int code, int) {
+    const int size = code & 7, more = size > 4 ? size - 4 : 0, twice = size + more + (size == 7 ? 2 : 0);
+    return code & 8 ? -twice : twice;
+  }
+};
+// 0 to 15 less a zero point of 0 to 16.
+struct Uint4Code {
+  static constexpr int kExcess = 16;
+  static TILEKILN_INLINE int at(int code, int zero) { return code - zero; }
+};
+using UnpackCodes = void (*)(float* to, const uint8_t* from, i64 elements, const uint8_t* zeros);
+
+TILEKILN_INLINE uint32_t word_of_codes(const uint8_t* from, int lane) {
+  uint32_t word;
+  __builtin_memcpy(&word, from + 4 * lane, sizeof word);
+  return word;
+}
+// The zero points of a panel's lanes; without any they are 0.
+TILEKILN_INLINE void spread_zeros(int* to, const uint8_t* zeros) {
+  for (int j = 0; j < kPanel; ++j) to[j] = zeros ? zeros[j] : 0;
+}
+
+template <class Code> void unpack_codes_fp32(float* to, const uint8_t* from, i64 elements, const uint8_t* zeros) {
+  alignas(64) int zero[kPanel];
+  spread_zeros(zero, zeros);
+  for (i64 k = 0; k < elements; k += 8, from += kLaneBytes) {
+    for (int i = 0; i < 8; ++i, to += kPanel) {
+      const int shift = 8 * (i % 4) + 4 * (i / 4);
+      for (int j = 0; j < kPanel; ++j) to[j] = float(Code::at(int(word_of_codes(from, j) >> shift & 15), zero[j]));
+    }
+  }
+}
+
+#if TILEKILN_QUADS
+// Quads of unsigned bytes, kExcess and what products take off added to each.
+template <class Code> void unpack_codes_int8(float* to, const uint8_t* from, i64 elements, const uint8_t* zeros) {
+  uint8_t* bytes = (uint8_t*)to;
+  alignas(64) uint8_t zero[4 * kPanel];
+  for (int j = 0; j < 4 * kPanel; ++j) zero[j] = zeros ? zeros[j / 4] : 0;
+  for (i64 k = 0; k < elements; k += 8, from += kLaneBytes, bytes += 8 * kPanel) {
+    for (int j = 0; j < 4 * kPanel; ++j) {
+      bytes[j] = uint8_t(Code::at(from[j] & 15, zero[j]) + Code::kExcess + kQuadZero);
+      bytes[4 * kPanel + j] = uint8_t(Code::at(from[j] >> 4, zero[j]) + Code::kExcess + kQuadZero);
+    }
+  }
+}
+#endif
+
 #if !TILEKILN_QUADS
 // ---- int16 pairs -----------------------------------------------------------------------------------------------------
 
@@ -44,6 +97,19 @@ inline void unpack_int4_int16(float* to, const uint8_t* from, i64 elements) {
   for (i64 k = 0; k < elements; k += 8, from += kLaneBytes) {
     for (int i = 0; i < 8; i += 2, to += kPanel) {
       for (int j = 0; j < kPanel; ++j) put_pair(to + j, int4_at(from, j, i), int4_at(from, j, i + 1));
+    }
+  }
+}
+template <class Code> void unpack_codes_int16(float* to, const uint8_t* from, i64 elements, const uint8_t* zeros) {
+  alignas(64) int zero[kPanel];
+  spread_zeros(zero, zeros);
+  for (i64 k = 0; k < elements; k += 8, from += kLaneBytes) {
+    for (int i = 0; i < 8; i += 2, to += kPanel) {
+      const int shift = 8 * (i % 4) + 4 * (i / 4);
+      for (int j = 0; j < kPanel; ++j) {
+        const uint32_t word = word_of_codes(from, j) >> shift;
+        put_pair(to + j, Code::at(int(word & 15), zero[j]), Code::at(int(word >> 8 & 15), zero[j]));
+      }
     }
   }
 }

@@ -20,12 +20,21 @@ tilekiln_status features(const Args& args, Call& call) {
                          static_cast<long long>(call.K));
   const auto weights = call.signature.weights;
   const i64 word = weights == tilekiln::flatmm_quant::Weights::fp8 ? 2 : 4;
-  const i64 elements = weights == tilekiln::flatmm_quant::Weights::int4 ? 8 : word;
+  using Weights = tilekiln::flatmm_quant::Weights;
+  const bool bytes = weights == Weights::int8 || weights == Weights::fp8;
+  const i64 elements = bytes ? word : 8;
   TILEKILN_TRY(matrix::check_panels(in.b, 2, "lane count", matrix::kPanelLanes, "always"));
   TILEKILN_TRY(matrix::check_panels(in.b, 3, "word elements", word, "those of its dtype"));
   TILEKILN_TRY(matrix::check_panels(in.b, 1, "words", call.K / elements, "the k of a by elements of a word"));
   TILEKILN_TRY(matrix::check_panels(in.b_scale, 1, "groups", matrix::divide_up(call.K, args.group),
                                     "the k of a by group, rounded up"));
+  if (bytes && args.b_scale->dtype != TILEKILN_FP32)
+    return fail_argument("b_scale", "dtype was %s, must be fp32 with b of int8 and fp8",
+                         args.b_scale->dtype == TILEKILN_FP16 ? "fp16" : "uint8");
+  if (in.b_zero.given() != (weights == Weights::uint4))
+    return fail_argument("b_zero", in.b_zero.given() ? "was given, must be null but with a b_scale of fp16"
+                                                     : "was null, must be given with a b_scale of fp16");
+  if (in.b_zero.given()) TILEKILN_TRY(matrix::check_contiguous_from(in.b_zero, 0));
   TILEKILN_TRY(matrix::check_contiguous_from(in.b, 0));
   TILEKILN_TRY(matrix::check_contiguous_from(in.b_scale, 0));
   TILEKILN_TRY(matrix::check_contiguous_from(in.out, 1));
@@ -52,7 +61,8 @@ void fill(const Args& args, Call& call) {
   to.a_dtype = dtypes[static_cast<int>(call.signature.dtype)];
   to.weights = static_cast<matrix::Weights>(call.signature.weights);
   to.group = args.group;
-  to.b_scale = matrix::numbers(in.b_scale);
+  to.b_scale = in.b_scale.data;
+  to.b_zero = in.b_zero.given() ? reinterpret_cast<const unsigned char*>(in.b_zero.data) : nullptr;
   to.a_scale = matrix::numbers(in.a_scale);
   if (in.a_scale.given()) {
     to.a_scale_row = in.a_scale.stride[0];

@@ -28,7 +28,8 @@ struct Word {
   explicit Word(const Call& call) {
     const bool pairs = call.signature.dtype == tilekiln::fused_moe::Dtype::bf16;
     last = call.signature.weights != Weights::same ? 4 : pairs ? 2 : 1;
-    elements = call.signature.weights == Weights::int4 ? 8 : last;
+    const bool halves = call.signature.weights == Weights::int4 || call.signature.weights == Weights::mxfp4;
+    elements = halves ? 8 : last;
   }
   i64 elements, last;
 };
@@ -71,6 +72,8 @@ tilekiln_status check_scales(const Args& args, const Call& call) {
   if (args.quantise_x == 0 && (int8 || in.smooth_scale.given()))
     return fail_argument("quantise_x", "was no, must be yes with %s",
                          int8 ? "weights of int8" : "smooth_scale, of rows that become int8");
+  if (int8 && args.gate_up_scale->dtype != TILEKILN_FP32)
+    return fail_argument("gate_up_scale", "dtype was uint8, must be fp32 with weights of int8");
   TILEKILN_TRY(matrix::check_contiguous_from(in.gate_up_scale, 1));
   return matrix::check_contiguous_from(in.down_scale, 1);
 }
@@ -102,7 +105,7 @@ void fill_packed(const Array& b, const Array& scale, i64 n, i64 k, Grouped* to) 
   to->product.k = static_cast<int>(k);
   to->product.b = b.data;
   to->product.b_panels = static_cast<int>(b.shape[4]);
-  to->b_scale = matrix::numbers(scale);
+  to->b_scale = scale.given() ? scale.data : nullptr;
 }
 
 void fill_plain(const Array& weight, i64 n, Grouped* to) {
@@ -160,9 +163,11 @@ tilekiln_status scales(const Args& args, Call& call) {
   if (quantised && weight.ndim == 3)
     return fail_argument("gate_up", "had 3 dimensions, must have 5: weights of int8 and int4 are packed");
   if (quantised && args.gate_up_scale == nullptr)
-    return fail_argument("gate_up_scale", "was null, must be given, as down_scale, with weights of int8 and int4");
+    return fail_argument("gate_up_scale",
+                         "was null, must be given, as down_scale, with weights of int8, int4 and mxfp4");
   if (!quantised && args.gate_up_scale != nullptr)
-    return fail_argument("gate_up_scale", "was given, must be null, as down_scale, but with weights of int8 and int4");
+    return fail_argument("gate_up_scale",
+                         "was given, must be null, as down_scale, but with weights of int8, int4 and mxfp4");
   return TILEKILN_OK;
 }
 
@@ -224,7 +229,9 @@ void fill(const Args& args, Call& call) {
   }
   for (Grouped* product : {&to.gate, &to.down}) {
     product->a_dtype = to.int8_rows ? matrix::Dtype::int8 : to.dtype;
-    product->weights = call.signature.weights == Weights::int4 ? matrix::Weights::int4 : matrix::Weights::int8;
+    product->weights = call.signature.weights == Weights::int4    ? matrix::Weights::int4
+                       : call.signature.weights == Weights::mxfp4 ? matrix::Weights::mxfp4
+                                                                  : matrix::Weights::int8;
     product->group = args.group;
     product->product.dtype = to.quantised ? matrix::Dtype::fp32 : to.dtype;
     product->product.alpha = 1;
@@ -378,7 +385,7 @@ tilekiln_status launch(StageCall<Experts>& call) {
     g.product.b = moved(g.product.b, expert * b_step);
     g.product.lda = g.product.k;
     g.product.a = moved(rows, first * row_bytes);
-    if (e.quantised) g.b_scale = static_cast<const float*>(moved(g.b_scale, expert * scale_step));
+    if (e.quantised) g.b_scale = moved(g.b_scale, expert * scale_step);
     if (e.int8_rows) {
       g.product.a = a.numbers + first * a.columns;
       g.product.row_scale = a.scale + first;
@@ -412,7 +419,7 @@ tilekiln_status launch(StageCall<Experts>& call) {
                             p.after = next;
                             p.b = moved(p.b, e.up_offset);
                             if (p.bias != nullptr) p.bias += p.n;
-                            g.b_scale = static_cast<const float*>(moved(g.b_scale, e.up_scale));
+                            g.b_scale = moved(g.b_scale, e.up_scale);
                             p.activation = matrix::Activation::none;
                             p.multiply = !e.swiglu, p.swiglu = e.swiglu;
                             p.d[0] = {p.out, p.out_row, 1};

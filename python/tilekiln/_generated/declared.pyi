@@ -84,6 +84,7 @@ class FlatmmQuantArguments(RunArguments, total=False):
     a_scale: Array | None
     bias: Array | None
     c: Array | None
+    b_zero: Array | None
     group: int
     quantise_a: bool
     activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]

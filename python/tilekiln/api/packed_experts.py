@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from .._core.native import ArgumentError
 from .operators import _call, refuse_gradients
 from .products import PackedWeight, _array, _as_fp32, _dtype, _is_torch, _padded
-from .quantised_weight import LANES, QuantisedWeight
+from .quantised_weight import LANES, Bits, QuantisedWeight
 
 if TYPE_CHECKING:
     from .._core.arguments import Array
@@ -40,7 +40,7 @@ class PackedExperts:
         gate_up: Array,
         down: Array,
         *,
-        bits: int | None = None,
+        bits: Bits | None = None,
         group: int | None = None,
         smooth_scale: Array | None = None,
         down_smooth_scale: Array | None = None,
@@ -49,9 +49,9 @@ class PackedExperts:
     ) -> None:
         """Pack gate_up (experts, 2 inter, hidden), gate first, and down (experts, hidden, inter).
 
-        Both fp32, fp16 or bf16; gate_up (experts, inter, hidden) has no up. bits=4 and bits=8 quantise them as
-        `QuantisedWeight` does, hidden and inter multiples of 8, with a factor a row and `group` numbers along it: None
-        is 32 of them for int4, and the whole row for int8. smooth_scale (experts, hidden) and down_smooth_scale
+        Both fp32, fp16 or bf16; gate_up (experts, inter, hidden) has no up. bits=4, bits=8 and bits="mxfp4" quantise
+        them as `QuantisedWeight` does, hidden and inter multiples of 8, with a factor a row and `group` numbers along
+        it: None is the whole row for int8, else 32 of them. smooth_scale (experts, hidden) and down_smooth_scale
         (experts, inter), fp32 and not 0, are what rows are multiplied by before they become int8; weights are divided
         by them first, so that results stay what they are. gate_up_bias (experts, rows of gate_up) and down_bias
         (experts, hidden), of any floating dtype, are added to the products.
@@ -109,11 +109,9 @@ class PackedExperts:
         return in_panels(bias, parts)
 
     def __repr__(self) -> str:
-        kind = (
-            "int4"
-            if self.gate_up_scale is not None and str(self.gate_up.dtype).endswith("uint8")
-            else self.gate_up.dtype
-        )
+        kind = self.gate_up.dtype
+        if self.gate_up_scale is not None and str(kind).endswith("uint8"):
+            kind = "mxfp4" if str(self.gate_up_scale.dtype).endswith("uint8") else "int4"
         return f"<tilekiln.PackedExperts {self.gate_up.shape[0]} of hidden={self.hidden} inter={self.inter} {kind}>"
 
 

@@ -54,8 +54,8 @@ def linear(
     """activation(alpha x W^T + beta c + bias): a linear layer, x (..., k), W (n, k), bias (n), c and result (..., n).
 
     weight is an array, as torch.nn.Linear has it, or packed once with `PackedWeight`, for a layer that is called often,
-    or quantised with `QuantisedWeight`: int4 and int8 take x of fp16 and bf16. With quantise_x, and always for int8,
-    rows of x become int8, each with a factor of its own, which int4 is multiplied by about three times as fast.
+    or quantised with `QuantisedWeight`: all kinds but fp8 take x of fp16 and bf16. With quantise_x, and always for
+    int8, rows of x become int8, each with a factor of its own, which int4 is multiplied by about three times as fast.
     bias becomes fp32 if it is not; c, a residual to add, has the dtype of x. x, if it has not two dimensions, is
     reshaped. Sums are fp32, and the result, rounded once, has the dtype of x. Errors are those of `Library.gemm`
     and `Library.flatmm`. Where a torch tensor requires grad it takes part in autograd as `matmul` does; a packed
@@ -102,6 +102,8 @@ def linear(
         given: dict[str, Any] = {"bias": bias, "c": c, **arguments, **extra}
         if isinstance(weight, QuantisedWeight):
             given |= {"group": weight.group, "quantise_a": quantise_x or weight.kind == "int8"}
+            if weight.zero is not None:
+                given["b_zero"] = weight.zero
             out = _call("flatmm_quant", (rows, weight.panels, weight.scale), given)
         else:
             out = _call("flatmm", (rows, weight.panels), given)

@@ -248,7 +248,7 @@ def _flat(operator: str, given: Given, made: Given, weight: Any) -> float:
         return gemm_.excess(
             out, gemm_.gemm(a, weight.astype(a.dtype).T, **own, **_only(given, "alpha"), **_ends(given))
         )
-    from ..api.quantised_weight import LARGEST
+    from ..api.quantised_weight import LARGEST, QuantisedWeight
 
     group = given["group"]
     bits = 4 if given["b"].dtype == np.uint8 else 8
@@ -257,6 +257,8 @@ def _flat(operator: str, given: Given, made: Given, weight: Any) -> float:
     whole.reshape(n, -1)[:, :k] = weight
     scale = np.abs(whole).max(axis=2) / np.float32(LARGEST[bits])
     values = np.rint(whole / np.where(scale == 0, np.float32(1), scale)[:, :, None]).reshape(n, -1)[:, :k]
+    if given["b_scale"].dtype == np.uint8:
+        values, scale = QuantisedWeight(weight, bits="mxfp4").dequantised(), np.ones_like(scale)
     own |= _only(given, "a_scale", "quantise_a")
     dtype = {"float32": "fp32", "float16": "fp16"}.get(out.dtype.name, "bf16")
     return gemm_.excess(out, gemm_.flatmm_quant(a, values, scale, group=group, **own, dtype=dtype))

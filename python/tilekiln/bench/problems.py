@@ -89,18 +89,23 @@ def _spaced(settings: Settings, name: str, array: Any) -> Any:
 def _pack(settings: Settings, made: dict[str, Any], random: np.random.Generator) -> None:
     """The weight of flatmm and flatmm_quant, packed, and what has its columns."""
     from ..api.products import PackedWeight
-    from ..api.quantised_weight import LANES, QuantisedWeight
+    from ..api.quantised_weight import LANES, Bits, QuantisedWeight
 
     n, k = settings.lengths["N"], settings.lengths["K"]
     settings.weight = weight = random.standard_normal((n, k), np.float32)
     if settings.operator == "flatmm":
         made["b"] = PackedWeight(weight.astype(NUMPY[settings.dtype("a")])).panels
     else:
-        kind = settings.dtype("b")
+        kind, factors = settings.dtype("b"), settings.dtype("b_scale")
         if kind == "fp8":
             raise ArgumentError("weights: was 'fp8', must be int4 or int8: the bench quantises a weight itself")
+        if factors == "fp16":
+            raise ArgumentError(
+                "weights: was 'uint4', must be int4, int8 or mxfp4: the bench quantises a weight itself"
+            )
         group = settings.arguments.setdefault("group", 32)
-        packed = QuantisedWeight(weight, bits=4 if kind == "uint8" else 8, group=group)
+        bits: Bits = "mxfp4" if factors == "uint8" else 4 if kind == "uint8" else 8
+        packed = QuantisedWeight(weight, bits=bits, group=group)
         made["b"], made["b_scale"] = packed.panels, packed.scale
     if "bias" in settings.wanted:
         made["bias"] = random.standard_normal((made["b"].shape[0], LANES), np.float32)

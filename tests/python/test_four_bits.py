@@ -1,0 +1,227 @@
+"""Weights of MXFP4 and of uint4 with zero points, as checkpoints have them: every ISA against float64, bad input."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tilekiln as tk
+from tilekiln._core.dtypes import NUMPY
+from tilekiln.api.quantised_weight import E2M1, e8m0
+from tilekiln.reference import gemm as reference
+from tilekiln.reference import moe
+
+from tests.python.guard import guarded
+from tests.python.test_gemm import TARGETS, draw
+from tests.python.test_gemm_lists import check, kernel
+
+F32 = np.float32
+# Tiles of 256 rows, blocks of 2 or 3, panels of 64, tiles of 128 words, short last groups, groups longer than a tile.
+SHAPES = [(1, 64, 32, 32), (2, 1, 8, 32), (3, 70, 96, 32), (4, 130, 520, 128), (16, 200, 1056, 544),
+          (259, 64, 264, 128), (30, 70, 96, 32), (0, 5, 32, 32), (3, 0, 32, 32), (3, 5, 0, 32)]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def library(load: Callable[..., tk.Library]) -> tk.Library:
+    return load("four_bits", targets="all")
+
+
+def packed_mxfp4(random: np.random.Generator, n: int, k: int) -> tuple[tk.QuantisedWeight, np.ndarray, np.ndarray]:
+    """A weight, its numbers and its fp32 factors."""
+    blocks = random.integers(0, 256, (n, k // 32, 16), np.uint8)
+    scales = random.integers(118, 130, (n, k // 32), np.uint8)
+    codes = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(n, k)
+    return tk.QuantisedWeight.from_mxfp4(blocks, scales), np.array(E2M1, F32)[codes], e8m0(scales)
+
+
+def packed_uint4(random: np.random.Generator, n: int, k: int, group: int) -> tuple[tk.QuantisedWeight, Any, Any]:
+    values, groups = random.integers(0, 16, (n, k), np.uint8), -(-k // group)
+    zero = random.integers(0, 17, (n, groups), np.uint8)
+    scale = ((random.random((n, groups)) + 0.5) / 8).astype(np.float16)
+    numbers = values.astype(F32) - np.repeat(zero, group, axis=1)[:, :k]
+    return tk.QuantisedWeight.from_uint4(values, scale, zero, group=group), numbers, scale.astype(F32)
+
+
+@pytest.mark.parametrize("kind", ["mxfp4", "uint4"])
+@pytest.mark.parametrize(("dtype", "quantise"), [("bf16", False), ("fp16", False), ("bf16", True), ("fp16", True)])
+@pytest.mark.parametrize("target", TARGETS)
+def test_against_float64(library: tk.Library, target: str, dtype: str, quantise: bool, kind: str) -> None:
+    random = np.random.default_rng(1)
+    choices = itertools.cycle(
+        itertools.product((dtype, "fp32"), (False, True), ("none", "gelu"), ("group", "row", None))
+    )
+    for m, n, k, group in SHAPES:
+        if kind == "mxfp4":
+            group, k = 32, k // 32 * 32
+            weight, values, scale = packed_mxfp4(random, n, k)
+        else:
+            weight, values, scale = packed_uint4(random, n, k, group)
+        assert np.array_equal(weight.dequantised(), values * np.repeat(scale, group, axis=1)[:, :k])
+        to, with_bias, activation, factors = next(choices)
+        wide = draw(random, m, k + 5, dtype, False)
+        a = guarded(wide[:, :k].copy(), "after") if m % 2 else wide[:, :k]
+        call: dict[str, Any] = {"group": group, "activation": activation, "quantise_a": quantise}
+        expected: dict[str, Any] = {}
+        if weight.zero is not None:
+            call["b_zero"] = guarded(weight.zero, "after")
+        if with_bias:
+            whole = np.zeros(weight.panels.shape[0] * 64, F32)
+            whole[:n] = expected["bias"] = random.standard_normal(n).astype(F32)
+            call["bias"] = whole.reshape(-1, 64)
+        if factors and not quantise:
+            of_a = random.random((m, -(-k // group) if factors == "group" else 1), F32) + 0.5
+            call["a_scale"] = expected["a_scale"] = of_a
+        panels, of_b = guarded(weight.panels, "after"), guarded(weight.scale, "before")
+        out = np.full((m, weight.panels.shape[0], 64), 77, NUMPY[to])
+        number = kernel(library, "flatmm_quant", target, a, panels, of_b, out=out, **call)
+        library.flatmm_quant(a, panels, of_b, out=out, instance=number, **call)
+        want = reference.flatmm_quant(
+            a, values, scale, group=group, quantise_a=quantise, activation=activation, dtype=to, **expected
+        )
+        check(out.reshape(m, out.shape[1] * 64)[:, :n], want)
+        again = library.flatmm_quant(a, panels, of_b, out_dtype=to, instance=number, num_threads=3, **call)
+        assert again.tobytes() == out.tobytes()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_code_and_factor(library: tk.Library, target: str) -> None:
+    """One row of a at a time is 1: the product is the weight."""
+    codes = (np.arange(64 * 64).reshape(64, 64) * 7 % 256).astype(np.uint8)
+    blocks = codes[:, :32].reshape(64, 2, 16)
+    scales = np.arange(128, dtype=np.uint8).reshape(64, 2) * 2
+    scales[5, 1] = 255
+    weight = tk.QuantisedWeight.from_mxfp4(blocks, scales)
+    zeros = (np.arange(128) % 17).astype(np.uint8).reshape(64, 2)
+    of_zeros = tk.QuantisedWeight.from_uint4(codes & 15, np.full((64, 2), 0.125, np.float16), zeros, group=32)
+    for dtype in ("bf16", "fp16"):
+        a = np.eye(64).astype(NUMPY[dtype])
+        for one, more in ((weight, {}), (of_zeros, {"b_zero": of_zeros.zero})):
+            given = {"out_dtype": "fp32", **more}
+            number = kernel(library, "flatmm_quant", target, a, one.panels, one.scale, **given)
+            made = library.flatmm_quant(a, one.panels, one.scale, instance=number, **given).reshape(64, 64).T
+            right = one.dequantised()
+            whole = np.abs(right) >= 2.0**-120  # subnormal numbers may be flushed
+            if one is weight:  # a factor that is NaN is one of the whole sum
+                assert np.isnan(made[5]).all()
+                whole[5] = False
+            assert np.array_equal(made[whole], right[whole])
+
+
+def test_mxfp4_is_quantised_to_the_nearest_and_stays() -> None:
+    random = np.random.default_rng(7)
+    weight, _, _ = packed_mxfp4(random, 70, 96)
+    again = tk.QuantisedWeight(weight.dequantised(), bits="mxfp4")
+    assert np.array_equal(again.dequantised(), weight.dequantised())
+    assert tk.QuantisedWeight(again.dequantised(), bits="mxfp4").panels.tobytes() == again.panels.tobytes()
+    numbers = np.array(E2M1[:8])
+    ties = np.concatenate([numbers, (numbers[1:] + numbers[:-1]) / 2, [0.2, 0.26, 7.9]])
+    row = np.zeros((1, 32), F32)
+    row[0, : len(ties)] = -ties
+    nearest = [*numbers, 0, 1, 1, 2, 2, 4, 4, 0, 0.5, 6]
+    assert tk.QuantisedWeight(row, bits="mxfp4").dequantised()[0, : len(ties)].tolist() == [-one for one in nearest]
+    assert not tk.QuantisedWeight(np.zeros((3, 32), F32), bits="mxfp4").dequantised().any()
+    small = tk.QuantisedWeight(np.full((1, 32), 2.0**-130, F32), bits="mxfp4").dequantised()
+    assert (np.abs(small - F32(2.0**-130)) <= 2.0**-129).all()
+
+
+@pytest.mark.usefixtures("at_hand")
+def test_linear_and_bits(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [library])
+    random = np.random.default_rng(4)
+    x = draw(random, 6, 512, "bf16", False)
+    for weight, most in ((packed_mxfp4(random, 128, 512)[0], 4.25), (packed_uint4(random, 128, 512, 128)[0], 4.2)):
+        held = [weight.panels, weight.scale, *([] if weight.zero is None else [weight.zero])]
+        assert 8 * sum(one.nbytes for one in held) / (128 * 512) <= most
+        for quantise in (False, True):
+            made = tk.linear(x, weight, quantise_x=quantise).astype(F32)
+            right = x.astype(F32) @ weight.dequantised().T
+            assert np.linalg.norm(made - right) < (0.02 if quantise else 0.005) * np.linalg.norm(right)
+
+
+@pytest.mark.parametrize("quantise", [False, True])
+@pytest.mark.parametrize("activation", ["silu", "clamped_swiglu"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_experts_of_mxfp4(library: tk.Library, dtype: str, activation: str, quantise: bool) -> None:
+    random = np.random.default_rng(5)
+    experts, hidden, inter, tokens = 3, 96, 64, 21
+    parts = [[packed_mxfp4(random, inter, hidden) for _ in range(2)] for _ in range(experts)]
+    downs = [packed_mxfp4(random, hidden, inter) for _ in range(experts)]
+    for halves, (down, _, _) in zip(parts, downs, strict=True):
+        for one in (*(half for half, _, _ in halves), down):
+            one.scale = one.scale - np.uint8(4)  # results of fp16 stay finite
+    gate_up = np.stack([np.concatenate([half.dequantised() for half, _, _ in one]) for one in parts])
+    down = np.stack([one.dequantised() for one, _, _ in downs])
+    given = [
+        np.stack([np.concatenate([getattr(half, name) for half, _, _ in one]) for one in parts])
+        for name in ("panels", "scale")
+    ]
+    of_down = [np.stack([getattr(one, name) for one, _, _ in downs]) for name in ("panels", "scale")]
+    x = draw(random, tokens, hidden, dtype, False)
+    ids = random.integers(0, experts, (tokens, 2)).astype(np.int32)
+    weights = random.random((tokens, 2), F32)
+    bias = random.standard_normal((experts, 2 * inter)).astype(F32)
+    call: dict[str, Any] = {
+        "gate_up_scale": given[1], "down_scale": of_down[1], "activation": activation, "quantise_x": quantise,
+        "gate_up_bias": bias.reshape(experts, 2, 64),
+    }  # fmt: skip
+    want = moe.fused_moe(
+        x, ids, weights, gate_up, down, activation=activation, quantised=quantise, gate_up_bias=bias, dtype=dtype
+    )
+    clause = f"family=fused_moe dtype={dtype} activation={activation} masked=no gated=yes"
+    numbers = [one.number for one in library.instances(clause) if library.instance_usable(one.number)]
+    assert numbers
+    for number in numbers:
+        for many in (1, 2):
+            made = library.fused_moe(x, ids, weights, given[0], of_down[0], instance=number, num_threads=many, **call)
+            check(made, want)
+
+
+ROWS, PANELS = np.zeros((2, 64), NUMPY["bf16"]), np.zeros((1, 8, 64, 4), np.uint8)
+BYTES, HALVES, ZERO = np.zeros((1, 2, 64), np.uint8), np.ones((1, 2, 64), np.float16), np.zeros((1, 2, 64), np.uint8)
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"b_scale": HALVES}, "b_zero: was null, must be given with a b_scale of fp16"),
+    ({"b_zero": ZERO}, "b_zero: was given, must be null but with a b_scale of fp16"),
+    ({"b_scale": HALVES, "b_zero": ZERO[:, :1]}, "b_zero: groups was 1, must be 2"),
+    ({"b_scale": HALVES, "b_zero": ZERO.astype(np.int8)}, "b_zero: dtype was int8, must be uint8"),
+    ({"b": np.zeros((1, 16, 64, 4), np.int8)}, "b_scale: dtype was uint8, must be fp32 with b of int8 and fp8"),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), BAD, ids=[text[:40] for _, text in BAD])
+def test_bad_input(library: tk.Library, change: dict[str, Any], text: str) -> None:
+    call: dict[str, Any] = {"a": ROWS, "b": PANELS, "b_scale": BYTES, **change}
+    with pytest.raises(tk.ArgumentError) as error:
+        library.flatmm_quant(call.pop("a"), call.pop("b"), call.pop("b_scale"), **call)
+    assert str(error.value).startswith(text), str(error.value)
+
+
+BLOCKS, NUMBERS = np.zeros((3, 2, 16), np.uint8), np.zeros((3, 64), np.uint8)
+FP16, ZEROS = np.ones((3, 2), np.float16), np.zeros((3, 2), np.uint8)
+BAD_WEIGHTS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: tk.QuantisedWeight(np.zeros((3, 64), F32), bits="mxfp4", group=64), "group: was 64, must be 32 with bits"),
+    (lambda: tk.QuantisedWeight.from_mxfp4(BLOCKS[0], ZEROS), "blocks: was uint8"),
+    (lambda: tk.QuantisedWeight.from_mxfp4(BLOCKS, ZEROS.astype(F32)), "scales: was float32"),
+    (lambda: tk.QuantisedWeight.from_mxfp4(BLOCKS[:, :1], ZEROS), r"blocks: shape was \(3, 1, 16\), must be"),
+    (lambda: tk.QuantisedWeight.from_uint4(NUMBERS, FP16, ZEROS, group=48), "group: was 48, must be a multiple of 32"),
+    (
+        lambda: tk.QuantisedWeight.from_uint4(NUMBERS, FP16[:, :1], ZEROS, group=32),
+        r"scale: shape was \(3, 1\), must be",
+    ),
+    (
+        lambda: tk.QuantisedWeight.from_uint4(NUMBERS + np.uint8(16), FP16, ZEROS, group=32),
+        "values: held 16, must be 0",
+    ),
+    (
+        lambda: tk.QuantisedWeight.from_uint4(NUMBERS, FP16, ZEROS + np.uint8(17), group=32),
+        "zero: held 17, must be 0 to 16",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "text"), BAD_WEIGHTS, ids=[text[:30] for _, text in BAD_WEIGHTS])
+def test_bad_weights(call: Callable[[], Any], text: str) -> None:
+    with pytest.raises(tk.ArgumentError, match=text):
+        call()
