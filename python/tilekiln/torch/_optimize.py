@@ -6,19 +6,20 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from .._core.native import ArgumentError, NoKernelError
-from . import torchao_weight
+from . import checkpoint_weight, torchao_weight
 from .biased_experts import BiasedExperts
 from .checked import Check
 from .fused_decoder import PARTS, fuse_layer
 from .fused_layers import FUSED, NAMES, WHOLE, agree, fuse_attention, fuse_gated, give_back
 from .norms import LayerNorm, RMSNorm
-from .packed import Activations, Experts, Linear, Weights
+from .packed import Activations, Experts, Kind, Linear, Weights
 from .routers import fuse_router, is_router
 
 OWN = (Linear, Experts, BiasedExperts, LayerNorm, RMSNorm)
@@ -89,13 +90,15 @@ def optimize(
     """Have a loaded decoder of Transformers, or any model of plain modules, computed by Tilekiln, in place.
 
     Linear layers and experts get packed weights (`Linear`, `Experts`, `BiasedExperts`), which replace the originals:
-    memory is not doubled. weights="int8" or "int4" quantises them, where the model is fp16 or bf16, but for the output
-    embedding; rows of activations become int8 with them, or of int4 with activations=None stay as they are (W4A16: of
-    more exact results, slower with many rows). Weights that torchao has quantised keep their
-    numbers, whatever is said here. RMSNorm and LayerNorm, gated SiLU and, of a Transformers model, attention become
-    Tilekiln's too, and its dynamic cache grows in place. A module is replaced only if it gives on random rows what its
-    replacement gives. In training mode weights are left, as packed ones do not learn. What became of each module, and
-    why, is in the result: print it; its `undo` gives the model back.
+    memory is not doubled. weights="int8", "int4" or "mxfp4" quantises them, where the model is fp16 or bf16, but for
+    the output embedding; what was MXFP4 before Transformers read it, as gpt-oss's experts, has its numbers again. Rows
+    of activations become int8 with them, or of 4 bits with activations=None stay as they are (W4A16: of more exact
+    results, slower with many rows). Weights that torchao has quantised, and layers of AWQ's and GPTQ's checkpoints of 4
+    bits, keep their numbers, whatever is said here. RMSNorm and LayerNorm, gated SiLU and, of a Transformers model,
+    attention become Tilekiln's too, routers choose experts by one operator, and its dynamic cache grows in place. A
+    module is replaced only if it gives on random rows what its replacement gives. In training mode weights are left, as
+    packed ones do not learn. What became of each module, and why, is in the result: print it; its `undo` gives the
+    model back.
 
     A second call does what is left to be done: what is Tilekiln's already stays, and its undo is that of the first.
 
@@ -113,7 +116,7 @@ def optimize(
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"model: was a {type(model).__name__}, must be a torch.nn.Module")
     if weights not in (None, *get_args(get_args(Weights)[0])):
-        raise ArgumentError(f"weights: was {weights!r}, must be 'int4', 'int8' or None")
+        raise ArgumentError(f"weights: was {weights!r}, must be 'int4', 'int8', 'mxfp4' or None")
     if activations not in (None, "int8"):
         raise ArgumentError(f"activations: was {activations!r}, must be 'int8' or None")
     done = Optimized(activations)
@@ -258,7 +261,24 @@ def _linear(done: Optimized, parent: Any, key: str, module: Any, weights: Weight
     return _kind(weights, made.dtype)
 
 
-def _kind(weights: Weights, dtype: torch.dtype) -> str:
+@torch.no_grad()
+def _checkpoint_layer(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
+    """A layer of 4 bits with zero points."""
+    if module.training:
+        raise _LeftError("is in training mode: packed weights do not learn")
+    ready = checkpoint_weight.read(module)
+    like = SimpleNamespace(
+        in_features=ready.weight.k, out_features=ready.weight.n, bias=getattr(module, "bias", None), training=False,
+        weight=torch.empty(0, dtype=ready.dtype),
+    )  # fmt: skip
+    made = Linear(like, "uint4", ready.weight.group, activations=done._activations, ready=ready.weight)
+    made(torch.randn(2, made.in_features, generator=torch.Generator().manual_seed(0)).to(ready.dtype))
+    _put(done, parent, key, made, module)
+    done._quantised += 1
+    return _kind("uint4", ready.dtype)
+
+
+def _kind(weights: Kind, dtype: torch.dtype) -> str:
     return f"packed {weights or str(dtype).removeprefix('torch.')}"
 
 
@@ -474,6 +494,7 @@ Kinds = dict[str, tuple[Callable[[Any], bool], Callable[..., str]]]
 KINDS: Kinds = {
     "linear": (lambda module: type(module) is torch.nn.Linear, _linear),
     "experts": (_is_experts, _experts),
+    "checkpoint": (checkpoint_weight.is_checkpoint_layer, _checkpoint_layer),
     "norm": (_is_norm, _norm),
     "router": (is_router, _router),
 }

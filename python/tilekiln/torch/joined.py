@@ -13,7 +13,7 @@ from ..api.operators import _call
 from ..api.quantised_weight import LANES
 from .packed import Linear
 
-PARTS = ("panels", "scale", "padded_bias")
+PARTS = ("panels", "scale", "zero", "padded_bias")
 
 
 class Joined:
@@ -52,6 +52,7 @@ class Joined:
 
     panels: Tensor
     scale: Tensor | None = None
+    zero: Tensor | None = None
     padded_bias: Tensor | None = None
 
     def ready(self, owner: torch.nn.Module) -> bool:
@@ -82,7 +83,7 @@ class Joined:
         if self.scale is None:
             out = _call("flatmm", (rows, self.panels), {"bias": self.padded_bias})
         else:
-            quantised = {"group": first.group, "quantise_a": first.activations is not None}
+            quantised = first.how() if self.zero is None else {**first.how(), "b_zero": self.zero}
             out = _call("flatmm_quant", (rows, self.panels, self.scale), {"bias": self.padded_bias, **quantised})
         made: Tensor = out.view(rows.shape[0], self.panels.shape[0] * LANES)
         return made

@@ -18,13 +18,15 @@ from torch.autograd.function import once_differentiable
 from ..api.operators import _call
 from ..api.packed_experts import PackedExperts, in_panels
 from ..api.products import PackedWeight
-from ..api.quantised_weight import LANES, QuantisedWeight
+from ..api.quantised_weight import LANES, Bits, QuantisedWeight
 from .lent import Lending, Weight
 
-Weights = Literal["int4", "int8"] | None
+Weights = Literal["int4", "int8", "mxfp4"] | None
+Kind = Literal["int4", "int8", "mxfp4", "uint4"] | None
+"""The weights of a layer: uint4 is of a checkpoint alone."""
 Activations = Literal["int8"] | None
 """Dtype of rows in products with quantised weights; None: they stay fp16 or bf16."""
-BITS: dict[str, int] = {"int4": 4, "int8": 8}
+BITS: dict[str, Bits] = {"int4": 4, "int8": 8, "mxfp4": "mxfp4"}
 DTYPES = torch.float32, torch.float16, torch.bfloat16
 
 
@@ -37,10 +39,11 @@ def refuse_training(module: torch.nn.Module) -> None:
         )
 
 
-def dequantised(panels: Tensor, scale: Any, kind: Any, group: int, n: int, k: int) -> Tensor:
+def dequantised(panels: Tensor, scale: Any, kind: Any, group: int, n: int, k: int, zero: Any = None) -> Tensor:
     """The weight (n, k) that `QuantisedWeight` packed into these, fp32."""
     packed = QuantisedWeight.__new__(QuantisedWeight)
     packed.panels, packed.scale, packed.kind, packed.group, packed.n, packed.k = panels, scale, kind, group, n, k
+    packed.zero = zero
     weight: Tensor = packed.dequantised()
     return weight
 
@@ -71,7 +74,7 @@ class _Packed(Lending):
     """A module whose numbers are packed by a dtype: model.to(dtype), half() and the like pack them anew."""
 
     dtype: torch.dtype
-    weights: Weights
+    weights: Kind
 
     @abc.abstractmethod
     def _repack(self, dtype: torch.dtype) -> None:
@@ -112,12 +115,13 @@ class Linear(_Packed):
     LENT = "weight", "bias"
     panels: Tensor
     scale: Tensor | None
+    zero: Tensor | None
     padded_bias: Tensor | None
 
     def __init__(
         self,
-        linear: torch.nn.Linear,
-        weights: Weights = None,
+        linear: Any,
+        weights: Kind = None,
         group: int | None = None,
         *,
         activations: Activations = "int8",
@@ -125,18 +129,19 @@ class Linear(_Packed):
     ) -> None:
         """Pack the weight and bias of `linear`, which is left as it is. Errors: those of the packing.
 
-        group: numbers of a row that share a factor, of quantised weights; None is 32 for int4, the whole row for int8.
+        group: numbers of a row that share a factor, of quantised weights; None is the whole row for int8, else 32.
         activations: what rows of x become before they meet quantised weights; None: they stay as they are.
         ready: the weight of the layer, quantised already as `weights` and `group` say.
         """
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weights, self.dtype, self.activations = weights, linear.weight.dtype, activations
-        self.group = group or (32 if weights == "int4" else -(-linear.in_features // 32) * 32)
+        self.group = group or (-(-linear.in_features // 32) * 32 if weights in (None, "int8") else 32)
         self.times_packed = 0
         """Count of the buffers' makings: a change tells layers that joined them to join again."""
         self.register_buffer("panels", None, persistent=False)
         self.register_buffer("scale", None, persistent=False)
+        self.register_buffer("zero", None, persistent=False)
         self.register_buffer("padded_bias", None, persistent=False)
         self._pack(linear.weight.detach() if ready is None else ready)
         if linear.bias is not None:
@@ -150,8 +155,10 @@ class Linear(_Packed):
         else:
             quantised = weight
             if not isinstance(weight, QuantisedWeight):
+                if self.weights == "uint4":
+                    raise RuntimeError("weight: was written into, must not be: its 4 bits are those of a checkpoint")
                 quantised = QuantisedWeight(weight, BITS[self.weights], self.group)
-            self.panels, self.scale = quantised.panels, quantised.scale
+            self.panels, self.scale, self.zero = quantised.panels, quantised.scale, quantised.zero
         self.times_packed += 1
 
     def _repack(self, dtype: torch.dtype) -> None:
@@ -187,7 +194,7 @@ class Linear(_Packed):
         n, k = self.out_features, self.in_features
         if self.weights is None:
             return unpacked(self.panels, n, k)
-        return dequantised(self.panels, self.scale, self.weights, self.group, n, k).to(self.dtype)
+        return dequantised(self.panels, self.scale, self.weights, self.group, n, k, self.zero).to(self.dtype)
 
     def _put(self, name: str, numbers: Tensor) -> None:
         if name == "weight":
@@ -205,7 +212,7 @@ class Linear(_Packed):
             self.settle()
         quantised: dict[str, Any] = {} if activation == "none" else {"activation": activation}
         if self.weights:
-            quantised |= {"group": self.group, "quantise_a": self.activations is not None}
+            quantised |= self.how()
         operator = "flatmm_quant" if self.weights else "flatmm"
         arrays = (rows, self.panels) if self.scale is None else (rows, self.panels, self.scale)
         if torch.compiler.is_compiling():
@@ -214,6 +221,17 @@ class Linear(_Packed):
             out = _call(operator, arrays, {"bias": self.padded_bias, **quantised})
         columns: Tensor = out.view(rows.shape[0], self.panels.shape[0] * LANES)
         return columns if columns.shape[1] == self.out_features else columns[:, : self.out_features]
+
+    def how(self) -> dict[str, Any]:
+        """Further arguments of flatmm_quant by name."""
+        zeros = {} if self.zero is None else {"b_zero": self.zero}
+        return {"group": self.group, "quantise_a": self.activations is not None, **zeros}
+
+    def quantised_names(self) -> tuple[str, ...]:
+        """Buffers of quantised weights, which the state dict holds."""
+        if not self.weights:
+            return ()
+        return ("panels", "scale") if self.zero is None else ("panels", "scale", "zero")
 
     def forward(self, x: Tensor) -> Tensor:
         refuse_training(self)
@@ -237,14 +255,14 @@ class Linear(_Packed):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         if self.weights:
             self.settle()
-            destination[f"{prefix}panels"], destination[f"{prefix}scale"] = self.panels, self.scale
+            destination.update({prefix + name: getattr(self, name) for name in self.quantised_names()})
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(
         self, state: Any, prefix: str, metadata: Any, strict: bool, missing: Any, unexpected: Any, errors: Any
     ) -> None:
         self.settle()
-        _load(self, state, prefix, ("panels", "scale") if self.weights else (), ("weight",), missing, errors)
+        _load(self, state, prefix, self.quantised_names(), ("weight",), missing, errors)
         if self.padded_bias is not None:
             _load(self, state, prefix, (), ("bias",), missing, errors)
         self.tell()
