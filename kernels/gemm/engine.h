@@ -81,9 +81,8 @@ struct Grouped {
   Weights weights;
   bool quantise_a;  // by `rows`, before units run
   int group;
-  const void* b_scale;          // fp32, but for mxfp4 and uint4
-  const unsigned char* b_zero;  // of uint4, as b_scale lies
-  const float* a_scale;
+  const float *b_scale, *a_scale;  // mxfp4 and uint4: b_scale is where their bytes and halves lie
+  const unsigned char* b_zero;     // of uint4, as b_scale lies
   i64 a_scale_row, a_scale_step;
   const int* a_sums;  // of rows of int8: Rows::sums
 };

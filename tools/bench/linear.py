@@ -1,8 +1,8 @@
 """linear: layers, batches, experts and quantised weights against PyTorch, one core.
 
 Each sample of ours stands beside one of PyTorch, in one process, by thread CPU time, pinned; medians of the ratios are
-shown, PyTorch's time over ours. Wants the receipts gemm_default and gemm_linear built for this machine. Weights are
-4096 x 4096; packed: by PackedWeight, int4: QuantisedWeight in groups of 32, with rows of bf16 as they are (w4a16) or
+shown, PyTorch's time over ours. Wants the receipts gemm_default, gemm_linear and four_bits built for this machine.
+Weights are 4096 x 4096; packed: by PackedWeight, int4: QuantisedWeight in groups of 32, with rows of bf16 as they are (w4a16) or
 quantised on the way (w4a8), against torch._weight_int4pack_mm_for_cpu and ONNX Runtime's MatMulNBits; w8a8: int8, rows
 quantised on the way, against FBGEMM's dynamic layer, whose rows are fp32; memory: packed weights 14336 x 4096, against
 the fastest of several loops that only read them (read.cpp): 1.00x is all that memory gives. ONNX Runtime: tools/dev
@@ -12,6 +12,7 @@ the fastest of several loops that only read them (read.cpp): 1.00x is all that m
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 from collections.abc import Callable, Iterator
@@ -77,6 +78,36 @@ def _quantised(lib: tk.Library, torch: Any) -> Iterator[Pair]:
             yield f"w8a8 {m} (FBGEMM)", w8a8, fbgemm
 
 
+def _codes(lib: tk.Library, torch: Any) -> Iterator[Pair]:
+    """Weights of 4 bits as checkpoints have them, beside a product with the weight dequantised for the call."""
+    random = np.random.default_rng(0)
+    halves = torch.from_numpy(random.integers(0, 256, (SIZE, SIZE // 32, 16), np.uint8))
+    exponents = torch.from_numpy(random.integers(118, 130, (SIZE, SIZE // 32), np.uint8))
+    values = torch.from_numpy(random.integers(0, 16, (SIZE, SIZE), np.uint8))
+    zero = torch.from_numpy(random.integers(0, 16, (SIZE, SIZE // 128), np.uint8))
+    scale = torch.rand(SIZE, SIZE // 128).half()
+    numbers = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]).bfloat16()
+
+    def mxfp4() -> Any:
+        wide = torch.stack([numbers[(halves & 15).int()], numbers[(halves >> 4).int()]], -1).flatten(2)
+        return torch.ldexp(wide, (exponents.int() - 127)[..., None]).flatten(1)
+
+    def uint4() -> Any:
+        apart = (values.view(torch.int8).view(SIZE, -1, 128) - zero.view(torch.int8)[..., None]) * scale[..., None]
+        return apart.flatten(1).bfloat16()
+
+    weights = {
+        "mxfp4": (tk.QuantisedWeight.from_mxfp4(halves, exponents), mxfp4),
+        "uint4 g128": (tk.QuantisedWeight.from_uint4(values, scale, zero), uint4),
+    }
+    for (name, (weight, wide)), m, quantise in itertools.product(weights.items(), (1, 4, 16), (False, True)):
+        x, out = torch.randn(m, SIZE).bfloat16(), torch.empty(m, SIZE // 64, 64, dtype=torch.bfloat16)
+        how = {"group": weight.group, "b_zero": weight.zero, "quantise_a": quantise, "num_threads": 1}
+        ours = lambda x=x, w=weight, o=out, how=how: lib.flatmm_quant(x, w.panels, w.scale, out=o, **how)  # noqa: E731
+        theirs = lambda x=x, wide=wide: torch.nn.functional.linear(x, wide())  # noqa: E731
+        yield f"{name} {m}{', rows of int8' if quantise else ''}", ours, theirs
+
+
 def _batched(lib: tk.Library, torch: Any) -> Iterator[Pair]:
     for dtype in (torch.float32, torch.bfloat16):
         for count, m, n, k in ((256, 32, 32, 32), (64, 64, 64, 64), (32, 512, 512, 64)):
@@ -118,7 +149,12 @@ def _memory(lib: tk.Library, torch: Any) -> Iterator[Pair]:
             yield f"memory {str(dtype)[6:]} {m}", ours, lambda loop=loop, whole=whole: read(loop, whole)
 
 
-KINDS = {"memory": _memory, "layers": _layers, "quantised": _quantised, "batched": _batched, "grouped": _grouped}
+KINDS = {
+    "memory": _memory, "layers": _layers, "quantised": _quantised, "codes": _codes, "batched": _batched,
+    "grouped": _grouped,
+}  # fmt: skip
+RECEIPTS = {"quantised": "gemm_linear", "codes": "four_bits"}
+"""Where it is not gemm_default."""
 
 
 def main(argv: list[str]) -> int:
@@ -137,7 +173,7 @@ def main(argv: list[str]) -> int:
     torch.set_num_threads(1)
     print(f"{peers.versions()}; the peer's time over ours (1.5: we take two thirds)")
     for kind in kinds:
-        library = tk.load("gemm_linear" if kind == "quantised" else "gemm_default")
+        library = tk.load(RECEIPTS.get(kind, "gemm_default"))
         for name, ours, theirs in KINDS[kind](library, torch):
             ours(), theirs()
             ratios, spent = [], []

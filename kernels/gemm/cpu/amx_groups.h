@@ -122,7 +122,7 @@ template <class Dot, class T> class TiledGroups {
     const float* a = x_.a + i64(m - m0) / kBlockRows * steps_ * (kBlockRows * kStepWords);
     const float* b = x_.b + half;
     float* const sums = sums_of(m, m0, n) + half;
-    const float* const b_scale = (const float*)g_.b_scale + i64(n / kPanel) * groups_ * kPanel + half;
+    const float* const b_scale = g_.b_scale + i64(n / kPanel) * groups_ * kPanel + half;
     const float* const a_scale = g_.a_scale ? g_.a_scale + m * g_.a_scale_row : nullptr;
     if (count_ == 0) {
       for (int r = 0; r < kBlockRows; ++r) store(sums + r * kPanel, zero()), store(sums + r * kPanel + kLanes, zero());

@@ -229,7 +229,7 @@ void run_panels(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
     const i64 panel = n / matrix::kPanelLanes, lane = n % matrix::kPanelLanes;
     const char* b =
         (const char*)p.b + panel * p.k / s.b_elements * s.b_bytes + lane * (s.b_bytes / matrix::kPanelLanes);
-    const float* const b_scale = (const float*)g.b_scale + panel * groups * matrix::kPanelLanes + lane;
+    const float* const b_scale = g.b_scale + panel * groups * matrix::kPanelLanes + lane;
     for (int i = 0; i < groups; i += together) {
       o.first = i == 0, o.stretches = least(groups - i, together);
       o.last_words = least(p.k - (i + o.stretches - 1) * g.group, g.group) / W;
@@ -337,7 +337,7 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
             o.b = b;
           else if (k1 > k0)
             s.b(x.b, (const uint8_t*)b, k1 - k0);
-          o.b_scale = (const float*)g.b_scale + panel * groups * matrix::kPanelLanes + lane;
+          o.b_scale = g.b_scale + panel * groups * matrix::kPanelLanes + lane;
         }
         float* const sums = x.sums + i64(n - u.n0) * kMostRows;
         int blocks = (rows + kScaledRows - 1) / kScaledRows;  // 4 = 2 + 2

@@ -61,7 +61,7 @@ void fill(const Args& args, Call& call) {
   to.a_dtype = dtypes[static_cast<int>(call.signature.dtype)];
   to.weights = static_cast<matrix::Weights>(call.signature.weights);
   to.group = args.group;
-  to.b_scale = in.b_scale.data;
+  to.b_scale = reinterpret_cast<const float*>(in.b_scale.data);
   to.b_zero = in.b_zero.given() ? reinterpret_cast<const unsigned char*>(in.b_zero.data) : nullptr;
   to.a_scale = matrix::numbers(in.a_scale);
   if (in.a_scale.given()) {

@@ -105,7 +105,7 @@ void fill_packed(const Array& b, const Array& scale, i64 n, i64 k, Grouped* to) 
   to->product.k = static_cast<int>(k);
   to->product.b = b.data;
   to->product.b_panels = static_cast<int>(b.shape[4]);
-  to->b_scale = scale.given() ? scale.data : nullptr;
+  to->b_scale = matrix::numbers(scale);
 }
 
 void fill_plain(const Array& weight, i64 n, Grouped* to) {
@@ -385,7 +385,7 @@ tilekiln_status launch(StageCall<Experts>& call) {
     g.product.b = moved(g.product.b, expert * b_step);
     g.product.lda = g.product.k;
     g.product.a = moved(rows, first * row_bytes);
-    if (e.quantised) g.b_scale = moved(g.b_scale, expert * scale_step);
+    if (e.quantised) g.b_scale = static_cast<const float*>(moved(g.b_scale, expert * scale_step));
     if (e.int8_rows) {
       g.product.a = a.numbers + first * a.columns;
       g.product.row_scale = a.scale + first;
@@ -419,7 +419,7 @@ tilekiln_status launch(StageCall<Experts>& call) {
                             p.after = next;
                             p.b = moved(p.b, e.up_offset);
                             if (p.bias != nullptr) p.bias += p.n;
-                            g.b_scale = moved(g.b_scale, e.up_scale);
+                            g.b_scale = static_cast<const float*>(moved(g.b_scale, e.up_scale));
                             p.activation = matrix::Activation::none;
                             p.multiply = !e.swiglu, p.swiglu = e.swiglu;
                             p.d[0] = {p.out, p.out_row, 1};

@@ -152,7 +152,7 @@ void quantised_unit(const matrix::Grouped& g, const matrix::Unit& u, void* scrat
     matrix::Problem p = g.product;
     p.dtype = matrix::Dtype::int8;
     p.b_panels = ComputeInt8::kWord;
-    p.column_scale = (const float*)g.b_scale;
+    p.column_scale = g.b_scale;
     return int8_unit(p, u, scratch);
   }
 #endif

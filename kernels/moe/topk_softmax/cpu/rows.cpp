@@ -35,6 +35,6 @@ template <class T> void rows(const moe::TopkSoftmax& a, long long first, long lo
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _topk_softmax_rows)
 
-// By dtype: fp32, fp16, bf16.
+// Functions by dtype: fp32, fp16, bf16.
 extern "C" const tilekiln::moe::TopkSoftmaxEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::rows<float>, tilekiln::cpu::rows<tilekiln::cpu::fp16>, tilekiln::cpu::rows<tilekiln::cpu::bf16>}};
