@@ -179,6 +179,17 @@ def test_multiply_adds_round_once() -> None:
     assert np.array_equal(lanes("fma.rn.sat.f32", "ffff", a, b, c, result=np.float32), kept)
 
 
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_halves_are_multiplied_and_added(kind: str) -> None:
+    """Numbers of few bits, whose sums are exact before they are rounded."""
+    of = np.float16 if kind == "f16" else NUMPY["bf16"]
+    a, b, c = (NUMBERS.integers(-200, 200, 64).astype(of) for _ in range(3))
+    a[0] = np.nan
+    made = lanes(f"fma.rn.{kind}x2", "rrrr", *(one.view(np.uint32) for one in (a, b, c)), result=np.uint32).view(of)
+    exact = (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(of)
+    assert np.array_equal(made, exact, equal_nan=True)
+
+
 @pytest.mark.parametrize(
     ("opcode", "function", "most"),
     [

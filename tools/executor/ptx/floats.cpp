@@ -76,8 +76,25 @@ OPCODE("mul", {
   integers::mul(d, false);
 });
 OPCODE("mad", { integers::mul(d, true); });
+/// Halves of words, rounded once where fp32 holds the sum.
+template <float (*widen)(u32), u32 (*narrow)(float)> Step multiply_add_halves(Machine&, Warp& warp,
+                                                                              const Instruction& in, u32 lanes) {
+  map3<u32, u32, u32>(warp, in, lanes, [](u32 a, u32 b, u32 c) {
+    const auto half = [&](int shift) {
+      const float sum = std::fma(widen(a >> shift & 0xffff), widen(b >> shift & 0xffff), widen(c >> shift & 0xffff));
+      return (sum != sum ? 0x7fffu : narrow(sum)) << shift;
+    };
+    return half(16) | half(0);
+  });
+  return Step::next;
+}
 OPCODE("fma", {
   if (!d.take("rn")) d.refuse("the rounding must be .rn");
+  for (const bool wide : {false, true})
+    if (d.take(wide ? "bf16x2" : "f16x2")) {
+      d.end(4, wide ? multiply_add_halves<from_bfloat, to_bfloat> : multiply_add_halves<from_half, to_half>);
+      return d.values(0, 4, 4, false);
+    }
   const bool ftz = d.take("ftz"), saturated = !ftz && d.take("sat");
   if (d.next() != "f32") d.refuse("the type is unknown here");
   if (saturated) {  // NaN becomes 0
