@@ -111,17 +111,20 @@ def is_exchanged(arch: str) -> bool:
 
 
 def build_fields(source: str, top: str) -> list[str]:
-    """The integers of struct Build, by name and in order, as a header of a kernel's source declares them."""
+    """The integers of struct Build, by name and in order, as a header of a kernel's source declares them.
+
+    Of several the one that fewest includes lead to: the others are of kernels whose parts the source takes.
+    """
     waiting, seen = [source], set[str]()
     while waiting:
-        path = waiting.pop()
+        path = waiting.pop(0)
         seen.add(path)
         text = re.sub(r"//[^\n]*", "", Path(top, path).read_text(encoding="utf-8"))
         found = re.search(r"struct Build \{(.*?)\};", text, re.S)
         if found:
             lines = (line.strip().removeprefix("int ").split(",") for line in found.group(1).split(";"))
             return [name.strip() for line in lines for name in line if name.strip()]
-        waiting += {*re.findall(r'#include "(kernels/(?!generated/)[^"]+)"', text)} - seen
+        waiting += [one for one in re.findall(r'#include "(kernels/(?!generated/)[^"]+)"', text) if one not in seen]
     raise ToolchainError(f"{source}: includes no struct Build, which says what the host must know of a kernel")
 
 

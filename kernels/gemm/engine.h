@@ -76,6 +76,7 @@ enum class Weights : unsigned char { int4, int8, fp8, mxfp4, uint4 };
 // A product with a quantised b, whose sums of each group of k are multiplied by factors: b_scale[panel][group][lane], and
 // a_scale[i a_scale_row + group a_scale_step] where given. Of `product`, dtype is that of the sums, fp32.
 struct Grouped {
+  static constexpr bool launches_kernels = true;
   Problem product;
   Dtype a_dtype;
   Weights weights;

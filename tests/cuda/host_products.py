@@ -225,6 +225,29 @@ def experts(library: tk.Library) -> None:
     assert "panels are the CPU's" in said, said
 
 
+def words(library: tk.Library) -> None:
+    """A weight of int4: blocks of 8 or 16 rows and 32 columns; what has no kernel is refused."""
+    b, scale = Device(5, 16, 64, 4, dtype="uint8"), Device(5, 4, 64, dtype="fp32")
+    for m, name, grid in ((1, "words_8", 10), (8, "words_8", 10), (9, "words_16", 10)):
+        library.flatmm_quant(matrix(m, 128), b, scale, out=Device(m, 5, 64))
+        assert (last(), number("grid").value, number("threads").value) == (name, grid, 256)
+    launches = number("launches").value
+    library.flatmm_quant(matrix(0, 128), b, scale, out=Device(0, 5, 64))
+    assert number("launches").value == launches
+    odd = matrix(3, 128, strides=(129, 1))
+    odd.exported.managed.tensor.shape[0] = 2
+    said = refused(lambda: library.flatmm_quant(odd, b, scale, out=Device(2, 5, 64)))
+    assert "were 258 bytes apart, must be at multiples of 16 bytes on cuda" in said, said
+    of_bytes = Device(5, 32, 64, 4, dtype="int8")
+    said = refused(
+        lambda: library.flatmm_quant(matrix(3, 128), of_bytes, scale, out=Device(3, 5, 64)), tk.NoKernelError
+    )
+    assert "int8 weights are multiplied by int8" in said, said
+    given = {"out": Device(3, 5, 64), "quantise_a": True}
+    said = refused(lambda: library.flatmm_quant(matrix(3, 128), b, scale, **given), tk.NoKernelError)
+    assert "no kernel of other weights exists yet" in said, said
+
+
 def ampere(library: tk.Library) -> None:
     """The same without tensor maps, a block of threads a tile."""
     x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
@@ -261,7 +284,7 @@ def rows(library: tk.Library) -> None:
     assert last() == "rows_joined"
 
 
-CASES = {case.__name__: case for case in (products, of_bytes, sums, groups, experts, ampere, rows)}
+CASES = {case.__name__: case for case in (products, of_bytes, sums, groups, experts, words, ampere, rows)}
 
 if __name__ == "__main__":
     CASES[sys.argv[2]](tk.load(sys.argv[1]))

@@ -20,6 +20,7 @@ PRODUCTS = "family=gemm dtype=bf16 out_dtype=bf16 bias=no activation=none scaled
 BYTES = "dtype=fp8 out_dtype=bf16,fp32"
 INT8, SUMS = "family=gemm dtype=int8 out_dtype=bf16,fp32", "family=gemm,batched_gemm dtype=int8"
 GROUPS = "family=grouped_gemm dtype=bf16"
+WORDS = "family=flatmm_quant dtype=bf16 activation=none,gelu"
 EXPERTS = "family=fused_moe dtype=bf16 layout=row"
 
 pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding")]
@@ -41,10 +42,11 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("gemm_default", "cuda-sm90a", SUMS, "sums"),
         ("gemm_default", "cuda-sm90a", GROUPS, "groups"),
         ("moe_default", "cuda-sm90a", EXPERTS, "experts"),
+        ("gemm_linear", "cuda-sm90a", WORDS, "words"),
         ("gemm_linear", "cuda-sm80", PRODUCTS, "ampere"),
         ("norm_default", "cuda-sm90a", "family=softmax,layernorm2d_bwd dtype=bf16", "rows"),
     ],
-    ids=["products", "of_bytes", "sums", "groups", "experts", "ampere", "rows"],
+    ids=["products", "of_bytes", "sums", "groups", "experts", "words", "ampere", "rows"],
 )
 def test_host_side(
     build_library: Callable[..., Path], stub: Path, receipt: str, target: str, where: str, case: str
@@ -92,7 +94,7 @@ def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
 def test_a_linear_layer_takes_one_kernel_a_dtype() -> None:
     held = {kernel.name for kernel in kernels.of_plan(resolve("gemm_linear", ["cuda-sm90a"])).values()}
     of_bytes = {f"gemm_{name}{to}-fp8" for name in ("bytes", "blocks") for to in ("", "_to_fp16")}
-    of_bytes |= {"gemm_int8-int8", "gemm_int8_to_fp16-int8"}
+    of_bytes |= {"gemm_int8-int8", "gemm_int8_to_fp16-int8", "flatmm_quant-bf16", "flatmm_quant-fp16"}
     assert held == {"gemm_row_column-bf16", "gemm_row_column-fp16", *of_bytes}
 
 

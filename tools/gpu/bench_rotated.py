@@ -110,6 +110,32 @@ def of_int8(library: tk.Library, rounds: int) -> None:
         compare(f"{m} x {n} x {k}", m * n * k, sets, {"torch": peer, "Tilekiln": own}, rounds)
 
 
+def of_words(library: tk.Library, rounds: int) -> None:
+    print("bf16 by int4 in words, factors of 32 and of 128: torch.mm of bf16, Tilekiln, share")
+    for m in (1, 4, 16, 64):
+        for n, k in ((8192, 28672), (4096, 14336), (4096, 4096)):
+            for group in (32, 128):
+                sets = [
+                    (
+                        torch.randn(m, k, device="cuda", dtype=torch.bfloat16),
+                        torch.randn(n, k, device="cuda", dtype=torch.bfloat16),
+                        torch.randint(0, 256, (n // 64, k // 8, 64, 4), device="cuda", dtype=torch.uint8),
+                        torch.rand(n // 64, k // group, 64, device="cuda"),
+                        torch.empty(m, n // 64, 64, device="cuda", dtype=torch.bfloat16),
+                    )
+                    for _ in range(max(2, -(-BEYOND_L2 // (n * k // 2))))
+                ]
+
+                def peer(a: Any, w: Any, _b: Any, _s: Any, _o: Any) -> torch.Tensor:
+                    return torch.mm(a, w.T)
+
+                def own(a: Any, _: Any, b: Any, scale: Any, out: Any, group: int = group) -> None:
+                    library.flatmm_quant(a, b, scale, out=out, group=group)
+
+                calls = {"torch": peer, "Tilekiln": own}
+                compare(f"{m} x {n} x {k}, {group}", m * n * k, sets, calls, rounds)
+
+
 def groups(library: tk.Library, rounds: int) -> None:
     print("bf16, rows in groups: _grouped_mm, Tilekiln, share")
     torch.manual_seed(3)

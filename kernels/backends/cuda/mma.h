@@ -54,6 +54,13 @@ TILEKILN_DEVICE void load_matrices_transposed(uint32_t (&word)[4], uint32_t from
                : "memory");
 }
 
+// a b + c of both halves of words of the element type.
+TILEKILN_DEVICE uint32_t multiply_add_twice(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t word;
+  asm("fma.rn." TILEKILN_ELEMENT "x2 %0, %1, %2, %3;" : "=r"(word) : "r"(a), "r"(b), "r"(c));
+  return word;
+}
+
 // c (16, 8) += a (16, 16) b (16, 8).
 TILEKILN_DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TILEKILN_ELEMENT "." TILEKILN_ELEMENT

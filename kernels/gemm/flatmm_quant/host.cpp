@@ -81,6 +81,7 @@ void fill(const Args& args, Call& call) {
 }
 
 tilekiln_status launch(StageCall<Grouped>& call) {
+  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, call.problem);
   const matrix::Engine& engine = *static_cast<const matrix::Engine*>(call.choice.engine);
   Grouped g = call.problem;
   CallMemory memory;

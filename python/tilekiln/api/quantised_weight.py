@@ -234,7 +234,7 @@ def _numpy(array: Any) -> Any:
         return array
     import torch
 
-    array = array.detach().contiguous()
+    array = array.detach().cpu().contiguous()
     if array.dtype == torch.float8_e4m3fn:
         return array.view(torch.int8).numpy().view(NUMPY["fp8"])
     return (array.float() if array.dtype == torch.bfloat16 else array).numpy()
@@ -247,8 +247,8 @@ def _like(like: Any, made: Any) -> Any:
     import torch
 
     if made.dtype.name == "float8_e4m3fn":
-        return torch.from_numpy(made.view("int8")).view(torch.float8_e4m3fn)
-    return torch.from_numpy(made)
+        return torch.from_numpy(made.view("int8")).view(torch.float8_e4m3fn).to(like.device)
+    return torch.from_numpy(made).to(like.device)
 
 
 def _numbers(name: str, value: Any, dtypes: tuple[str, ...], *, of_eight: bool = True) -> Any:

@@ -46,7 +46,8 @@ OUT_DTYPE = {
 }
 """The dtype of out by that of a, unless it is said."""
 SLOPE = 1.13
-"""The largest slope of an activation, that of gelu; silu's is 1.10."""
+"""The largest slope of an activation but hardswish, that of gelu; silu's is 1.10."""
+SLOPES = {"hardswish": 1.5}
 ROUNDING = {"fp32": U, "fp16": 2.0**-11, "bf16": 2.0**-8}
 LARGEST = {"fp32": 3.4028235677973366e38, "fp16": 65520.0, "bf16": 3.3961775292304957e38}
 """Least numbers that round to infinity, by dtype."""
@@ -162,7 +163,12 @@ def gemm(
         sums = U * (min(k, 6 * np.sqrt(k)) + 6) + lost
         function = 0.0 if activation in EXACT else 2.0**-20
         tiny = 2.0**-25 if name == "fp16" else 2.0**-100 if function else (k + 1) * 2.0**-126
-        bound = ROUNDING[name] * np.abs(out) + SLOPE * sums * magnitude + function * (np.abs(x) + np.abs(out)) + tiny
+        bound = (
+            ROUNDING[name] * np.abs(out)
+            + SLOPES.get(activation, SLOPE) * sums * magnitude
+            + function * (np.abs(x) + np.abs(out))
+            + tiny
+        )
         out = np.where(np.abs(out) >= LARGEST[name], np.copysign(np.inf, out), out)
     return Result(out, bound)
 
@@ -187,7 +193,9 @@ def gemm_multi_d(
             error = error + U * np.abs(x) + U * np.abs(d)
         out = ACTIVATIONS[activation](x)
         function = 0.0 if activation in EXACT else 2.0**-20
-        bound = ROUNDING[name] * np.abs(out) + SLOPE * error + function * (np.abs(x) + np.abs(out))
+        bound = (
+            ROUNDING[name] * np.abs(out) + SLOPES.get(activation, SLOPE) * error + function * (np.abs(x) + np.abs(out))
+        )
         bound += 2.0**-25 if name == "fp16" else 2.0**-100
         out = np.where(np.abs(out) >= LARGEST[name], np.copysign(np.inf, out), out)
     return Result(out, bound)
@@ -244,7 +252,9 @@ def flatmm_quant(
         sums = U * (min(k, 6 * np.sqrt(k)) + 6)
         function = 0.0 if activation in EXACT else 2.0**-20
         bound = (
-            ROUNDING[dtype] * np.abs(out) + SLOPE * (sums * magnitude + steps) + function * (np.abs(x) + np.abs(out))
+            ROUNDING[dtype] * np.abs(out)
+            + SLOPES.get(activation, SLOPE) * (sums * magnitude + steps)
+            + function * (np.abs(x) + np.abs(out))
         )
         bound += 2.0**-25 if dtype == "fp16" else 2.0**-100
         out = np.where(np.abs(out) >= LARGEST[dtype], np.copysign(np.inf, out), out)
@@ -345,6 +355,8 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
     """Of gemm and its kin: sizes at edges of tiles, lines packed or not, numbers of the epilogue."""
     if operator == "grouped_gemm":
         return _draw_groups(random, signature)
+    if operator == "flatmm_quant":
+        return _draw_words(random, signature)
     edges, dtype = random.edges, signature["dtype"]
     m, n, k = (random.turn(lengths) for lengths in (edges.lines, edges.lines, edges.steps))
     if edges.products and random.chance(edges.often):
@@ -381,6 +393,57 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
     if operator == "gemm" and to != OUT_DTYPE[NUMPY[dtype].name]:
         given["out_dtype"] = to
     return Call(given, {"out": _matrix(random, (*first, m, n), turned, to, blank=True)})
+
+
+def _draw_words(random: Random, signature: Signature) -> Call:
+    """Of a weight that is quantised and packed: rows begin at multiples of 8 elements, as kernels of GPUs ask for."""
+    from ..api.quantised_weight import QuantisedWeight
+
+    dtype, kind, to = (str(signature[name]) for name in ("dtype", "weights", "out_dtype"))
+    m, n = random.turn(random.edges.lines), random.one((1, 63, 64, 65, 130, 200))
+    k, group = 8 * random.one((1, 3, 4, 5, 8, 13, 32, 64, 129)), random.one((32, 32, 64, 128))
+    groups = -(-k // group)
+    drawn = random.numbers.standard_normal((n, k), np.float32).astype(NUMPY["fp8"])
+    values = random.numbers.integers(-8, 8, (n, k)).astype(np.int8) if kind == "int4" else drawn
+    if kind == "int8":
+        values = random.numbers.integers(-128, 128, (n, k)).astype(np.int8)
+    scale = (random.numbers.random((n, groups), np.float32) + np.float32(0.5)) / 8
+    packed = QuantisedWeight.from_values(values, scale, bits=4 if kind == "int4" else 8, group=group)
+    width = packed.panels.shape[0] * 64
+    a = random.numbers.integers(-128, 128, (m, k)).astype(np.int8) if dtype == "int8" else None
+    rows = random.numbers.standard_normal((m, k), np.float32).astype(NUMPY[dtype]) if a is None else a
+    wide = np.zeros((m, -(-k // 16) * 16 + random.turn((0, 0, 16))), rows.dtype)
+    wide[:, :k] = rows
+    given: dict[str, Any] = {"a": wide[:, :k], "b": packed.panels, "b_scale": packed.scale}
+    given |= {"group": group, "quantise_a": bool(signature["quantise_a"]), "activation": signature["activation"]}
+    known: dict[str, Any] = {}
+    if signature["bias"]:
+        given["bias"] = random.numbers.standard_normal((width // 64, 64), np.float32)
+        known["bias"] = given["bias"].reshape(-1)[:n]
+    if signature["c"]:
+        c = random.normal(m, width, dtype=to)
+        given |= {"c": np.ascontiguousarray(c).reshape(m, width // 64, 64), "beta": random.one((1.0, 0.25))}
+        known |= {"c": c[:, :n], "beta": given["beta"]}
+    factors = random.one((0, 1, groups))
+    if factors and not given["quantise_a"]:
+        given["a_scale"] = known["a_scale"] = random.numbers.random((m, factors), np.float32) + np.float32(0.5)
+    if to != dtype:
+        given["out_dtype"] = to
+
+    def judge(results: dict[str, Array]) -> float:
+        right = flatmm_quant(
+            given["a"],
+            values,
+            scale,
+            group=group,
+            quantise_a=given["quantise_a"],
+            activation=str(given["activation"]),
+            dtype=to,
+            **known,
+        )
+        return excess(results["out"].reshape(m, width)[:, :n], right)
+
+    return Call(given, {"out": random.blank(m, width, dtype=to).copy().reshape(m, width // 64, 64)}, judge=judge)
 
 
 ROWS_OF_GROUPS = (0, 0, 1, 64, 127, 128, 129, 200)

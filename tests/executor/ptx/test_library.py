@@ -30,6 +30,7 @@ CASES = {
     "sums_of_int8": 24,
     "groups": 40,
     "experts": 60,
+    "words": 40,
 }
 FULL = [*WHOLE, *(f"ampere_{receipt}" for receipt in WHOLE), "fp8_whole", "gemm_fp8"]
 

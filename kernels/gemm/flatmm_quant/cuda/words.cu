@@ -1,0 +1,158 @@
+// Products of few rows with a weight of int4 packed in words: out = activation(sum over groups of b_scale (a b) + beta c
+// + bias) for a of 16 bits. Memory bounds them: a warp reads 512 bytes of words at a time, which are in the order of
+// mma.sync's fragments as they lie, and 512 of factors.
+//
+// A word holds 8 numbers along k of a column. Of 32 along k, lane 4 g + t has words t of columns 4 g .. 4 g + 3: rows g
+// and g + 8 of two tiles of 16 columns; the sum does not ask in which order k is walked, so a's 8 numbers there are its
+// own. Columns are rows of mma, rows of a its columns. Warps add up in one order: the same bits in every run.
+//
+// -D: TILEKILN_FP16 for fp16.
+#include "kernels/backends/cuda/mma.h"
+#include "kernels/backends/cuda/tile/element.h"
+#include "kernels/gemm/flatmm_quant/cuda/params.h"
+#include "kernels/gemm/gemm/cuda/epilogue.h"
+
+namespace tilekiln::cuda::words {
+
+using matrix::Grouped;
+constexpr int kPanel = matrix::kPanelLanes, kStep = 32;  // along k of a warp's step
+constexpr bool kFp16 = std::is_same_v<BuildHalf, fp16>;
+
+// Two numbers less 8, of the nibbles in the low bits of both halves: exact in 16 bits.
+TILEKILN_DEVICE uint32_t two_numbers(uint32_t word) {
+  constexpr uint32_t kMany = kFp16 ? 0x64006400 : 0x43004300;  // 1024 and 128: the nibble is their last bits
+  constexpr uint32_t kOne = kFp16 ? 0x3c003c00 : 0x3f803f80, kLess = kFp16 ? 0xe408e408 : 0xc308c308;
+  return multiply_add_twice((word & 0x000f000f) | kMany, kOne, kLess);
+}
+
+struct Step {
+  uint4 words;
+  float4 factors;
+  uint4 a[kRows / 8];
+};
+
+template <int kTokens> struct Kernel {                  // of 8
+  static constexpr int kAtOnce = kTokens == 1 ? 4 : 3;  // steps in flight
+  float sum[2][kTokens][4] = {};
+
+  // Words, factors and rows of a of 32 along k. Beyond k a is 0.
+  static __device__ __forceinline__ void load(const Words& p, int step, int column, int row, int lane, Step& to) {
+    const Grouped& of = p.of;
+    const int word = step * 4 + (lane & 3), there = min(word, p.words - 1), mine = column + (lane >> 2) * 4;
+    const int panel = mine / kPanel, at = mine % kPanel, group = min(step * kStep / of.group, p.groups - 1);
+    to.words = __ldg(reinterpret_cast<const uint4*>(static_cast<const uint8_t*>(of.product.b) +
+                                                    ((int64_t(panel) * p.words + there) * kPanel + at) * 4));
+    to.factors = __ldg(reinterpret_cast<const float4*>(of.b_scale + (int64_t(panel) * p.groups + group) * kPanel + at));
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) {
+      const int mine_of_a = row + 8 * i + (lane >> 2);
+      to.a[i] = {};
+      if (mine_of_a < of.product.m && word < p.words)
+        to.a[i] = __ldg(reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(of.product.a) +
+                                                       mine_of_a * of.product.lda + word * 8));
+    }
+  }
+
+  __device__ __forceinline__ void multiply(const Words& p, int step, int row, int lane, const Step& from) {
+    const Grouped& of = p.of;
+    const uint32_t words[4] = {from.words.x, from.words.y, from.words.z, from.words.w};
+    const float factors[4] = {from.factors.x, from.factors.y, from.factors.z, from.factors.w};
+    uint32_t number[4][4];  // of a word: elements 0 2, 4 6, 1 3, 5 7
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) number[w][i] = two_numbers(words[w] >> 4 * i);
+    }
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) {
+      const uint4 a = from.a[i];
+      float of_row[2] = {1.f, 1.f};
+      if (of.a_scale != nullptr) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int mine = min(row + 8 * i + (lane & 3) * 2 + j, of.product.m - 1);
+          of_row[j] = of.a_scale[mine * of.a_scale_row + min(step * kStep / of.group, p.groups - 1) * of.a_scale_step];
+        }
+      }
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+        const auto &one = number[2 * tile], &other = number[2 * tile + 1];
+        float part[4] = {};
+        multiply_add(part, {one[0], other[0], one[1], other[1]}, __byte_perm(a.x, a.y, 0x5410),
+                     __byte_perm(a.z, a.w, 0x5410));
+        multiply_add(part, {one[2], other[2], one[3], other[3]}, __byte_perm(a.x, a.y, 0x7632),
+                     __byte_perm(a.z, a.w, 0x7632));
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          sum[tile][i][c] = fmaf(factors[2 * tile + c / 2] * of_row[c % 2], part[c], sum[tile][i][c]);
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void run(const Words& p) {
+    let_next_launch_begin();
+    const Grouped& of = p.of;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int column = blockIdx.x * kColumns, row = blockIdx.y * kRows, steps = (p.words + 3) / 4;
+    __shared__ float sums[kWarps][8 * kTokens][kColumns + 1];
+    wait_for_launch_before();
+    Kernel own;
+#pragma unroll 1
+    for (int first = warp; first < steps; first += kWarps * kAtOnce) {
+      Step some[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        if (first + kWarps * i < steps) load(p, first + kWarps * i, column, row, lane, some[i]);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        if (first + kWarps * i < steps) own.multiply(p, first + kWarps * i, row, lane, some[i]);
+    }
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile)
+#pragma unroll
+      for (int i = 0; i < kTokens; ++i)
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          sums[warp][8 * i + (lane & 3) * 2 + c % 2][(lane >> 2) * 4 + 2 * tile + c / 2] = own.sum[tile][i][c];
+    __syncthreads();
+    for (int at = threadIdx.x; at < 8 * kTokens * kColumns; at += 32 * kWarps) {
+      const int m = row + at / kColumns, n = column + at % kColumns;
+      if (m >= of.product.m) break;
+      float v[1] = {sums[0][at / kColumns][at % kColumns]};
+#pragma unroll
+      for (int w = 1; w < kWarps; ++w) v[0] += sums[w][at / kColumns][at % kColumns];
+      finish(of.product, m, n, v);
+    }
+  }
+
+  // An element of out from its sum.
+  static __device__ __forceinline__ void finish(const matrix::Problem& p, int m, int n, float (&v)[1]) {
+    const bool fp32 = p.out_dtype == matrix::OutDtype::fp32;
+    if (p.row_scale != nullptr) v[0] *= p.row_scale[m * p.row_scale_step];
+    if (p.c.data != nullptr) {
+      const int64_t at = m * p.c.row + n;
+      const float c =
+          fp32 ? static_cast<const float*>(p.c.data)[at] : element(static_cast<const uint16_t*>(p.c.data)[at]);
+      v[0] = fmaf(p.beta, c, v[0]);
+    }
+    if (p.bias != nullptr) v[0] += p.bias[n];
+    gemm::activate(p, v);
+    const int64_t to = m * p.out_row + n;
+    if (fp32)
+      static_cast<float*>(p.out)[to] = v[0];
+    else
+      store_if(true, static_cast<uint16_t*>(p.out) + to, pack(v[0], v[0]));
+  }
+};
+
+}  // namespace tilekiln::cuda::words
+
+using namespace tilekiln::cuda;
+
+extern "C" __constant__ words::Build words_build = {32 * words::kWarps, words::kFp16};
+extern "C" __global__ void __launch_bounds__(32 * words::kWarps, 2) words_8(const __grid_constant__ words::Words p) {
+  words::Kernel<1>::run(p);
+}
+extern "C" __global__ void __launch_bounds__(32 * words::kWarps, 2) words_16(const __grid_constant__ words::Words p) {
+  words::Kernel<2>::run(p);
+}
