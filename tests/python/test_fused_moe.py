@@ -100,6 +100,14 @@ def biases_and_tokens(
     return {**call, "local_tokens": np.array([local], np.int32)}, {**more, "local_tokens": local}
 
 
+def test_no_experts_have_panels_of_biases() -> None:
+    """As those of a rank that has none."""
+    no = {"gate_up": (0, 16, 8), "down": (0, 8, 8), "gate_up_bias": (0, 16), "down_bias": (0, 8)}
+    packed = tk.PackedExperts(**{name: np.zeros(shape, F32) for name, shape in no.items()})
+    assert packed.gate_up_bias.shape == (0, 2, 64)
+    assert packed.down_bias.shape == (0, 1, 64)
+
+
 PLAIN = ("silu", "gelu", "gelu_tanh", "relu")
 CLAMPED = [(True, "clamped_swiglu", False), (True, "clamped_swiglu", True)]
 CHOICES = [(g, a, m) for a, g, m in itertools.product(PLAIN, (True, False), (False, True))]

@@ -119,8 +119,8 @@ def in_panels(bias: Any, parts: int) -> Any:
     """Biases (experts, columns) as fp32 (experts, panels, 64); those of each of the parts of a row begin a panel."""
     count, length = int(bias.shape[0]), int(bias.shape[1]) // parts
     wide = _as_fp32(bias).reshape(count * parts, length)
-    padded = _padded(wide, count * parts, -(-length // LANES) * LANES)
-    return padded.reshape(count, -1, LANES)
+    panels = -(-length // LANES)
+    return _padded(wide, count * parts, panels * LANES).reshape(count, parts * panels, LANES)
 
 
 def experts(
