@@ -50,6 +50,7 @@ struct Listed {
 
 // Products whose sizes and places `problems` say; `first` has all else.
 struct List {
+  static constexpr bool launches_kernels = true;
   Problem first;
   std::vector<Listed> problems;
 };

@@ -248,6 +248,19 @@ def words(library: tk.Library) -> None:
     assert "no kernel of other weights exists yet" in said, said
 
 
+def lists(library: tk.Library) -> None:
+    """A launch a problem, none of one without rows; problems of the host, of arrays of the device."""
+    a, b, out = Device(40000), Device(40000), Device(40000)
+    rows = [
+        [64, 100, 80, 0, 80, 0, 80, 0, 104, 0],
+        [0, 8, 8, 0, 8, 0, 8, 0, 8, 0],
+        [8, 8, 16, 64, 16, 0, 16, 8000, 8, 0],
+    ]
+    library.gemm_list(a, b, np.array(rows, np.int64), out=out)
+    assert (last()[:11], number("launches").value) == ("gemm_hopper", 2)
+    assert [row()[name] for name in ("m", "n", "k")] == [8, 8, 16]
+
+
 def ampere(library: tk.Library) -> None:
     """The same without tensor maps, a block of threads a tile."""
     x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
@@ -284,7 +297,7 @@ def rows(library: tk.Library) -> None:
     assert last() == "rows_joined"
 
 
-CASES = {case.__name__: case for case in (products, of_bytes, sums, groups, experts, words, ampere, rows)}
+CASES = {case.__name__: case for case in (products, of_bytes, sums, groups, experts, words, lists, ampere, rows)}
 
 if __name__ == "__main__":
     CASES[sys.argv[2]](tk.load(sys.argv[1]))

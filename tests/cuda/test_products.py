@@ -20,6 +20,7 @@ PRODUCTS = "family=gemm dtype=bf16 out_dtype=bf16 bias=no activation=none scaled
 BYTES = "dtype=fp8 out_dtype=bf16,fp32"
 INT8, SUMS = "family=gemm dtype=int8 out_dtype=bf16,fp32", "family=gemm,batched_gemm dtype=int8"
 GROUPS = "family=grouped_gemm dtype=bf16"
+LISTS = "family=gemm_list dtype=bf16 layout_a=row layout_b=column"
 WORDS = "family=flatmm_quant dtype=bf16 activation=none,gelu"
 EXPERTS = "family=fused_moe dtype=bf16 layout=row"
 
@@ -43,10 +44,11 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("gemm_default", "cuda-sm90a", GROUPS, "groups"),
         ("moe_default", "cuda-sm90a", EXPERTS, "experts"),
         ("gemm_linear", "cuda-sm90a", WORDS, "words"),
+        ("gemm_default", "cuda-sm90a", LISTS, "lists"),
         ("gemm_linear", "cuda-sm80", PRODUCTS, "ampere"),
         ("norm_default", "cuda-sm90a", "family=softmax,layernorm2d_bwd dtype=bf16", "rows"),
     ],
-    ids=["products", "of_bytes", "sums", "groups", "experts", "words", "ampere", "rows"],
+    ids=["products", "of_bytes", "sums", "groups", "experts", "words", "lists", "ampere", "rows"],
 )
 def test_host_side(
     build_library: Callable[..., Path], stub: Path, receipt: str, target: str, where: str, case: str
@@ -72,7 +74,7 @@ def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
             signature = instance.signature
             if "layout_a" in signature:
                 layouts = (signature["layout_a"], signature["layout_b"])
-                if signature["layout_out"] == "column":
+                if signature.get("layout_out") == "column":
                     layouts = (other[str(layouts[1])], other[str(layouts[0])])
                 build = f"{gemm}_{layouts[0]}_{layouts[1]}"
                 if signature["dtype"] in ("int8", "fp8", "bf8"):

@@ -24,6 +24,7 @@ extern "C" {
  * touched. `tilekiln.grouped_gemm` does so with lists of arrays.
  *
  * Sums are fp32, in one order: results have the same bits for any number of threads, and are those of gemm's tiles. Special values as in gemm.
+ * On a GPU each problem is a launch, one after the other in the stream, and problems may lie on the host.
  * What of out no problem writes is left as it is (a new out has zeros there).
  * The structs a pointer here names are read before the call returns, and so is problems; the data of the other arrays must stay until the
  * stream has run the call. */

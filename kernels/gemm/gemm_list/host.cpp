@@ -173,24 +173,27 @@ void fill(const Args& args, Call& call) {
   call.to.query.sizes[tilekiln::gemm_list::sizes::problems] = call.Q;
 }
 
-// The units of all problems, numbered problem after problem.
+// The units of all problems, numbered problem after problem; on a backend with kernels a launch a problem.
 tilekiln_status launch(StageCall<matrix::List>& call) {
   namespace at = tilekiln::gemm_list::fields;
   const uint32_t* const how = call.choice.how->fields;
   const matrix::Tile tile = {how[at::tile_m], how[at::tile_n], how[at::tile_k]};
   const matrix::List& list = call.problem;
-  return matrix::run_products(
-      call, call.choice, list.first, list.problems.size(),
-      [&](size_t index) {
-        const Listed& one = list.problems[index];
-        Problem p = list.first;
-        matrix::set_tile(tile, &p);
-        p.m = one.m, p.n = one.n, p.k = one.k;
-        p.a = one.a, p.b = one.b, p.out = one.out, p.bias = one.bias;
-        p.lda = one.lda, p.ldb = one.ldb, p.out_row = one.out_row;
-        return p;
-      },
-      tile.n);
+  const auto product = [&](size_t index) {
+    const Listed& one = list.problems[index];
+    Problem p = list.first;
+    matrix::set_tile(tile, &p);
+    p.m = one.m, p.n = one.n, p.k = one.k;
+    p.a = one.a, p.b = one.b, p.out = one.out, p.bias = one.bias;
+    p.lda = one.lda, p.ldb = one.ldb, p.out_row = one.out_row;
+    return p;
+  };
+  if (__builtin_expect(!call.backend->takes_units, 0)) {
+    for (size_t i = 0; i < list.problems.size(); ++i)
+      TILEKILN_TRY(launch_kernel(call, call.choice, matrix::Batch{product(i), 1, 0, 0, 0, 0}));
+    return TILEKILN_OK;
+  }
+  return matrix::run_products(call, call.choice, list.first, list.problems.size(), product, tile.n);
 }
 
 }  // namespace tilekiln::op::gemm_list

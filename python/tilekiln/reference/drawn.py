@@ -189,7 +189,7 @@ MODULES = {
     **dict.fromkeys(("rmsnorm2d_bwd", "layernorm2d_bwd"), "norm_backward"),
     **dict.fromkeys(("permute", "copy", "transpose", "batched_transpose", "img2col"), "moves"),
     **dict.fromkeys(("topk_softmax", "moe_sorting", "fused_moe"), "moe"),
-    **dict.fromkeys(("batched_gemm", "gemm_multi_d", "grouped_gemm", "flatmm_quant"), "gemm"),
+    **dict.fromkeys(("batched_gemm", "gemm_multi_d", "grouped_gemm", "gemm_list", "flatmm_quant"), "gemm"),
     "cross_entropy_bwd": "cross_entropy",
     "topk_gating": "gating",
     "fmha_mla_decode": "mla",

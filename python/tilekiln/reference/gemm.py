@@ -355,6 +355,8 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
     """Of gemm and its kin: sizes at edges of tiles, lines packed or not, numbers of the epilogue."""
     if operator == "grouped_gemm":
         return _draw_groups(random, signature)
+    if operator == "gemm_list":
+        return _draw_list(random, signature)
     if operator == "flatmm_quant":
         return _draw_words(random, signature)
     edges, dtype = random.edges, signature["dtype"]
@@ -393,6 +395,38 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
     if operator == "gemm" and to != OUT_DTYPE[NUMPY[dtype].name]:
         given["out_dtype"] = to
     return Call(given, {"out": _matrix(random, (*first, m, n), turned, to, blank=True)})
+
+
+def _draw_list(random: Random, signature: Signature) -> Call:
+    """Problems of any sizes, one after the other with room between them; some share a matrix, some are empty."""
+    edges, dtype = random.edges, str(signature["dtype"])
+    a_columns, b_columns = signature["layout_a"] == "column", signature["layout_b"] == "column"
+    ends = dict.fromkeys(("a", "b", "out", "bias"), 0)
+    rows: list[list[int]] = []
+    for _ in range(random.whole(0, 4)):
+        m, n, k = (min(random.one(lengths), 200) for lengths in (edges.lines, edges.lines, edges.steps))
+        room = random.one((0, 0, 3, 8))
+        lda, ldb, ld_out = (m if a_columns else k) + room, (k if b_columns else n) + room, n + room
+        lengths = {"a": lda * (k if a_columns else m), "b": ldb * (n if b_columns else k), "out": ld_out * m, "bias": n}
+        at = dict(ends)
+        if rows and random.chance(0.2) and rows[-1][1:3] == [n, k]:
+            at["b"], ldb = rows[-1][5], rows[-1][6]
+        rows.append([m, n, k, at["a"], lda, at["b"], ldb, at["out"], ld_out, at["bias"]])
+        # Some begin at multiples of 8 elements, as TMA asks for.
+        step = random.one((1, 8))
+        ends = {name: -(-(end + lengths[name]) // step) * step for name, end in ends.items()}
+    given: dict[str, Any] = {
+        "a": random.normal(ends["a"], dtype=dtype),
+        "b": random.normal(ends["b"], dtype=dtype),
+        "problems": np.array(rows, np.int64).reshape(len(rows), 10),
+        "activation": signature["activation"],
+        "layout_a": signature["layout_a"],
+        "layout_b": signature["layout_b"],
+        "alpha": random.one((1.0, -0.5)),
+    }
+    if signature["bias"]:
+        given["bias"] = random.normal(ends["bias"], dtype="fp32")
+    return Call(given, {"out": random.blank(ends["out"], dtype=dtype)})
 
 
 def _draw_words(random: Random, signature: Signature) -> Call:

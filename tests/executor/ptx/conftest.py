@@ -50,6 +50,7 @@ def emulated(
         "products": ("gemm_linear", hopper, "dtype=bf16", hopper),
         "groups": ("gemm_default", hopper, test_products.GROUPS, hopper),
         "words": ("gemm_linear", hopper, test_products.WORDS, hopper),
+        "lists": ("gemm_default", hopper, test_products.LISTS, hopper),
         "experts": ("moe_default", hopper, test_products.EXPERTS, hopper),
         "products_of_int8": ("gemm_linear", hopper, test_products.INT8, hopper),
         "sums_of_int8": ("gemm_default", hopper, test_products.SUMS, hopper),

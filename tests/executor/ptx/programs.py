@@ -12,7 +12,16 @@ from tools.executor.ptx import sources
 
 ALWAYS = (
     *("attention", "ampere", "ampere_wide", "caches", "rows", "fp8"),
-    *("ampere_products", "products_of_bytes", "products_of_int8", "sums_of_int8", "groups", "experts", "words"),
+    *(
+        "ampere_products",
+        "products_of_bytes",
+        "products_of_int8",
+        "sums_of_int8",
+        "groups",
+        "experts",
+        "words",
+        "lists",
+    ),
 )
 """Libraries whose kernels run in every test run."""
 NEEDS = ("nvcc", "cuobjdump")

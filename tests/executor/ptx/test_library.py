@@ -31,6 +31,7 @@ CASES = {
     "groups": 40,
     "experts": 60,
     "words": 40,
+    "lists": 40,
 }
 FULL = [*WHOLE, *(f"ampere_{receipt}" for receipt in WHOLE), "fp8_whole", "gemm_fp8"]
 
