@@ -133,6 +133,16 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
                 f"Name a compiler for {arch} in cxx=, as cxx={arch}-linux-gnu-g++, or targets of "
                 f"{tools.machine} in target=: {', '.join(of_compiler)}."
             )
+        if values["static"] == "yes" and not one.backend_.host:
+            raise options.UsageError(
+                f"static=yes with target={name}: static libraries hold kernels of CPUs alone. "
+                f"Name targets of CPUs ({', '.join(of_compiler)}), or leave static=yes out."
+            )
+    if values["static"] == "yes" and tools.mach_o:
+        raise options.UsageError(
+            f"static=yes: no linker keeps targets apart in one object of macOS, and {tools.cxx} compiles for it. "
+            "Leave static=yes out."
+        )
     host = of_compiler
     everything = list(host if host.keys() >= {*chosen} else tree().every_target)
     programs = values["compiledb"] == "yes" or any(t in PROGRAMS or t.startswith("build/") for t in goals)
@@ -152,6 +162,7 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
         verbose=values["verbose"] == "yes",
         dry=dry,
         programs=programs,
+        static=values["static"] == "yes",
         executor=programs or "executor" in goals,
     )
 

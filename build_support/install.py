@@ -15,7 +15,8 @@ import msgspec
 from codegen.emit import files
 from codegen.emit.flags import manifest_name
 from codegen.emit.operators import header
-from codegen.out import placed, sbom
+from codegen.emit.soname import soname
+from codegen.out import placed, sbom, static
 from codegen.out.sources import public_headers
 from codegen.out.vendor import INCLUDE, LIB, SHARE, packages
 from codegen.schema.errors import CodegenError
@@ -88,20 +89,26 @@ def check(where: Place, receipts: Collection[str], version: str) -> None:
             )
 
 
-def made(tree: Tree, receipt: str, library: str) -> dict[str, bytes]:
+def made(tree: Tree, receipt: str, library: str, with_static: bool = False) -> dict[str, bytes]:
     """Files installed of a receipt, by path below the prefix, of its built library, beside which its manifest lies."""
     folder, name = os.path.split(library)
     found = {f"{LIB}/{file}": _read(folder, file) for file in (name, manifest_name(receipt))}
+    if (numbered := soname(name, tree.root)) != name:
+        found[f"{LIB}/{numbered}"] = placed.Link(name.encode())
     found |= {f"{INCLUDE}/{header}": _read(tree.root, f"include/{header}") for header in public_headers(tree.root)}
     if tree.places.outside:
         held = json.loads(found[f"{LIB}/{manifest_name(receipt)}"]).get("operators", {})
         operators = [tree.operators[name] for name in held]
         found |= {f"{INCLUDE}/{header.path(one)}": header.text(one).encode() for one in operators}
-    found |= packages(receipt, tree.receipt(receipt).about, tree.version, name)
+    if with_static:
+        found[f"{LIB}/{static.library_name(receipt)}"] = _read(folder, static.library_name(receipt))
+        found[static.header_path(receipt)] = _read(os.path.dirname(folder), static.header_path(receipt))
+    found |= packages(receipt, tree.receipt(receipt).about, tree.version, name, numbered)
     found[f"{SHARE}/LICENSE"] = _read(tree.root, "LICENSE")
     if sbom.there():
         about = tree.receipt(receipt).about
-        bill = sbom.text(f"tilekiln-{receipt}", tree.version, about, found, loaded([library]))
+        held = {path: data for path, data in found.items() if not isinstance(data, placed.Link)}
+        bill = sbom.text(f"tilekiln-{receipt}", tree.version, about, held, loaded([library]))
         found[f"{SHARE}/tilekiln-{receipt}.{sbom.NAME}"] = bill
     return found
 
@@ -111,9 +118,9 @@ def _read(folder: str, path: str) -> bytes:
         return file.read()
 
 
-def install(tree: Tree, receipt: str, library: str, where: Place) -> str:
+def install(tree: Tree, receipt: str, library: str, where: Place, with_static: bool = False) -> str:
     """Installs; what was done, for people. CodegenError when a stranger's file is in the way or writing fails."""
-    found = made(tree, receipt, library)
+    found = made(tree, receipt, library, with_static)
     entry = Entry(receipt, tree.version, {path: files.digest(data) for path, data in sorted(found.items())})
     record = msgspec.json.format(msgspec.json.encode(entry), indent=1) + b"\n"
     try:

@@ -86,6 +86,14 @@ OPTIONS = (
     Option(
         "variant", "How to build", "NAME", "", ("the folder is build/NAME-<mode>, whatever target= and where= are",)
     ),
+    Option(
+        "static",
+        "How to build",
+        "yes|no",
+        "no",
+        ("also libtilekiln_RECEIPT.a, whose functions bear the receipt's name;", "of CPUs alone"),
+        YES_NO,
+    ),
     Option("compiledb", "How to build", "yes|no", "no", ("also writes compile_commands.json",), YES_NO),
     Option("prefix", "Where to", "DIR", "", ("of install; /usr/local where none is given",)),
     Option("DESTDIR", "Where to", "DIR", "", ("of install: stands before prefix, for packages; $DESTDIR",)),

@@ -10,8 +10,9 @@ import sysconfig
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from codegen.emit import includes
+from codegen.emit import includes, soname
 from codegen.emit.flags import EXPORTS, define
+from codegen.out import static as static_names
 from codegen.schema.tree import tree
 
 from . import budget, console, jobs, toolchains, unanswered
@@ -165,12 +166,14 @@ def host(graph: Graph, made: Generated) -> dict[str, list[Any]]:
 
 def library(graph: Graph, receipt: str, made: Generated, objects: Sequence[Any]) -> Any:
     target = graph.request.variant.library(receipt)
+    name = os.path.basename(target)
+    numbered = soname.soname(name, graph.env.Dir(graph.node_path(".")).abspath)
     instances = sum(len(source.instances) for source in made.sources if receipt in source.receipts)
     count = f"{instances:,} instance{'s' if instances != 1 else ''}"
     return graph.link(
         target,
         objects,
-        flags=graph.request.toolchain.link_library(os.path.basename(target), graph.at(EXPORTS)),
+        flags=graph.request.toolchain.link_library(name, numbered, graph.at(EXPORTS)),
         shared=True,
         needs=[EXPORTS],
         budget=budget.of(made.size_budgets.get(receipt), receipt, graph.request.variant.mode),
@@ -178,6 +181,26 @@ def library(graph: Graph, receipt: str, made: Generated, objects: Sequence[Any])
         # A sanitizer's library loads only into a program of its own.
         wrong=unanswered.of if graph.request.variant.mode in ("release", "debug") else None,
     )
+
+
+def static(graph: Graph, receipt: str, objects: Sequence[Any]) -> list[Any]:
+    """The static library of a receipt, and the header with the names of its functions."""
+    root = graph.env.Dir(graph.node_path(".")).abspath
+    tools, folder = graph.request.toolchain, graph.request.variant.directory
+    renamed = static_names.names(tree(root), receipt)
+    target = f"{folder}/lib/{static_names.library_name(receipt)}"
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "static_library.py")
+    binutils = [f"{tools.prefix}{name}" for name in ("ld", "objcopy", "ar")]
+    command = [sys.executable, script, jobs.OUT, *binutils, f"tilekiln_{receipt}.o", jobs.INPUTS]
+    job = jobs.Job(
+        "link",
+        target,
+        [[*command, *(f"{old}={new}" for old, new in renamed.items())]],
+        identity=tools.identity,
+        summary=f"{console.line('built', target)}: @size@",
+    )
+    text = static_names.header_text(receipt, renamed)
+    return [graph.step(target, job, objects), graph.write(f"{folder}/{static_names.header_path(receipt)}", text)]
 
 
 def manifest(graph: Graph, receipt: str, made: Generated, generated: str) -> Any:

@@ -20,6 +20,7 @@ class Request:
     dry: bool = False  # write nothing while reading: -n, -h, -c
     programs: bool = True  # declare the test programs as well
     executor: bool = True  # and what runs GPU code objects on this CPU
+    static: bool = False  # static libraries too
     embedded: bool = False  # in a host's build: the libraries and nothing for us, no extension, no test programs
 
 
@@ -30,6 +31,7 @@ class Build:
     include: object  # the folder to include "tilekiln/tilekiln.h" from
     libraries: dict  # receipt -> the shared library
     manifests: dict  # receipt -> the JSON beside it
+    static: list = field(default_factory=list)  # static libraries, and the headers of their functions
     binding: Any = None  # the Python extension, or None without its source
     jax_handlers: Any = None  # the XLA handlers of tilekiln.jax, or None without JAX
     torch_kernels: Any = None  # the kernels of tilekiln.torch for PyTorch's dispatcher, or None without PyTorch

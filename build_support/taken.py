@@ -101,7 +101,8 @@ def installation(request: Request, where: Place) -> tuple[Callable[..., int], Ca
     def run(target: Any, source: Any, env: Any) -> int:
         for receipt in request.receipts:
             try:
-                print(install.install(tree(), receipt, request.variant.library(receipt), where), flush=True)
+                library = request.variant.library(receipt)
+                print(install.install(tree(), receipt, library, where, request.static), flush=True)
             except CodegenError as error:
                 print(f"tilekiln: {error}", file=sys.stderr)
                 return 2

@@ -130,11 +130,11 @@ class Toolchain:
             command += [*flags.LINK, *([flags.NO_BUILD_ID] if self.mode != "release" else [])]
         return [*command, "-shared"] if shared else command
 
-    def link_library(self, name: str, exports: str) -> list[str]:
+    def link_library(self, name: str, soname: str, exports: str) -> list[str]:
         """Flags of a library's link. `exports` is the file that says which symbols it shows."""
         if self.mach_o:  # sources say which symbols it shows, and what is linked into it shows none
             return [f"-Wl,-install_name,@rpath/{name}"]
-        found = [f"-Wl,--version-script={exports}", f"-Wl,-soname,{name}", *flags.LIBRARY_LINK]
+        found = [f"-Wl,--version-script={exports}", f"-Wl,-soname,{soname}", *flags.LIBRARY_LINK]
         if not (self.kind == "clang++" and self.mode in ("sanitize", "thread")):
             found.append("-Wl,-z,defs")  # clang leaves a sanitizer's functions to the program
         return found

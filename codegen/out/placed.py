@@ -16,6 +16,10 @@ from codegen.emit import files
 from codegen.schema.errors import CodegenError
 
 
+class Link(bytes):
+    """What a symbolic link names, in place of a file's content."""
+
+
 class Ledger(msgspec.Struct):
     """Least contents of a ledger: the digest of each file by path; "" where a change was interrupted."""
 
@@ -63,7 +67,7 @@ def place(
     would have been.
     """
     old = known(folder, ledger)
-    found = {path: files.read(os.path.join(folder, path)) for path in {*made, *old}}
+    found = {path: _read(os.path.join(folder, path), made.get(path)) for path in {*made, *old}}
     strange = sorted(p for p in made if found[p] not in (None, made[p]) and p not in old and p not in shared)
     if strange:
         what = "\n".join(f"  {path}" for path in strange[:20])
@@ -86,12 +90,29 @@ def place(
             note = msgspec.json.encode(Ledger(dict(sorted(between.items()))))
             files.write(os.path.join(folder, ledger), note, permissions)
         for path in changed:
-            files.write(os.path.join(folder, path), made[path], permissions)
+            _write(os.path.join(folder, path), made[path], permissions)
         for path in gone:
             files.remove(folder, path)
         if files.read(os.path.join(folder, ledger)) != record:
             files.write(os.path.join(folder, ledger), record, permissions)
     return Change(changed, gone, by_hand)
+
+
+def _read(path: str, wanted: bytes | None) -> bytes | None:
+    """A file's content, or what a link names where a link is wanted, or where nothing is; None: not there."""
+    if os.path.islink(path) and (wanted is None or isinstance(wanted, Link)):
+        return Link(os.fsencode(os.readlink(path)))
+    return files.read(path)
+
+
+def _write(path: str, data: bytes, permissions: int | None) -> None:
+    if not isinstance(data, Link):
+        files.write(path, data, permissions)
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    new = f"{path}.{os.getpid()}.tmp"
+    os.symlink(data, os.fsencode(new))
+    os.replace(new, path)
 
 
 def withdraw(folder: str, ledger: str, *, shared: Collection[str] = (), write: bool = True) -> list[str]:

@@ -15,6 +15,7 @@ import msgspec
 from codegen.emit import files, flags, includes
 from codegen.emit.operators import header, python_table
 from codegen.emit.render import render
+from codegen.emit.soname import soname
 from codegen.out import device, placed
 from codegen.plan.plan import resolve
 from codegen.schema.errors import CodegenError
@@ -55,12 +56,16 @@ class Sources(msgspec.Struct):
         return flags.library_name(self.receipt)
 
     @property
+    def soname(self) -> str:
+        return soname(self.library, tree().root)
+
+    @property
     def manifest(self) -> str:
         return flags.manifest_name(self.receipt)
 
     @property
     def link_flags(self) -> list[str]:
-        script = [f"-Wl,--version-script={flags.EXPORTS}", f"-Wl,-soname,{self.library}"]
+        script = [f"-Wl,--version-script={flags.EXPORTS}", f"-Wl,-soname,{self.soname}"]
         return ["-shared", *flags.LINK, *script, *flags.LIBRARY_LINK, "-pthread"]
 
 

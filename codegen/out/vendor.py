@@ -46,17 +46,18 @@ def _oldest(version: str) -> str:
     return f"{major}.{minor}" if major == "0" else major
 
 
-def packages(receipt: str, about: str, version: str, library: str = "") -> dict[str, bytes]:
+def packages(receipt: str, about: str, version: str, library: str, soname: str) -> dict[str, bytes]:
     """pkg-config file and CMake package of a receipt, by path below a prefix. They move with it.
 
-    `library` is the file's name, where it is not Linux's.
+    `library` is the file's name, `soname` that by which programs ask the loader for it.
     """
     context = {
         "receipt": receipt,
         "about": about,
         "version": version,
         "oldest": _oldest(version),
-        "library": library or flags.library_name(receipt),
+        "library": library,
+        "soname": soname,
         "manifest": flags.manifest_name(receipt),
         "one_receipt": ONE_RECEIPT,
     }
@@ -75,8 +76,8 @@ def contents(source: Sources) -> dict[str, bytes]:
     groups = [_Group(g.name.replace("-", "_"), g.flags, g.sources, g.keep) for g in source.groups]
     installed = [(f"include/{header}", f"{INCLUDE}/{os.path.dirname(header)}") for header in source.headers]
     installed += [(source.manifest, LIB), ("LICENSE", SHARE)]
-    own = [f"{LIB}/{source.library}", f"{LIB}/{source.manifest}"]
-    for path, text in packages(source.receipt, source.about, source.version).items():
+    own = [f"{LIB}/{source.library}", f"{LIB}/{source.soname}", f"{LIB}/{source.manifest}"]
+    for path, text in packages(source.receipt, source.about, source.version, source.library, source.soname).items():
         made[f"{PACKAGES}/{os.path.basename(path)}"] = text
         installed.append((f"{PACKAGES}/{os.path.basename(path)}", os.path.dirname(path)))
         if f"tilekiln-{source.receipt}." in path:
@@ -89,6 +90,7 @@ def contents(source: Sources) -> dict[str, bytes]:
         "targets": source.targets,
         "instances": source.instances,
         "library": source.library,
+        "soname": source.soname,
         "manifest": source.manifest,
         "groups": groups,
         "engines": [group for group in groups if group.keep],

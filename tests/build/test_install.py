@@ -10,6 +10,7 @@ import pytest
 
 from build_support import install
 from codegen.emit.flags import library_name, manifest_name
+from codegen.emit.soname import abi_version
 from codegen.out import sbom
 from codegen.out.sources import public_headers
 from codegen.schema.errors import CodegenError
@@ -27,6 +28,7 @@ def own(receipt: str) -> set[str]:
     bill = {f"share/doc/tilekiln/tilekiln-{receipt}.{sbom.NAME}"} if sbom.there() else set()
     return bill | {
         f"lib/libtilekiln_{receipt}.so",
+        f"lib/libtilekiln_{receipt}.so.{abi_version(tree().root)}",
         f"lib/libtilekiln_{receipt}.json",
         f"lib/pkgconfig/tilekiln-{receipt}.pc",
         f"lib/cmake/tilekiln/tilekiln-{receipt}.cmake",

@@ -38,7 +38,7 @@ def test_other_directory_user_and_day(tmp_path, copy_sources, mode, where):
             os.umask(before)
         assert said.code == 0, said.out + said.error
         (place,) = (tree.root / "build").glob(f"generic-{mode}*")
-        libraries = sorted((place / "lib").iterdir())
+        libraries = sorted(path for path in (place / "lib").iterdir() if not path.is_symlink())
         assert [path.name for path in libraries] == ["libtilekiln_fp32_min.json", "libtilekiln_fp32_min.so"]
         found.append([path.read_bytes() for path in libraries])
         for path in (place / "gen").rglob("*"):

@@ -15,13 +15,18 @@ from tests.programs import need
 HERE = Path(__file__).parent
 
 
-def test_a_c_program_by_pkg_config(installed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["as it is", "moved into a path with blanks"])
+def test_a_c_program_by_pkg_config(installed: Path, tmp_path: Path, prefix: str) -> None:
+    """It asks the loader for the library of the ABI that it was compiled for, by its number."""
     need("make", "pkg-config")
+    if prefix != "as it is":
+        installed = Path(shutil.copytree(installed, tmp_path / prefix, symlinks=True))
     shutil.copytree(HERE / "c_pkg_config", tmp_path / "c")
     run("make", cwd=tmp_path / "c", PKG_CONFIG_PATH=str(installed / "lib/pkgconfig"))
     assert (
         run(tmp_path / "c/attention") == f"fp32_min {(HERE.parents[1] / 'VERSION').read_text().strip()}, 10 instances\n"
     )
+    assert "[libtilekiln_fp32_min.so.2]" in run("readelf", "-dW", tmp_path / "c/attention")
 
 
 def test_pkg_config_says_what_is_there(installed: Path) -> None:
