@@ -15,8 +15,9 @@ Importing this imports neither NumPy nor any framework.
 
 from __future__ import annotations
 
-from ._core import distribution, moved
+from ._core import distribution, main_interpreter, moved
 
+main_interpreter.check()
 distribution.check(__path__[0])
 moved.follow()
 
