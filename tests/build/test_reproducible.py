@@ -6,8 +6,24 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from build_support import wheels
+from build_support.parts import extension_suffix
+
+
+def wheels_of(tree, manifest: Path, library: Path, place: Path) -> list[bytes]:
+    """Bytes of the wheels of a tree's package and of one library."""
+    extension = f"build/python-release/_binding{extension_suffix()}"
+    tree.built("receipt=fp32_min", "target=cpu-generic", extension)
+    root = str(tree.root)
+    made = [
+        wheels.facade(root, "0.9.0", str(tree.root / extension), {}),
+        wheels.kernels(root, "0.9.0", "fp32_min", str(library), str(manifest)),
+    ]
+    return [Path(wheels.write(one, str(place))[0]).read_bytes() for one in made]
 
 
 @pytest.mark.sampled(1)
@@ -41,6 +57,8 @@ def test_other_directory_user_and_day(tmp_path, copy_sources, mode, where):
         libraries = sorted(path for path in (place / "lib").iterdir() if not path.is_symlink())
         assert [path.name for path in libraries] == ["libtilekiln_fp32_min.json", "libtilekiln_fp32_min.so"]
         found.append([path.read_bytes() for path in libraries])
+        if mode == "release":
+            found[-1] += wheels_of(tree, *libraries, tmp_path / str(len(found)))
         for path in (place / "gen").rglob("*"):
             assert not path.is_file() or str(tree.root).encode() not in path.read_bytes()
         assert all(str(tree.root).encode() not in data for data in found[-1])
