@@ -11,8 +11,11 @@
 
 #include "bwd_case.h"
 #include "sweeps.h"
+#include "tile_trap.h"
 
 #define TILEKILN_WEAK extern "C" __attribute__((weak)) const tilekiln::fmha::BwdEngine
+TILEKILN_WEAK tilekiln_cpu_amx_fmha_bwd_dq_dk_dv_qtiles;
+TILEKILN_WEAK tilekiln_cpu_amxemulated_fmha_bwd_dq_dk_dv_qtiles;
 TILEKILN_WEAK tilekiln_cpu_avx512bf16_fmha_bwd_dq_dk_dv_qlanes;
 TILEKILN_WEAK tilekiln_cpu_avx512_fmha_bwd_dq_dk_dv_qlanes;
 TILEKILN_WEAK tilekiln_cpu_avx2_fmha_bwd_dq_dk_dv_qlanes;
@@ -143,6 +146,34 @@ void randoms(const Visit& visit) {
   }
 }
 
+// A NaN in a key reaches the queries that see it, and of the others at most those of its vector.
+bool nan_stays_with_its_queries(const fmha::BwdEngine& engine, Dtype dtype, void* scratch) {
+  constexpr int kSeqlen = 64, kHdim = 32, kNanKey = 50, kNanColumn = 3, kFirst = 48;
+  const Kind kind = dtype == Dtype::fp32 ? Kind::fp32 : dtype == Dtype::fp16 ? Kind::fp16 : Kind::bf16;
+  Guarded q(kind, kSeqlen * kHdim), k(kind, kSeqlen * kHdim), v(kind, kSeqlen * kHdim), dout(kind, kSeqlen * kHdim);
+  Guarded dk(kind, kSeqlen * kHdim), dv(kind, kSeqlen * kHdim), dq(Kind::fp32, kSeqlen * kHdim);
+  Guarded lse(Kind::fp32, kSeqlen), delta(Kind::fp32, kSeqlen);
+  for (size_t i = 0; i < q.size; ++i) q.set(i, .5f), k.set(i, .25f), v.set(i, 1.f), dout.set(i, .5f), dq.set(i, 0);
+  for (size_t i = 0; i < lse.size; ++i) lse.set(i, 8), delta.set(i, 1);
+  k.set(kNanKey * kHdim + kNanColumn, NAN);
+  fmha::BwdProblem p{};
+  p.features.dtype = dtype, p.features.mask = true;
+  p.nhead_q = p.nhead_k = 1, p.hdim_q = p.hdim_v = kHdim;
+  p.q = q.data(), p.k = k.data(), p.v = v.data(), p.dout = dout.data(), p.dk = dk.data(), p.dv = dv.data();
+  p.lse = static_cast<float*>(lse.data()), p.delta = static_cast<float*>(delta.data());
+  p.q_row = p.k_row = p.v_row = p.dout_row = p.dk_row = p.dv_row = kHdim;
+  p.softmax_scale = 1, p.window_left = -1, p.window_right = 0;
+  fmha::BwdUnit u{};
+  u.head_end = 1, u.key_end = u.seqlen_q = u.seqlen_k = kSeqlen;
+  u.dq_acc = static_cast<float*>(dq.data());
+  engine.chunk[int(dtype)](p, u, scratch);
+  for (int i = 0; i < kSeqlen; ++i) {
+    const bool finite = std::isfinite(dq.get(size_t(i * kHdim + kNanColumn)));
+    if (i < kFirst ? !finite : i >= kNanKey && finite) return false;
+  }
+  return true;
+}
+
 const std::vector<const char*> dtype_names = {"fp32", "fp16", "bf16"};
 
 // Returns the number of failures.
@@ -152,6 +183,7 @@ int test(const Target<fmha::BwdEngine>& target, Dtype dtype, Steps steps) {
   const Tolerance allowed = tolerance(dtype);
   int visited = 0, count = 0, failures = 0;
   GradientError worst;
+  double sum = 0;  // the same where all results are
   const Visit visit = [&](const BwdCase& t) {
     if (!steps.visits(visited++)) return;
     ++count;
@@ -159,6 +191,7 @@ int test(const Target<fmha::BwdEngine>& target, Dtype dtype, Steps steps) {
     bool right = e.broken.empty();
     const double far = std::abs(t.bias_mean) * 0x1p-23;  // what scores and LSE of that size round in fp32
     for (const GradientError* x : {&e.dq, &e.dk, &e.dv, &e.dbias, &e.delta, &e.d_sink}) {
+      sum += x->rms + x->element;
       if (far == 0) worst.element = std::max(worst.element, x->element);
       right = right && x->element <= allowed.element + far;
     }
@@ -178,8 +211,13 @@ int test(const Target<fmha::BwdEngine>& target, Dtype dtype, Steps steps) {
   for (auto sweep : {shapes, tails<BwdCase>, windows_and_dbias, borders<BwdCase>, chunks, scales<BwdCase>,
                      caps<BwdCase>, sinks<BwdCase>, bias_masks, far_scores, dropouts<BwdCase>, randoms})
     sweep(visit);
-  std::printf("%s %s: %d checks, %d failed; worst rms %.1e, element %.1e\n", target.name, dtype_names[size_t(dtype)],
-              count, failures, worst.rms, worst.element);
+  ++count;
+  if (!nan_stays_with_its_queries(*target.engine, dtype, scratch.data())) {
+    ++failures;
+    std::printf("FAIL %s %s: a NaN in a key\n", target.name, dtype_names[size_t(dtype)]);
+  }
+  std::printf("%s %s: %d checks, %d failed; worst rms %.1e, element %.1e, sum %.17g\n", target.name,
+              dtype_names[size_t(dtype)], count, failures, worst.rms, worst.element, sum);
   return failures;
 }
 
@@ -188,7 +226,10 @@ int test(const Target<fmha::BwdEngine>& target, Dtype dtype, Steps steps) {
 
 int main(int argc, char** argv) {
   using namespace tilekiln::test;
+  TileTrap::install_if_needed();
   const std::vector<Target<tilekiln::fmha::BwdEngine>> targets = {
+      {"cpu_amx", &tilekiln_cpu_amx_fmha_bwd_dq_dk_dv_qtiles},
+      {"cpu_amxemulated", &tilekiln_cpu_amxemulated_fmha_bwd_dq_dk_dv_qtiles},
       {"cpu_avx512bf16", &tilekiln_cpu_avx512bf16_fmha_bwd_dq_dk_dv_qlanes},
       {"cpu_avx512", &tilekiln_cpu_avx512_fmha_bwd_dq_dk_dv_qlanes},
       {"cpu_avx2", &tilekiln_cpu_avx2_fmha_bwd_dq_dk_dv_qlanes},

@@ -37,7 +37,10 @@ def test_gemm(build_program: Callable[..., Path], request: pytest.FixtureRequest
             check=True,
         ).stdout
         names = {line.split()[2] for line in shown.splitlines() if len(line.split()) == 3}
-        others = {f"tilekiln_{target}_{engine}" for engine in ("fmha_fwd_qtiles", "fmha_fwd_splitkv_qtiles")}
+        others = {
+            f"tilekiln_{target}_{engine}"
+            for engine in ("fmha_fwd_qtiles", "fmha_fwd_splitkv_qtiles", "fmha_bwd_dq_dk_dv_qtiles")
+        }
         assert names - others == {f"tilekiln_{target}_gemm_amx"}  # of all objects of the folder
     config = request.config.option
     run(
@@ -62,6 +65,15 @@ def test_attention_over_a_cache(build_program: Callable[..., Path], sweep: list[
     program = build_program("kv_engine_test", "fp8", TARGETS)
     cases = sweep if dtype == "bf16" or not sweep else ["few", sweep[1]]  # the dtypes differ in what is loaded
     said = [run(program, target, dtype, *cases) for target in ("cpu_amx", "cpu_amxemulated")]
+    assert len({one.partition(": ")[2] for one in said}) == 1, said
+    assert " checks, 0 failed" in said[0]
+
+
+def test_attention_backward(build_program: Callable[..., Path], sweep: list[str]) -> None:
+    """As `test_attention`: every gradient, mask and feature."""
+    program = build_program("bwd_engine_test", "flash", TARGETS)
+    cases = ["few", sweep[1]] if sweep else []  # each instruction of five products costs a signal
+    said = [run(program, target, "bf16", *cases) for target in ("cpu_amx", "cpu_amxemulated")]
     assert len({one.partition(": ")[2] for one in said}) == 1, said
     assert " checks, 0 failed" in said[0]
 

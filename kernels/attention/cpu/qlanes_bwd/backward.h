@@ -83,6 +83,13 @@ inline void put_dq(Into into, float* to, const float* from, i64 from_stride, int
   }
 }
 
+// Forms and sums that an engine whose products are not these has beside the scratch's: none. Called as the keys of a unit, of which there
+// are `keys`, and the rows of a tile lie in scratch; and when dQ of the tile, dK and dV of the unit are wanted there.
+template <class Compute> void keys_loaded(BwdBlock&, int) {}
+template <class Compute> void rows_loaded(BwdBlock&, int) {}
+template <class Compute> void put_row_sums(BwdBlock&, int) {}
+template <class Compute> void put_key_sums(BwdBlock&, int) {}
+
 template <class Compute> class Backward {
  public:
   Backward(const BwdStorage& storage, const BwdProblem& a, const BwdUnit& u, BwdScratch& w)
@@ -99,10 +106,12 @@ template <class Compute> class Backward {
     if (keys_ <= 0) return;
     load_keys();
     BwdBlock b = block();
+    keys_loaded<Compute>(b, keys_);
     for (int head = u_.head; head < u_.head_end; ++head) {
       if (a_.features.bias == Bias::alibi) b.score.slope = -a_.alibi_slopes[u_.alibi_offset + head];
       for (int row = 0; row < u_.seqlen_q; row += kTileQ) tile(b, head, row);
     }
+    put_key_sums<Compute>(b, keys_);
     for (int key = 0; key < keys_; key += kTileK) {
       if (!(b.dk_begun >> key / kTileK & 1)) clear_keys(b, key);
     }
@@ -264,6 +273,7 @@ template <class Compute> class Backward {
       }
       if (!loaded) {
         load_queries(head, row, rows);
+        rows_loaded<Compute>(b, rows);
         fetch_ahead(head, row);
         b.dq_begun = false;
       }
@@ -281,6 +291,7 @@ template <class Compute> class Backward {
       }
     }
     if (!loaded) return;
+    put_row_sums<Compute>(b, rows);
     const i64 at = (head - u_.head) * u_.dq_tiles_head + row / kTileQ;
     const TileLock lock(u_.dq_locks ? u_.dq_locks + at : nullptr);
     const Into into = u_.dq_begun && !u_.dq_begun[at] ? Into::overwrite : Into::add;

@@ -9,33 +9,9 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// Pairs of bf16 as ever, but for the products of blocks.
-struct ComputeTiles : ComputeBf16 {};
-
 // A maximum is raised where scores are above it by this power of 2: P then stays below 2^8 and sums below any limit, and O is
 // seldom multiplied anew.
 constexpr float kSlack = 8;
-
-// sums = A B, or from + A B where O holds something, over `steps` of 16 words. a_row: bytes; a_second: floats to the next 16 rows of A.
-TILEKILN_INLINE void block_product(const float* a, long a_row, i64 a_second, i64 a_step, const float* b, int steps,
-                                   const float* from, float* last) {
-  using namespace tiles;
-  constexpr long row = kTileQ * 4;
-  load_t1<4>(a, a_row), load<6>(b, row);
-  leave<0, kTileQ>(last), enter<0, kTileQ>(from), dot_bf16<0, 4, 6>();
-  load<7>(b + kTile, row);
-  leave<1, kTileQ>(last), enter<1, kTileQ>(from), dot_bf16<1, 4, 7>();
-  load_t1<5>(a + a_second, a_row);
-  leave<2, kTileQ>(last), enter<2, kTileQ>(from), dot_bf16<2, 5, 6>();
-  leave<3, kTileQ>(last), enter<3, kTileQ>(from), dot_bf16<3, 5, 7>();
-  for (int i = 1; i < steps; ++i) {
-    a += a_step, b += kTile * kTileQ;
-    load_t1<4>(a, a_row), load<6>(b, row), dot_bf16<0, 4, 6>();
-    load<7>(b + kTile, row), dot_bf16<1, 4, 7>();
-    load_t1<5>(a + a_second, a_row), dot_bf16<2, 5, 6>();
-    dot_bf16<3, 5, 7>();
-  }
-}
 
 // S of the keys [begin, end), multiples of 32, and of the vectors j and j + 1. Those that have no queries get what their lanes hold.
 TILEKILN_INLINE void score_tiles(const Block& b, int j, int begin, int end, float*& last) {
@@ -44,8 +20,8 @@ TILEKILN_INLINE void score_tiles(const Block& b, int j, int begin, int end, floa
   const long row = b.keys.stride;
   for (int key = begin; key < end; key += kGroupKeys) {
     float* const s = w.s + key * kTileQ + j * kLanes;
-    block_product((const float*)(b.keys.base + key * row), row, 16 * row / 4, 16, w.q + j * kLanes, steps, nullptr,
-                  last);
+    tiles::multiply_block<kTileQ>({(const float*)(b.keys.base + key * row), row, 16 * row / 4, 16},
+                                  queries_side(w.q, j), steps, nullptr, last);
     last = s;
   }
 }
@@ -55,8 +31,9 @@ TILEKILN_INLINE void value_tiles(const Block& b, int j, int words, bool started,
   Scratch& w = b.scratch;
   for (int d = 0; d < b.o_rows; d += 32) {
     float* const o = w.o + d * kTileQ + j * kLanes;
-    block_product(value_tile((float*)b.v.base, d, 0), tiles::kLineBytes, 2 * tiles::kTileWords, tiles::kTileWords,
-                  w.s + j * kLanes, (words + 15) / 16, started ? o : nullptr, last);
+    tiles::multiply_block<kTileQ>(
+        {value_tile((float*)b.v.base, d, 0), tiles::kLineBytes, 2 * tiles::kTileWords, tiles::kTileWords},
+        queries_side(w.s, j), (words + 15) / 16, started ? o : nullptr, last);
     last = o;
   }
 }

@@ -3,8 +3,13 @@
 #pragma once
 
 #include "kernels/attention/cpu/storage.h"
+#include "kernels/backends/cpu/amx/block.h"
+#include "kernels/backends/cpu/compute.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+// Pairs of bf16 as ever, but for the products of blocks.
+struct ComputeTiles : ComputeBf16 {};
 
 constexpr int kBlockWords = kTileK / 2;  // of keys, two a word
 constexpr int kGroupKeys = 32;           // that a block of tiles takes
@@ -39,14 +44,20 @@ template <class T> void load_v_tiles(void* to, const void* from, i64 stride, int
   }
 }
 
-// Whether every number of V is one: x 0 is 0.
-inline bool all_finite_tiles(const float* v, int hdim) {
+// Words of the vectors j and j + 1 of queries, a tile's row for each word.
+TILEKILN_INLINE tiles::Operand queries_side(const float* words, int j) {
+  return {words + j * kLanes, kTileQ * 4, tiles::kTile, tiles::kTile * kTileQ};
+}
+
+// Whether all numbers of `count` words, a multiple of 64, are ones: x 0 is 0.
+inline bool all_finite(const float* words, int count) {
   vf sum[4] = {zero(), zero(), zero(), zero()};
-  for (int i = 0; i < round_up(hdim, 32) * kBlockWords; i += 64) {
-    TILEKILN_UNROLL(4) for (int j = 0; j < 4; ++j) sum[j] = dot_pair(sum[j], load(v + i + 16 * j), zero());
+  for (int i = 0; i < count; i += 64) {
+    TILEKILN_UNROLL(4) for (int j = 0; j < 4; ++j) sum[j] = dot_pair(sum[j], load(words + i + 16 * j), zero());
   }
   return !any_above(abs(add(add(sum[0], sum[1]), add(sum[2], sum[3]))), zero());
 }
+inline bool all_finite_tiles(const float* v, int hdim) { return all_finite(v, round_up(hdim, 32) * kBlockWords); }
 
 // Rows of words again, v_copy_stride(hdim) apart, as load_v_pairs makes them.
 inline void rows_of_tiles(float* to, const float* v, int hdim) {
