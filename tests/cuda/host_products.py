@@ -230,7 +230,7 @@ def words(library: tk.Library) -> None:
     b, scale = Device(5, 16, 64, 4, dtype="uint8"), Device(5, 4, 64, dtype="fp32")
     for m, name, grid in ((1, "words_8", 10), (8, "words_8", 10), (9, "words_16", 10)):
         library.flatmm_quant(matrix(m, 128), b, scale, out=Device(m, 5, 64))
-        assert (last(), number("grid").value, number("threads").value) == (name, grid, 256)
+        assert (last(), number("grid").value, number("threads").value) == (name, grid, 512)
     launches = number("launches").value
     library.flatmm_quant(matrix(0, 128), b, scale, out=Device(0, 5, 64))
     assert number("launches").value == launches

@@ -10,7 +10,7 @@ struct Words {
   int panels, words, groups;
 };
 // A block has kColumns columns of a panel; its kWarps warps share k.
-constexpr int kColumns = 32, kWarps = 8, kRows = 16;
+constexpr int kColumns = 32, kWarps = 16, kRows = 16;
 
 // Constants of a build that the host must know; the cubin holds one as `words_build`.
 struct Build { int threads, fp16; };

@@ -31,8 +31,8 @@ struct Step {
   uint4 a[kRows / 8];
 };
 
-template <int kTokens> struct Kernel {                  // of 8
-  static constexpr int kAtOnce = kTokens == 1 ? 4 : 3;  // steps in flight
+template <int kTokens> struct Kernel {  // of 8
+  static constexpr int kAtOnce = 4;     // steps in flight
   float sum[2][kTokens][4] = {};
 
   // Words, factors and rows of a of 32 along k. Beyond k a is 0.
@@ -97,15 +97,18 @@ template <int kTokens> struct Kernel {                  // of 8
     __shared__ float sums[kWarps][8 * kTokens][kColumns + 1];
     wait_for_launch_before();
     Kernel own;
+    Step some[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (warp + kWarps * i < steps) load(p, warp + kWarps * i, column, row, lane, some[i]);
 #pragma unroll 1
     for (int first = warp; first < steps; first += kWarps * kAtOnce) {
-      Step some[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
-        if (first + kWarps * i < steps) load(p, first + kWarps * i, column, row, lane, some[i]);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
-        if (first + kWarps * i < steps) own.multiply(p, first + kWarps * i, row, lane, some[i]);
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int step = first + kWarps * i, later = step + kWarps * kAtOnce;
+        if (step < steps) own.multiply(p, step, row, lane, some[i]);
+        if (later < steps) load(p, later, column, row, lane, some[i]);
+      }
     }
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile)
@@ -150,9 +153,9 @@ template <int kTokens> struct Kernel {                  // of 8
 using namespace tilekiln::cuda;
 
 extern "C" __constant__ words::Build words_build = {32 * words::kWarps, words::kFp16};
-extern "C" __global__ void __launch_bounds__(32 * words::kWarps, 2) words_8(const __grid_constant__ words::Words p) {
+extern "C" __global__ void __launch_bounds__(32 * words::kWarps, 1) words_8(const __grid_constant__ words::Words p) {
   words::Kernel<1>::run(p);
 }
-extern "C" __global__ void __launch_bounds__(32 * words::kWarps, 2) words_16(const __grid_constant__ words::Words p) {
+extern "C" __global__ void __launch_bounds__(32 * words::kWarps, 1) words_16(const __grid_constant__ words::Words p) {
   words::Kernel<2>::run(p);
 }

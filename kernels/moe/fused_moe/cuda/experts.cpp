@@ -64,7 +64,7 @@ bool at_16(const void* data, i64 row_bytes, i64 step_bytes) {
 
 // One product of all rows, by tiles of `form`; b has `lines` columns of an expert, those of gate and up together.
 struct Product {
-  const char *name, *function, *narrow;
+  const char *name, *functions[3];  // by form; null: there is none
   const Problem* p;
   i64 lines, b_step, bias_step;
 };
@@ -77,22 +77,27 @@ tilekiln_status launch_rows(const Site& site, const Kernel* kernel, const Work& 
   const int device = site.device.id;
   const i64 workers = facts(device)->multiprocessors;
   const auto across = [&](const moe::Form& form) { return divide_up(p.n, gated ? form.columns / 2 : form.columns); };
-  const bool narrow = work.tiles * across(moe::kWide) < workers;
-  const moe::Form& form = narrow ? moe::kNarrow : moe::kWide;
+  // Narrower tiles until there is one for every processor: one alone reads weights at a fraction of memory's speed.
+  int chosen = 0;
+  while (chosen < 2 && one.functions[chosen + 1] != nullptr &&
+         work.tiles * across(moe::kForms[chosen]) * (chosen + 1) < workers)
+    ++chosen;
+  const moe::Form& form = moe::kForms[chosen];
   const i64 most = work.tiles * across(form);
   if (most > INT32_MAX / 2)
     return fail_argument(one.name, "had %lld tiles of %d x %d or more, must have fewer than 2^30 on cuda", most,
                          build.rows, form.columns);
   product.m = static_cast<int>(work.rows), product.n = p.n, product.k = p.k;
   product.grid.steps = static_cast<int>(divide_up(p.k, build.steps));
-  product.grid.pairs = across(form) > 1 ? 1 : 0;
+  constexpr i64 few = 16;  // rows, of which two CTAs save nothing, and would wait for each other
+  product.grid.pairs = across(form) > 1 && work.rows > few ? 1 : 0;
   if (p.k > 0) {
     if (p.b_columns != (build.lines_b == 0))
       return fail_argument(one.name, "had one row or column an expert, must have 8 or more on cuda");
     const i64 b_step = experts > 1 ? one.b_step : 0;
     if (!at_16(p.b, p.ldb * 2, b_step) || p.ldb <= 0 || b_step < 0)
       return refuse_rows(one.name, p.b, p.ldb * 2, b_step);
-    const uint32_t half = static_cast<uint32_t>(form.columns / 2);
+    const uint32_t half = static_cast<uint32_t>(form.columns > 64 ? form.columns / 2 : form.columns);
     const Operand b = {one.name,  p.b,     !p.b_columns,
                        one.lines, p.k,     p.ldb,
                        b_step,    experts, p.b_columns ? half : static_cast<uint32_t>(build.steps),
@@ -107,7 +112,7 @@ tilekiln_status launch_rows(const Site& site, const Kernel* kernel, const Work& 
   rows->tiles = work.row_tiles, rows->tile_count = work.tile_count;
   const int ctas = 1 + product.grid.pairs;
   return launch(site, {kernel,
-                       narrow ? one.narrow : one.function,
+                       one.functions[chosen],
                        {static_cast<unsigned>(std::min(most, workers / ctas) * ctas), 1, 1},
                        static_cast<unsigned>(build.threads),
                        static_cast<unsigned>(build.shared_bytes),
@@ -128,14 +133,18 @@ tilekiln_status launch_products(const Site& site, const Kernel* kernel, const Wo
   moe::Rows first = {};
   fill_epilogue({gate, 1, 0, 0, 0, 0}, &first.of.product);
   first.slope = gate.slope, first.swiglu = e.swiglu ? 1 : 0;
-  const Product up = {
-      "gate_up",      e.gated ? "moe_gated" : "moe_rows", e.gated ? "moe_gated_narrow" : "moe_rows_narrow",
-      &gate,          i64{gate.n} * (e.gated ? 2 : 1),    e.gate_step,
-      e.gate_bias_row};
+  const auto functions = [](bool gated) -> Product {
+    if (gated) return {"", {"moe_gated_256", "moe_gated_128", nullptr}, nullptr, 0, 0, 0};
+    return {"", {"moe_rows_256", "moe_rows_128", "moe_rows_64"}, nullptr, 0, 0, 0};
+  };
+  Product up = functions(e.gated), last = functions(false);
+  up.name = "gate_up", up.p = &gate, up.lines = i64{gate.n} * (e.gated ? 2 : 1);
+  up.b_step = e.gate_step, up.bias_step = e.gate_bias_row;
+  last.name = "down", last.p = &down, last.lines = down.n;
+  last.b_step = e.down_step, last.bias_step = e.down_bias_row;
   TILEKILN_TRY(launch_rows(site, kernel, work, up, e.experts, e.gated, &first));
   moe::Rows second = {};
   fill_epilogue({down, 1, 0, 0, 0, 0}, &second.of.product);
-  const Product last = {"down", "moe_rows", "moe_rows_narrow", &down, down.n, e.down_step, e.down_bias_row};
   return launch_rows(site, kernel, work, last, e.experts, false, &second);
 }
 
@@ -148,22 +157,12 @@ tilekiln_status launch_experts(const Site& site, const void* problem) {
   LaunchMemory memory;
   TILEKILN_TRY(memory.take(site, static_cast<size_t>(Work(nullptr, e, all).of.bytes), 0));
   const Work work(static_cast<char*>(memory.data()), e, all);
-  constexpr i64 few = 32;  // rows that one block gathers as fast as another launch would
-  moe::Lists lists = {e.topk_ids,
-                      e.expert_mask,
-                      e.local_tokens,
-                      e.ids_row,
-                      e.tokens,
-                      e.topk,
-                      all,
-                      e.experts,
-                      work.parts,
-                      work.counts,
-                      work.places,
-                      work.row_tokens,
-                      work.row_tiles,
-                      work.tile_count,
-                      work.rows <= few ? 1 : 0};
+  constexpr i64 few = 1 << 15;  // elements that one block gathers as fast as another launch would
+  const bool gathers = work.rows * work.x_row <= few;
+  moe::Lists lists = {
+      e.topk_ids,     e.expert_mask, e.local_tokens, e.ids_row,   e.tokens,        e.topk,         all,
+      e.experts,      work.parts,    work.counts,    work.places, work.row_tokens, work.row_tiles, work.tile_count,
+      gathers ? 1 : 0};
   lists.gather = {e.x,
                   reinterpret_cast<char*>(work.x),
                   work.row_tokens,
@@ -175,7 +174,7 @@ tilekiln_status launch_experts(const Site& site, const void* problem) {
                   e.hidden};
   const auto threads = static_cast<unsigned>(32 * std::max(work.parts, 8));
   TILEKILN_TRY(launch(site, {kernel, "moe_lists", {1, 1, 1}, threads, sizeof(moe::ListMemory), &lists, false, false}));
-  if (work.rows > few && work.tiles > 0) {
+  if (!gathers && work.tiles > 0) {
     constexpr i64 blocks = 8;  // a processor's
     const auto grid = static_cast<unsigned>(std::min(work.rows, blocks * facts(site.device.id)->multiprocessors));
     TILEKILN_TRY(launch(site, {kernel, "moe_gather", {grid, 1, 1}, moe::kSumThreads, 0, &lists.gather, false, true}));

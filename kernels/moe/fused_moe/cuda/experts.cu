@@ -48,8 +48,8 @@ template <int kColumns> struct Scheduler {
   }
 };
 
-template <bool kNarrowForm, bool kGated> struct Kernel {
-  static constexpr Form kForm = kNarrowForm ? kNarrow : kWide;
+template <int kFormIndex, bool kGated> struct Kernel {
+  static constexpr Form kForm = kForms[kFormIndex];
   static constexpr int kColumns = kForm.columns, kOut = kGated ? kColumns / 2 : kColumns;
   struct Stage {
     SharedTile<BuildElement, kTileRows, kDepth, Major::K> a;
@@ -66,11 +66,12 @@ template <bool kNarrowForm, bool kGated> struct Kernel {
   // Columns of gate and of up, or of one matrix, in two halves of a stage.
   static __device__ __forceinline__ void load_b(const Rows& p, uint64_t& full, Stage& stage,
                                                 const Scheduler<kOut>& tile, int k) {
-    constexpr int kHalf = kColumns / 2;
+    constexpr int kHalf = kColumns > 64 ? kColumns / 2 : kColumns;
     const gemm::Params& product = p.of.product;
     const int expert = product.b_batches ? tile.expert : 0;  // 0: they share one
     stage.b.load(product.b, full, tile.n, k, expert, kHalf);
-    stage.b.load(product.b, full, tile.n + (kGated ? product.n : kHalf), k, expert, kHalf, kHalf);
+    if constexpr (kHalf < kColumns)
+      stage.b.load(product.b, full, tile.n + (kGated ? product.n : kHalf), k, expert, kHalf, kHalf);
   }
 
   static __device__ __forceinline__ void produce(const Rows& p, Shared& s) {
@@ -170,32 +171,34 @@ template <bool kNarrowForm, bool kGated> struct Kernel {
         });
   }
 };
-constexpr size_t kShared = sizeof(Kernel<false, false>::Shared), kSharedNarrow = sizeof(Kernel<true, false>::Shared);
+constexpr size_t kShared = sizeof(Kernel<0, false>::Shared);
+static_assert(kShared >= sizeof(Kernel<1, false>::Shared) && kShared >= sizeof(Kernel<2, false>::Shared),
+              "a launch of any form has the shared memory of the first");
 
 }  // namespace tilekiln::cuda::moe
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ gemm::Build gemm_build = {
-    moe::kTileRows,
-    moe::kWide.columns,
-    moe::kDepth,
-    moe::Warps::kThreads,
-    int(moe::kShared > moe::kSharedNarrow ? moe::kShared : moe::kSharedNarrow),
-    0,
-    LINES_B,
-    std::is_same_v<BuildHalf, fp16>,
-    0,
-    1,
-    0};
-#define PRODUCT(name, narrow, gated)                                                                                \
+extern "C" __constant__ gemm::Build gemm_build = {moe::kTileRows,
+                                                  moe::kForms[0].columns,
+                                                  moe::kDepth,
+                                                  moe::Warps::kThreads,
+                                                  int(moe::kShared),
+                                                  0,
+                                                  LINES_B,
+                                                  std::is_same_v<BuildHalf, fp16>,
+                                                  0,
+                                                  1,
+                                                  0};
+#define PRODUCT(name, form, gated)                                                                                \
   extern "C" __global__ void __launch_bounds__(moe::Warps::kThreads, 1) name(const __grid_constant__ moe::Rows p) { \
-    moe::Kernel<narrow, gated>::run(p);                                                                             \
+    moe::Kernel<form, gated>::run(p);                                                                             \
   }
-PRODUCT(moe_gated, false, true)
-PRODUCT(moe_gated_narrow, true, true)
-PRODUCT(moe_rows, false, false)
-PRODUCT(moe_rows_narrow, true, false)
+PRODUCT(moe_gated_256, 0, true)
+PRODUCT(moe_gated_128, 1, true)
+PRODUCT(moe_rows_256, 0, false)
+PRODUCT(moe_rows_128, 1, false)
+PRODUCT(moe_rows_64, 2, false)
 
 extern "C" __global__ void __launch_bounds__(moe::kListThreads) moe_lists(const __grid_constant__ moe::Lists p) {
   auto& s = shared_memory<moe::ListMemory>();
@@ -209,7 +212,8 @@ extern "C" __global__ void __launch_bounds__(moe::kListThreads) moe_lists(const 
 extern "C" __global__ void __launch_bounds__(moe::kSumThreads) moe_gather(const __grid_constant__ moe::Gather p) {
   let_next_launch_begin();
   wait_for_launch_before();
-  moe::gather_rows(p, blockIdx.x, gridDim.x);
+  const int tiles = __ldcg(p.tile_count), rows = tiles > 0 ? __ldcg(&p.tiles[tiles - 1].end) : 0;
+  moe::gather_rows(p, rows, blockIdx.x, gridDim.x);
 }
 extern "C" __global__ void __launch_bounds__(moe::kSumThreads) moe_sums(const __grid_constant__ moe::Sums p) {
   __shared__ int rows[moe::kSumThreads];

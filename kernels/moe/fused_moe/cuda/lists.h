@@ -7,9 +7,8 @@
 
 namespace tilekiln::cuda::moe {
 
-// Rows first, first + step and so on, by the block.
-TILEKILN_DEVICE void gather_rows(const Gather& p, int first, int step) {
-  const int tiles = __ldcg(p.tile_count), rows = tiles > 0 ? __ldcg(&p.tiles[tiles - 1].end) : 0;
+// Rows first, first + step and so on of `rows` that there are, by the block.
+TILEKILN_DEVICE void gather_rows(const Gather& p, int rows, int first, int step) {
   const int all = int(min((long long)rows + gemm::kTileRows, p.rows));
   const bool wide = (reinterpret_cast<uintptr_t>(p.from) | p.from_row) % 16 == 0;
   for (int row = first; row < all; row += step) {
@@ -75,7 +74,7 @@ TILEKILN_DEVICE void make_lists(const Lists& p, int* counts, int (&shared)[kList
   });
   if (p.gathers == 0) return;
   __syncthreads();
-  gather_rows(p.gather, 0, 1);
+  gather_rows(p.gather, rows, 0, 1);
 }
 
 // A token's row of out, kSumThreads * kSumColumns columns of it; one that does not count, or has no expert, is 0.
