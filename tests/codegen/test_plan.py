@@ -74,6 +74,8 @@ def test_receipts_stand_by_number_and_hold_the_families_they_should() -> None:
     for name in numbers:
         families = {instance.family for instance in resolve(name, ["cpu-generic"]).instances}
         families -= {*brute_kv.FAMILIES, "fmha_fwd_splitkv_combine"}  # test_kv.py
+        assert ("fmha_mla_decode" in families) == (name in ("flash", "aiter", "aiter_batch", "aiter_group"))
+        families -= {"fmha_mla_decode"}
         backward = {brute_bwd.MAIN, *brute_bwd.COMPANIONS} if name in brute_bwd.RECEIPTS else set()
         assert families == backward | ({"fmha_fwd"} if name in RECEIPTS else set())
 

@@ -10,12 +10,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln._core.dtypes import FLOATS
 from tilekiln.reference import drawn, mla
 
 from tests.python.guard import guarded
 from tests.python.rows import instances
 
-DTYPES = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "bf16_fp8": ml_dtypes.bfloat16}
+DTYPES = FLOATS | {"bf16_fp8": FLOATS["bf16"]}
 SCALE = 192**-0.5
 
 

@@ -18,6 +18,8 @@ import os
 import statistics
 from typing import Any
 
+from tilekiln._core.dtypes import NAMES
+
 from .decode import Call, fastest_loop, normal, ratio, read, timed
 from .peak import peak
 
@@ -31,7 +33,7 @@ def torchs(dtype: str, q: Any, cache: Any) -> Call | None:
     import torch
 
     torch.set_num_threads(1)
-    kind = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    kind = getattr(torch, NAMES[dtype])
     rows, keys = (torch.from_numpy(array.view(f"i{array.itemsize}")).view(kind) for array in (q, cache))
     rows = rows.reshape(1, -1, ROW)
 

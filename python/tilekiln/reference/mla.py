@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._core.dtypes import NUMPY
+from .._core.dtypes import NUMPY, WORDS
 from .attention import Result, forward
 from .drawn import Call, Random, Signature
 from .kv import gather, over
@@ -23,7 +23,6 @@ LATENT, ROPE, GROUP = 512, 64, 128
 ROW = LATENT + ROPE
 FP8_ROW = LATENT + 4 * LATENT // GROUP + 2 * ROPE
 """Bytes of a row of fp8."""
-DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 def unpacked(rows: NDArray[Any]) -> NDArray[Any]:
@@ -81,7 +80,7 @@ def answer(given: Mapping[str, Any], made: Mapping[str, Any]) -> float:
     """The largest error over its bound; at most 1 is right."""
     names = ("seqlen_k", "block_table", "softmax_scale", "causal", "hdim_v")
     right = decode(given["q"], given["cache"], **{name: given[name] for name in names if name in given})
-    return excess(DTYPES[given["q"].dtype.name], right, made["out"], made.get("lse"))
+    return excess(WORDS[given["q"].dtype.name], right, made["out"], made.get("lse"))
 
 
 def draw(operator: str, random: Random, signature: Signature) -> Call:
