@@ -3,10 +3,10 @@
 Each sample of ours stands beside one of PyTorch, in one process, by thread CPU time, pinned; medians of the ratios are
 shown, PyTorch's time over ours. Wants the receipts gemm_default, gemm_linear and four_bits built for this machine.
 Weights are 4096 x 4096; packed: by PackedWeight, int4: QuantisedWeight in groups of 32, with rows of bf16 as they are
-(w4a16) or quantised on the way (w4a8), against torch._weight_int4pack_mm_for_cpu and ONNX Runtime's MatMulNBits; w8a8: int8, rows
-quantised on the way, against FBGEMM's dynamic layer, whose rows are fp32; memory: packed weights 14336 x 4096, against
-the fastest of several loops that only read them (read.cpp): 1.00x is all that memory gives. ONNX Runtime: tools/dev
---with "torch peers".
+(w4a16) or quantised on the way (w4a8), against torch._weight_int4pack_mm_for_cpu and ONNX Runtime's MatMulNBits;
+w8a8: int8, rows quantised on the way, against FBGEMM's dynamic layer, whose rows are fp32; memory: packed weights
+14336 x 4096, against the fastest of several loops that only read them (read.cpp): 1.00x is all that memory gives.
+ONNX Runtime: tools/dev --with "torch peers".
 """
 
 from __future__ import annotations
