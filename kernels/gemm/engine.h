@@ -70,8 +70,9 @@ struct Problem {
 };
 
 // The format of a quantised packed b. int4: two in a byte, 8 added to each; int8: 128 added; mxfp4: two e2m1 in a byte, with factors of
-// e8m0; uint4: two in a byte, less a zero point of their column and group, with factors of fp16.
-enum class Weights : unsigned char { int4, int8, fp8, mxfp4, uint4 };
+// e8m0; uint4: two in a byte, less a zero point of their column and group, with factors of fp16; mxfp8: e4m3 with factors of e8m0; nvfp4:
+// as mxfp4, with factors of e4m3.
+enum class Weights : unsigned char { int4, int8, fp8, mxfp4, uint4, mxfp8, nvfp4 };
 
 // A product with a quantised b, whose sums of each group of k are multiplied by factors: b_scale[panel][group][lane], and
 // a_scale[i a_scale_row + group a_scale_step] where given. Of `product`, dtype is that of the sums, fp32.
@@ -82,7 +83,7 @@ struct Grouped {
   Weights weights;
   bool quantise_a;  // by `rows`, before units run
   int group;
-  const float *b_scale, *a_scale;  // mxfp4 and uint4: b_scale is where their bytes and halves lie
+  const float *b_scale, *a_scale;  // but for int4, int8 and fp8 b_scale is where others lie
   const unsigned char* b_zero;     // of uint4, as b_scale lies
   i64 a_scale_row, a_scale_step;
   const int* a_sums;  // of rows of int8: Rows::sums

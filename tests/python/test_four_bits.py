@@ -45,25 +45,55 @@ def packed_uint4(random: np.random.Generator, n: int, k: int, group: int) -> tup
     return tk.QuantisedWeight.from_uint4(values, scale, zero, group=group), numbers, scale.astype(F32)
 
 
-@pytest.mark.parametrize("kind", ["mxfp4", "uint4"])
+def packed_mxfp8(random: np.random.Generator, n: int, k: int) -> tuple[tk.QuantisedWeight, np.ndarray, np.ndarray]:
+    values = random.standard_normal((n, k)).astype(NUMPY["fp8"])
+    scales = random.integers(118, 130, (n, k // 32), np.uint8)
+    return tk.QuantisedWeight.from_mxfp8(values, scales), values.astype(F32), e8m0(scales)
+
+
+def packed_nvfp4(random: np.random.Generator, n: int, k: int) -> tuple[tk.QuantisedWeight, np.ndarray, np.ndarray]:
+    """Its fp32 factors have the global one in them."""
+    halves = random.integers(0, 256, (n, k // 2), np.uint8)
+    scales = (random.random((n, k // 16)) + 0.25).astype(NUMPY["fp8"])
+    codes = np.stack([halves & 15, halves >> 4], axis=-1).reshape(n, k)
+    return (
+        tk.QuantisedWeight.from_nvfp4(halves, scales, 0.375),
+        np.array(E2M1, F32)[codes],
+        scales.astype(F32) * F32(0.375),
+    )
+
+
+OF_BLOCKS = {"mxfp4": (packed_mxfp4, 32), "mxfp8": (packed_mxfp8, 32), "nvfp4": (packed_nvfp4, 16)}
+
+
+@pytest.mark.parametrize("kind", ["mxfp4", "uint4", "mxfp8", "nvfp4"])
 @pytest.mark.parametrize(("dtype", "quantise"), [("bf16", False), ("fp16", False), ("bf16", True), ("fp16", True)])
 @pytest.mark.parametrize("target", TARGETS)
 def test_against_float64(library: tk.Library, target: str, dtype: str, quantise: bool, kind: str) -> None:
     random = np.random.default_rng(1)
+    if quantise and kind in ("mxfp8", "nvfp4"):
+        weight = OF_BLOCKS[kind][0](random, 64, 32)[0]
+        rows, call = np.zeros((1, 32), NUMPY[dtype]), {"group": weight.group, "quantise_a": True}
+        with pytest.raises(tk.NoKernelError, match="rows stay fp16 or bf16"):
+            library.flatmm_quant(rows, weight.panels, weight.scale, **call)
+        return
     choices = itertools.cycle(
         itertools.product((dtype, "fp32"), (False, True), ("none", "gelu"), ("group", "row", None))
     )
     for m, n, k, group in SHAPES:
-        if kind == "mxfp4":
-            group, k = 32, k // 32 * 32
-            weight, values, scale = packed_mxfp4(random, n, k)
+        if kind in OF_BLOCKS:
+            pack, group = OF_BLOCKS[kind]
+            k = k // 32 * 32
+            weight, values, scale = pack(random, n, k)
         else:
             weight, values, scale = packed_uint4(random, n, k, group)
         assert np.array_equal(weight.dequantised(), values * np.repeat(scale, group, axis=1)[:, :k])
         to, with_bias, activation, factors = next(choices)
         wide = draw(random, m, k + 5, dtype, False)
         a = guarded(wide[:, :k].copy(), "after") if m % 2 else wide[:, :k]
-        call: dict[str, Any] = {"group": group, "activation": activation, "quantise_a": quantise}
+        call: dict[str, Any] = {
+            "group": group, "activation": activation, "quantise_a": quantise, "b_factor": weight.factor,
+        }  # fmt: skip
         expected: dict[str, Any] = {}
         if weight.zero is not None:
             call["b_zero"] = guarded(weight.zero, "after")
@@ -132,10 +162,13 @@ def test_linear_and_bits(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [library])
     random = np.random.default_rng(4)
     x = draw(random, 6, 512, "bf16", False)
-    for weight, most in ((packed_mxfp4(random, 128, 512)[0], 4.25), (packed_uint4(random, 128, 512, 128)[0], 4.2)):
+    for weight, most in (
+        (packed_mxfp4(random, 128, 512)[0], 4.25), (packed_uint4(random, 128, 512, 128)[0], 4.2),
+        (packed_nvfp4(random, 128, 512)[0], 4.5), (packed_mxfp8(random, 128, 512)[0], 8.25),
+    ):  # fmt: skip
         held = [weight.panels, weight.scale, *([] if weight.zero is None else [weight.zero])]
         assert 8 * sum(one.nbytes for one in held) / (128 * 512) <= most
-        for quantise in (False, True):
+        for quantise in (False, True) if weight.kind in ("mxfp4", "uint4") else (False,):
             made = tk.linear(x, weight, quantise_x=quantise).astype(F32)
             right = x.astype(F32) @ weight.dequantised().T
             assert np.linalg.norm(made - right) < (0.02 if quantise else 0.005) * np.linalg.norm(right)
@@ -186,7 +219,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"b_zero": ZERO}, "b_zero: was given, must be null but with a b_scale of fp16"),
     ({"b_scale": HALVES, "b_zero": ZERO[:, :1]}, "b_zero: groups was 1, must be 2"),
     ({"b_scale": HALVES, "b_zero": ZERO.astype(np.int8)}, "b_zero: dtype was int8, must be uint8"),
-    ({"b": np.zeros((1, 16, 64, 4), np.int8)}, "b_scale: dtype was uint8, must be fp32 with b of int8 and fp8"),
+    ({"b": np.zeros((1, 16, 64, 4), np.int8)}, "b_scale: dtype was uint8, must be fp32 with b of int8"),
+    ({"b_factor": 2.0}, "b_factor: was 2, must be 1 but with a b of uint8 and b_scale of fp8"),
+    ({"group": 16}, "group: was 16, must be a multiple of 32"),
+    (
+        {"b": np.zeros((1, 32, 64, 2), NUMPY["fp8"]), "b_scale": HALVES},
+        "b_scale: dtype was fp16, must be fp32 or uint8",
+    ),
 ]
 
 
@@ -200,7 +239,14 @@ def test_bad_input(library: tk.Library, change: dict[str, Any], text: str) -> No
 
 BLOCKS, NUMBERS = np.zeros((3, 2, 16), np.uint8), np.zeros((3, 64), np.uint8)
 FP16, ZEROS = np.ones((3, 2), np.float16), np.zeros((3, 2), np.uint8)
+FP8 = np.ones((3, 4), NUMPY["fp8"])
 BAD_WEIGHTS: list[tuple[Callable[[], Any], str]] = [
+    (
+        lambda: tk.QuantisedWeight.from_nvfp4(NUMBERS[:, :32], FP8[:, :3]),
+        r"scales: shape was \(3, 3\), must be \(3, k / 16\)",
+    ),
+    (lambda: tk.QuantisedWeight.from_nvfp4(NUMBERS[:, :32], FP8, np.inf), "factor: was inf, must be finite"),
+    (lambda: tk.QuantisedWeight.from_mxfp8(NUMBERS, ZEROS), "values: dtype was uint8, must be float8_e4m3fn"),
     (lambda: tk.QuantisedWeight(np.zeros((3, 64), F32), bits="mxfp4", group=64), "group: was 64, must be 32 with bits"),
     (lambda: tk.QuantisedWeight.from_mxfp4(BLOCKS[0], ZEROS), "blocks: was uint8"),
     (lambda: tk.QuantisedWeight.from_mxfp4(BLOCKS, ZEROS.astype(F32)), "scales: was float32"),

@@ -16,8 +16,10 @@ extern "C" {
  * modulo 256); of fp8 (panels, k / 2, 64, 2) alike, as it is;
  * of int4 uint8 (panels, k / 8, 64, 4): the lower half of b[p, w, j, e] is element (8 w + e, 64 p + j) and 8, the upper one that of row
  * 8 w + 4 + e. With a b_scale of uint8 the halves are e2m1, as MXFP4 has them (0, .5, 1, 1.5, 2, 3, 4, 6, from 8 on less than 0); with one of
- * fp16 they are numbers of 0 to 15, less b_zero (panels, groups, 64), as AWQ and GPTQ have them. All is contiguous, but rows of a, a_scale, c and out
- * may have any stride. In Python `tilekiln.QuantisedWeight` packs, and
+ * fp16 they are numbers of 0 to 15, less b_zero (panels, groups, 64), as AWQ and GPTQ have them; with one of fp8 they are e2m1 again, as NVFP4 has
+ * them, times b_factor, and group a multiple of 16.
+ * With a b of fp8 b_scale may be uint8, MXFP8; of both rows stay fp16 or bf16. All is contiguous, but rows of a, a_scale, c and out may have any
+ * stride. In Python `tilekiln.QuantisedWeight` packs, and
  * `tilekiln.linear` takes it.
  *
  * int8 by int8 and by int4 is exact within a group; all other sums are fp32, in one order: the result has the same bits for any number of
@@ -30,8 +32,8 @@ typedef struct tilekiln_flatmm_quant_args {
   size_t size; /* sizeof(tilekiln_flatmm_quant_args): set by tilekiln_flatmm_quant_defaults */
   const tilekiln_tensor* a; /* fp16, bf16, int8 or fp8 (m, k). The left matrix */
   const tilekiln_tensor* b; /* uint8, int8 or fp8 (panels, words, lanes, word elements). The packed right matrix */
-  const tilekiln_tensor* b_scale; /* fp32, uint8 or fp16 (panels, groups, lanes). a factor a column and group; of uint8 e8m0: 2^(byte - 127), NaN of
-     255 */
+  const tilekiln_tensor* b_scale; /* fp32, uint8, fp16 or fp8 (panels, groups, lanes). a factor a column and group; of uint8 e8m0: 2^(byte - 127), NaN
+     of 255 */
   const tilekiln_tensor* out; /* dtype of a; of fp16: fp16 or fp32; of bf16: bf16 or fp32; of int8: bf16, fp16 or fp32; of fp8: bf16, fp16 or fp32 (m,
      panels, lanes). The result */
   const tilekiln_tensor* a_scale; /* fp32 (m, 1|groups); or null. a factor a row, or a row and group */
@@ -45,6 +47,7 @@ typedef struct tilekiln_flatmm_quant_args {
   const tilekiln_tensor* c; /* dtype of out (m, panels, lanes); or null. added, beta times */
   float beta; /* what c is multiplied by */
   const tilekiln_tensor* b_zero; /* uint8 (panels, groups, lanes); or null. The zero point of a column and group, 0 to 16, with a b_scale of fp16 */
+  float b_factor; /* what all of b is multiplied by, with a b of uint8 and b_scale of fp8: NVFP4's global factor */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */
@@ -59,6 +62,7 @@ static inline tilekiln_flatmm_quant_args tilekiln_flatmm_quant_defaults(void) {
   args.group = 32;
   args.clamp_max = 6.0f;
   args.beta = 1.0f;
+  args.b_factor = 1.0f;
   args.instance = -1;
   return args;
 }

@@ -163,7 +163,7 @@ struct GroupStages {
   UnpackCodes codes = nullptr;  // in place of `b`, stretch by stretch
 };
 
-// The fp32 factors of stretches of a panel, of e8m0 (for twice the numbers) or fp16, kPanelLanes a stretch.
+// The fp32 factors of stretches of a panel, kPanelLanes a stretch; half of those of e2m1, whose numbers are doubled.
 inline void widen_factors(float* to, const matrix::Grouped& g, i64 panel, i64 groups, i64 first, int count) {
   const i64 at = (panel * groups + first) * matrix::kPanelLanes, n = i64(count) * matrix::kPanelLanes;
   if (g.weights == matrix::Weights::uint4) {
@@ -172,8 +172,13 @@ inline void widen_factors(float* to, const matrix::Grouped& g, i64 panel, i64 gr
     return;
   }
   const uint8_t* const from = (const uint8_t*)g.b_scale + at;
-  for (i64 j = 0; j < n; ++j) {  // 2^(e - 128): of 0 and 1 a subnormal number; 255 is NaN
-    const uint32_t e = from[j], bits = e == 255 ? 0x7fc00000u : e > 1 ? (e - 1) << 23 : 0x200000u << e;
+  if (g.weights == matrix::Weights::nvfp4) {
+    for (i64 j = 0; j < n; ++j) to[j] = 0.5f * core::widen(fp8{from[j]});
+    return;
+  }
+  const uint32_t more = g.weights == matrix::Weights::mxfp8;
+  for (i64 j = 0; j < n; ++j) {  // 2^(e - 128 + more): below 2^-126 a subnormal number; 255 is NaN
+    const uint32_t e = from[j] + more, bits = from[j] == 255 ? 0x7fc00000u : e > 1 ? (e - 1) << 23 : 0x200000u << e;
     __builtin_memcpy(to + j, &bits, sizeof bits);
   }
 }
@@ -376,6 +381,10 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
   }
 }
 
+inline CopyRows rows_of_16_bits(const matrix::Grouped& g) {
+  return g.a_dtype == matrix::Dtype::fp16 ? copy_rows_fp32<fp16> : copy_rows_fp32<bf16>;
+}
+
 // The unit of a b of codes of 4 bits.
 template <class Code> void unit_of_codes(const matrix::Grouped& g, const matrix::Unit& u, GemmScratch& x) {
   if (g.a_dtype == matrix::Dtype::int8) {
@@ -386,14 +395,16 @@ template <class Code> void unit_of_codes(const matrix::Grouped& g, const matrix:
     return run_groups<ComputeInt16>({copy_rows_int16, 1, nullptr, kLaneBytes, 8, 0, unpack_codes_int16<Code>}, g, u, x);
 #endif
   }
-  const CopyRows rows = g.a_dtype == matrix::Dtype::fp16 ? copy_rows_fp32<fp16> : copy_rows_fp32<bf16>;
-  run_groups<ComputeFp32>({rows, 2, nullptr, kLaneBytes, 8, 0, unpack_codes_fp32<Code>}, g, u, x);
+  run_groups<ComputeFp32>({rows_of_16_bits(g), 2, nullptr, kLaneBytes, 8, 0, unpack_codes_fp32<Code>}, g, u, x);
 }
 
 void groups_unit(const matrix::Grouped& g, const matrix::Unit& u, void* scratch) {
   GemmScratch& x = *(GemmScratch*)scratch;
   constexpr int kWhole = kLaneBytes;
-  if (g.weights == matrix::Weights::mxfp4) return unit_of_codes<Mxfp4Code>(g, u, x);
+  if (g.weights == matrix::Weights::mxfp4 || g.weights == matrix::Weights::nvfp4)
+    return unit_of_codes<Mxfp4Code>(g, u, x);
+  if (g.weights == matrix::Weights::mxfp8)
+    return run_groups<ComputeFp32>({rows_of_16_bits(g), 2, nullptr, kWhole / 2, 2, 0, unpack_mxfp8_fp32}, g, u, x);
   if (g.weights == matrix::Weights::uint4) return unit_of_codes<Uint4Code>(g, u, x);
   const bool int4 = g.weights == matrix::Weights::int4;
   if (g.a_dtype == matrix::Dtype::int8) {

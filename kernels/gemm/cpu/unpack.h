@@ -71,6 +71,10 @@ template <class Code> void unpack_codes_fp32(float* to, const uint8_t* from, i64
   }
 }
 
+inline void unpack_mxfp8_fp32(float* to, const uint8_t* from, i64 elements, const uint8_t*) {
+  unpack_fp8_fp32(to, from, elements);
+}
+
 #if TILEKILN_QUADS
 // Quads of unsigned bytes, kExcess and what products take off added to each.
 template <class Code> void unpack_codes_int8(float* to, const uint8_t* from, i64 elements, const uint8_t* zeros) {

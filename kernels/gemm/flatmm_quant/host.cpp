@@ -12,25 +12,32 @@ using matrix::Problem;
 tilekiln_status features(const Args& args, Call& call) {
   TILEKILN_TRY(matrix::check_clamp(args));
   const Arrays& in = call.in;
-  constexpr i64 least_group = 32, least_k = 8;
-  if (args.group % least_group != 0)
-    return fail_argument("group", "was %d, must be a multiple of 32", static_cast<int>(args.group));
+  using Weights = tilekiln::flatmm_quant::Weights;
+  const auto weights = call.signature.weights;
+  const bool nvfp4 = weights == Weights::nvfp4;
+  constexpr i64 least_k = 8;
+  if (const int multiple = nvfp4 ? 16 : 32; args.group % multiple != 0)
+    return fail_argument("group", "was %d, must be a multiple of %d", static_cast<int>(args.group), multiple);
+  if (!nvfp4 && args.b_factor != 1)
+    return fail_argument("b_factor", "was %g, must be 1 but with a b of uint8 and b_scale of fp8",
+                         static_cast<double>(args.b_factor));
   if (call.K % least_k != 0)
     return fail_argument("a", "k was %lld, must be a multiple of 8: pad a and b with zeros",
                          static_cast<long long>(call.K));
-  const auto weights = call.signature.weights;
-  const i64 word = weights == tilekiln::flatmm_quant::Weights::fp8 ? 2 : 4;
-  using Weights = tilekiln::flatmm_quant::Weights;
-  const bool bytes = weights == Weights::int8 || weights == Weights::fp8;
+  const bool fp8 = weights == Weights::fp8 || weights == Weights::mxfp8, bytes = fp8 || weights == Weights::int8;
+  const i64 word = fp8 ? 2 : 4;
   const i64 elements = bytes ? word : 8;
   TILEKILN_TRY(matrix::check_panels(in.b, 2, "lane count", matrix::kPanelLanes, "always"));
   TILEKILN_TRY(matrix::check_panels(in.b, 3, "word elements", word, "those of its dtype"));
   TILEKILN_TRY(matrix::check_panels(in.b, 1, "words", call.K / elements, "the k of a by elements of a word"));
   TILEKILN_TRY(matrix::check_panels(in.b_scale, 1, "groups", matrix::divide_up(call.K, args.group),
                                     "the k of a by group, rounded up"));
-  if (bytes && args.b_scale->dtype != TILEKILN_FP32)
-    return fail_argument("b_scale", "dtype was %s, must be fp32 with b of int8 and fp8",
-                         args.b_scale->dtype == TILEKILN_FP16 ? "fp16" : "uint8");
+  if (const int factors = args.b_scale->dtype;
+      bytes && factors != TILEKILN_FP32 && !(fp8 && factors == TILEKILN_UINT8)) {
+    char name[64];
+    return fail_argument("b_scale", "dtype was %s, must be %s", dtype_name(factors, name),
+                         fp8 ? "fp32 or uint8 with b of fp8" : "fp32 with b of int8");
+  }
   if (in.b_zero.given() != (weights == Weights::uint4))
     return fail_argument("b_zero", in.b_zero.given() ? "was given, must be null but with a b_scale of fp16"
                                                      : "was null, must be given with a b_scale of fp16");
@@ -55,7 +62,7 @@ void fill(const Args& args, Call& call) {
   p.dtype = matrix::Dtype::fp32;  // of its sums
   p.out_dtype = static_cast<matrix::OutDtype>(call.signature.out_dtype);
   matrix::fill_activation(args, call.signature, &p);
-  p.alpha = 1;
+  p.alpha = args.b_factor;
   constexpr matrix::Dtype dtypes[] = {matrix::Dtype::fp16, matrix::Dtype::bf16, matrix::Dtype::int8,
                                       matrix::Dtype::fp8};
   to.a_dtype = dtypes[static_cast<int>(call.signature.dtype)];

@@ -91,6 +91,7 @@ class FlatmmQuantArguments(RunArguments, total=False):
     clamp_min: float
     clamp_max: float
     beta: float
+    b_factor: float
     out_dtype: Literal["fp16", "fp32", "bf16"] | None
 
 class FmhaBatchPrefillArguments(RunArguments, total=False):

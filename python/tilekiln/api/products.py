@@ -104,6 +104,8 @@ def linear(
             given |= {"group": weight.group, "quantise_a": quantise_x or weight.kind == "int8"}
             if weight.zero is not None:
                 given["b_zero"] = weight.zero
+            if weight.factor != 1:
+                given["b_factor"] = weight.factor
             out = _call("flatmm_quant", (rows, weight.panels, weight.scale), given)
         else:
             out = _call("flatmm", (rows, weight.panels), given)

@@ -12,7 +12,15 @@ if TYPE_CHECKING:
 
 Bits = Literal[4, 8, "mxfp4"] | int
 LANES = 64
-WORD = {"int4": (8, 4), "int8": (4, 4), "fp8": (2, 2), "mxfp4": (8, 4), "uint4": (8, 4)}
+WORD = {
+    "int4": (8, 4),
+    "int8": (4, 4),
+    "fp8": (2, 2),
+    "mxfp4": (8, 4),
+    "uint4": (8, 4),
+    "mxfp8": (2, 2),
+    "nvfp4": (8, 4),
+}
 """Numbers along k that lie together for a row, and the bytes that hold them."""
 LARGEST = {4: 7, 8: 127}
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
@@ -23,12 +31,13 @@ class QuantisedWeight:
     """The weight (n, k) of a linear layer, quantised and packed for `linear` once.
 
     `panels` and `scale` are what `Library.flatmm_quant` takes as b and b_scale, n rounded up to 64 with zeros; both are
-    copies. `kind` is "int4", "int8", "fp8", "mxfp4" or "uint4", `group` the numbers along k that share a factor, and
-    `zero` what is b_zero of uint4, else None. Of mxfp4 and uint4 `scale` is as the checkpoint has it, e8m0 or fp16:
-    4.25 bits a number of MXFP4, 4.19 of uint4 in groups of 128.
+    copies. `kind` is "int4", "int8", "fp8", "mxfp4", "uint4", "mxfp8" or "nvfp4", `group` the numbers along k that
+    share a factor, `zero` what is b_zero of uint4, else None, and `factor` what is b_factor. Of the last four kinds
+    `scale` is as the checkpoint has it: 4.25 bits a number of MXFP4, 4.19 of uint4 in groups of 128, 4.5 of NVFP4.
     """
 
     zero: Any = None
+    factor: float = 1.0
 
     def __init__(self, weight: Array, bits: Bits = 4, group: int = 32) -> None:
         """Quantise a weight (n, k) of fp32, fp16 or bf16, of NumPy or PyTorch, k a multiple of 8, group one of 32.
@@ -116,6 +125,43 @@ class QuantisedWeight:
         return made
 
     @classmethod
+    def from_mxfp8(cls, values: Array, scales: Array) -> QuantisedWeight:
+        """Pack a weight of MXFP8 as it is: values (n, k) e4m3, k a multiple of 32, scales (n, k / 32) uint8.
+
+        The weight is values times 2^(scale - 127). Raises ArgumentError for anything else.
+        """
+        numbers = _numbers("values", values, ("float8_e4m3fn",))
+        factors = _numbers("scales", scales, ("uint8",), of_eight=False)
+        return cls._of_blocks(values, numbers, factors, "mxfp8", 32)
+
+    @classmethod
+    def from_nvfp4(cls, values: Array, scales: Array, factor: float = 1.0) -> QuantisedWeight:
+        """Pack a weight of NVFP4 as it is: values (n, k / 2) uint8, scales (n, k / 16) e4m3, and the global factor.
+
+        The lower half of byte i of a row is number 2 i, its upper half 2 i + 1: e2m1, times its scale and factor.
+        Raises ArgumentError for anything else.
+        """
+        import numpy as np
+
+        halves = _numbers("values", values, ("uint8",))
+        codes = np.stack([halves & 15, halves >> 4], axis=-1).reshape(len(halves), 2 * halves.shape[1])
+        factors = _numbers("scales", scales, ("float8_e4m3fn",), of_eight=False)
+        if not np.isfinite(factor):
+            raise ArgumentError(f"factor: was {factor}, must be finite")
+        made = cls._of_blocks(values, codes, factors, "nvfp4", 16)
+        made.factor = float(factor)
+        return made
+
+    @classmethod
+    def _of_blocks(cls, like: Any, numbers: Any, factors: Any, kind: str, group: int) -> QuantisedWeight:
+        n, k = numbers.shape
+        if k % group or factors.shape != (n, k // group):
+            raise ArgumentError(f"scales: shape was {factors.shape}, must be ({n}, k / {group}) of k {k}")
+        made = cls.__new__(cls)
+        made._pack(like, numbers, factors, kind, group)
+        return made
+
+    @classmethod
     def from_uint4(cls, values: Array, scale: Array, zero: Array, *, group: int = 128) -> QuantisedWeight:
         """Pack numbers with zero points: the weight is (values - zero) scale, as AWQ and GPTQ have it.
 
@@ -180,15 +226,17 @@ class QuantisedWeight:
             packed = np.concatenate([packed & 15, packed >> 4], axis=3).astype(np.int8)
         if self.kind == "int4":
             packed = packed - np.int8(8)
-        if self.kind == "mxfp4":
-            packed, scale = np.array(E2M1, np.float32)[packed], e8m0(scale)
+        if self.kind in ("mxfp4", "nvfp4"):
+            packed = np.array(E2M1, np.float32)[packed]
+        if self.kind in ("mxfp4", "mxfp8"):
+            scale = e8m0(scale)
         if self.kind == "int8":
             packed = packed ^ np.int8(-128)
         rows = packed.shape[0] * LANES
         values = packed.transpose(0, 2, 1, 3).reshape(rows, self.k)[: self.n].astype(np.float32)
         if self.zero is not None:
             values -= np.repeat(self._by_rows(_numpy(self.zero)), self.group, axis=1)[:, : self.k]
-        factors = self._by_rows(scale.astype(np.float32))
+        factors = self._by_rows(scale.astype(np.float32)) * np.float32(self.factor)
         return _like(self.panels, values * np.repeat(factors, self.group, axis=1)[:, : self.k])
 
     def _by_rows(self, factors: Any) -> Any:
