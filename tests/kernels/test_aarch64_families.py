@@ -20,7 +20,8 @@ CXX = "aarch64-linux-gnu-g++"
 BUILT = ROOT / "build/all-aarch64-release"
 OF_N1 = ROOT / "build/generic+neon-aarch64-release"
 RECEIPTS = "norm_default,moe_default,gemm_default"
-ATTENTION = "flash,fp32"
+PRODUCTS = "gemm_linear,gemm_fp8,gemm_multi_d"  # which some tests of products ask for beside gemm_default
+ATTENTION = "flash,fp32,ck_default,aiter"  # in which every signature of attention is
 ROWS = (
     "rmsnorm2d layernorm2d softmax cross_entropy silu_and_mul norm_backward quantised_rows rotary "
     "reduce moves img2col moe_routing"
@@ -29,8 +30,6 @@ FILES = [*ROWS, *"any_batch fused_moe gemm gemm_list gemm_lists gemm_schedules f
 LONG = ("gemm", "fused_moe", "any_batch", "linear")  # minutes each, where one target's half is as good
 OF_ATTENTION = "kv kv_cache kv_reference few_queries special_values backward_reference instances".split()
 """With --full alone: tests/kernels/test_aarch64.py draws of the engines' own matrices each day."""
-EVERY_INSTANCE = ("kv", "instances")
-"""Those that compute thousands of instances, hours in an emulator: a sample of them, with --full too."""
 
 
 def emulated(cpu: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -53,8 +52,7 @@ def built(scons: Scons, receipts: str, targets: str = "all") -> None:
 
 def passes(request: pytest.FixtureRequest, base: Path, file: str, cpu: str = "max", folder: Path = BUILT) -> None:
     option = request.config.option
-    whole = option.full and file not in EVERY_INSTANCE
-    more = ["--full"] if whole else ["--sample-seed", str(option.sample_seed)]
+    more = ["--full"] if option.full else ["--sample-seed", str(option.sample_seed)]
     if file in LONG and not option.full:
         more += ["-k", "neonbf16 or not cpu"]
     said = emulated(
@@ -70,7 +68,7 @@ def passes(request: pytest.FixtureRequest, base: Path, file: str, cpu: str = "ma
 @pytest.mark.parametrize("file", FILES)
 def test_family(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, file: str) -> None:
     """As a processor with everything: kernels of every target."""
-    built(scons, RECEIPTS)
+    built(scons, f"{RECEIPTS},{PRODUCTS}" if request.config.option.full else RECEIPTS)
     passes(request, tmp_path / "of", file)
 
 
