@@ -1,12 +1,6 @@
-// The order of preference among kernels that all answer a problem.
-//
-// The score of a kernel, lower first: what its capacity wastes (head dims beyond the problem's), its priority in the registry, the
-// declared fit (made for these sizes; the tile whose rows cover the problem with the least waste, a quarter of the problem forgiven; the
-// taller of two that fit alike), the speed of its target, its rank. It is the order of the libraries' own choice
-// (kernels/runtime/dispatch.h), with priority, which only registries have.
+// Rules that weigh a kernel against others that answer the same problem (chooser.h has the order).
 #pragma once
 #include "tilekiln/dispatcher/errors.hpp"
-#include "tilekiln/dispatcher/fit.h"
 #include "tilekiln/dispatcher/key.hpp"
 
 namespace tilekiln::dispatcher {
@@ -16,51 +10,46 @@ class SizeRule {
  public:
   SizeRule() = default;
   explicit SizeRule(const std::string& text) : text_(text) {
+    const auto fail = [&] {
+      throw std::invalid_argument("rule: was \"" + text + "\", must be such as seqlen_q>=1 seqlen_q<=8");
+    };
     size_t at = 0;
-    if (text.empty()) return;
-    clauses_.emplace_back();
+    bool begins = true;  // a clause
     while (at < text.size()) {
       const size_t end = std::min(text.find(' ', at), text.size());
       const std::string word = text.substr(at, end - at);
       at = end + 1;
       if (word.empty()) continue;
       if (word == "or") {
-        clauses_.emplace_back();
+        if (begins) fail();
+        begins = true;
+        conditions_.back().last = 1;
         continue;
       }
+      begins = false;
       const size_t sign = std::min(word.find_first_of("<>=!"), word.size());
       const size_t number = std::min(word.find_first_not_of("<>=!", sign), word.size());
       const std::string compared = word.substr(sign, number - sign);
       const Value said(word.substr(number));
-      if (sign == 0 || !said.is_number() || (compared != "<=" && compared != ">=" && compared != "="))
-        throw std::invalid_argument("rule: was \"" + text + "\", must be such as seqlen_q>=1 seqlen_q<=8");
+      if (sign == 0 || !said.is_number() || (compared != "<=" && compared != ">=" && compared != "=")) fail();
       const int64_t bound = said.number();
-      clauses_.back().push_back(
-          {Field(word.substr(0, sign)), compared == "<=" ? INT64_MIN : bound, compared == ">=" ? INT64_MAX : bound});
+      conditions_.push_back({compared == "<=" ? INT64_MIN : bound, compared == ">=" ? INT64_MAX : bound,
+                             Field(word.substr(0, sign)).number(), 0});
     }
+    if (begins && !text.empty()) fail();
+    if (!begins) conditions_.back().last = 1;
   }
-  bool always() const { return clauses_.empty(); }
   const std::string& text() const { return text_; }
+  bool always() const { return conditions_.empty(); }
   bool holds(const Problem& problem) const {
-    if (clauses_.empty()) return true;
-    for (const auto& clause : clauses_) {
-      bool all = true;
-      for (const Range& range : clause) {
-        const int64_t size = problem.number(range.field);
-        all = all && range.least <= size && size <= range.most;
-      }
-      if (all) return true;
-    }
-    return false;
+    const Problem::Asked asked(problem);
+    return tilekiln_rule_holds(conditions_.data(), static_cast<int32_t>(conditions_.size()), &asked.all);
   }
+  const std::vector<tilekiln_condition>& conditions() const { return conditions_; }
 
  private:
-  struct Range {
-    Field field;
-    int64_t least, most;
-  };
   std::string text_;
-  std::vector<std::vector<Range>> clauses_;
+  std::vector<tilekiln_condition> conditions_;
 };
 
 // Rules that weigh a kernel against others that answer the same problem.
@@ -81,23 +70,5 @@ struct Choice {
 
   bool held(Field field) const { return std::find(holds.begin(), holds.end(), field) != holds.end(); }
 };
-
-// Capacity that a problem leaves unused.
-inline int64_t waste(const Key& key, const Choice& choice, const Problem& problem) {
-  int64_t sum = 0;
-  for (const Field field : choice.holds) sum += key.signature[field].number() - problem.number(field);
-  return sum;
-}
-
-struct Fitted {
-  int preference;
-  tilekiln_fit fit;
-};
-inline Fitted fitted(const Choice& choice, const Problem& problem) {
-  const bool rules = !choice.best.always();
-  Fitted result = {tilekiln_preference(rules, rules && choice.best.holds(problem)), {1, 1}};
-  for (const Choice::Fit& fit : choice.fit) tilekiln_fit_add(&result.fit, problem.number(fit.size), fit.tile);
-  return result;
-}
 
 }  // namespace tilekiln::dispatcher

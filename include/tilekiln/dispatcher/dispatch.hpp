@@ -68,15 +68,12 @@ class Dispatcher {
         if (one.id == main->id && result.settings.empty()) result.settings = one.settings;
     if (main == nullptr) return refused(result, *index, asked, stages);
     const std::string origin = main->instance->origin();
-    const std::function<bool(const Entry&)> together = [&](const Entry& entry) {
-      return entry.instance->origin() == origin;
-    };
     Fields answered;
     for (const std::string& family : stages.families) {
       const auto optional = stages.optional.find(family);
       const bool found = optional != stages.optional.end() && optional->second == "found";
       if (optional != stages.optional.end() && !found && asked[Field(optional->second)].off()) continue;
-      const Entry* const entry = family == stages.main ? main : stage(*index, problem, family, stages, &together);
+      const Entry* const entry = family == stages.main ? main : stage(*index, problem, family, stages, &origin);
       if (entry == nullptr && found) continue;
       if (entry == nullptr) {
         result.stages.clear();
@@ -160,21 +157,22 @@ class Dispatcher {
     return asked;
   }
 
-  const Entry* choose(const Index& index, const Problem& problem, const std::function<bool(const Entry&)>* takes,
+  const Entry* choose(const Index& index, const Problem& problem, const std::string* origin,
                       const std::vector<Measured>* measured = nullptr) const {
     if (measured != nullptr)
       for (const Measured& one : *measured)
-        if (const Entry* const entry = first_of(index, {one.id}, problem, takes)) return entry;
+        if (const Entry* const entry = first_of(index, {one.id}, problem, origin)) return entry;
     if (heuristic_)
-      if (const Entry* const entry = first_of(index, heuristic_(problem), problem, takes)) return entry;
-    return index.select(problem, takes);
+      if (const Entry* const entry = first_of(index, heuristic_(problem), problem, origin)) return entry;
+    return index.select(problem, origin);
   }
   static const Entry* first_of(const Index& index, const std::vector<std::string>& ids, const Problem& problem,
-                               const std::function<bool(const Entry&)>* takes) {
+                               const std::string* origin) {
     for (const std::string& id : ids) {
       for (const Entry& entry : index.entries()) {
         if (entry.id != id) continue;
-        if ((takes == nullptr || (*takes)(entry)) && entry.instance->supports(problem)) return &entry;
+        if ((origin == nullptr || entry.instance->origin() == *origin) && entry.instance->supports(problem))
+          return &entry;
       }
     }
     return nullptr;
@@ -187,11 +185,10 @@ class Dispatcher {
     asked.forgive(others);
   }
   const Entry* stage(const Index& index, const Problem& problem, const std::string& family, const Stages& stages,
-                     const std::function<bool(const Entry&)>* takes,
-                     const std::vector<Measured>* measured = nullptr) const {
+                     const std::string* origin, const std::vector<Measured>* measured = nullptr) const {
     Problem asked = of_family(problem, Value(family));
     forgive_others(asked, index, stages);
-    return choose(index, asked, takes, measured);
+    return choose(index, asked, origin, measured);
   }
   Plan& refused(Plan& result, const Index& index, Problem asked, const Stages& stages) const {
     forgive_others(asked, index, stages);
@@ -205,10 +202,7 @@ class Dispatcher {
     std::vector<std::pair<int, const Entry*>> others;
     for (const Entry& entry : index.entries()) {
       if (Value(entry.instance->key().family) != asked.family() || entry.instance->supports(asked)) continue;
-      int differ = 0;
-      for (const auto& [field, value] : entry.instance->key().signature)
-        differ += !answers(field, value, asked[field], entry.instance->choice().held(field));
-      others.emplace_back(differ, &entry);
+      others.emplace_back(differences(entry.instance->key(), entry.instance->choice(), asked), &entry);
     }
     std::stable_sort(others.begin(), others.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     for (size_t i = 0; i < others.size() && i < most; ++i) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <map>
+#include <type_traits>
 
 #include "tilekiln/dispatcher/fields.hpp"
 
@@ -81,6 +82,23 @@ class Problem {
       if (!values_[i].empty()) result.emplace(Field::of(i).name(), values_[i]);
     return result;
   }
+
+  // A problem as the choice takes it, while it lives and does not change.
+  struct Asked {
+    explicit Asked(const Problem& problem) {
+      static_assert(sizeof(Value) == sizeof(int64_t) && std::is_standard_layout_v<Value>);
+      all.family = problem.family().bits();
+      all.values = reinterpret_cast<const int64_t*>(problem.values_);
+      all.features = features;
+      all.count = static_cast<int32_t>(problem.count_);
+      for (uint32_t i = 0; i < problem.count_; ++i)
+        if (problem.asked_.has(Field::of(i))) features[all.feature_count++] = static_cast<uint16_t>(i);
+    }
+    Asked(const Asked&) = delete;
+    Asked& operator=(const Asked&) = delete;
+    tilekiln_asked all = {};
+    uint16_t features[most_fields];
+  };
 
  private:
   static int64_t above_zero(int64_t size) { return size > 0 ? size : 0; }

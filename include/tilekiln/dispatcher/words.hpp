@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "tilekiln/dispatcher/mismatch.h"
+
 namespace tilekiln::dispatcher {
 
 // A table that only grows: text -> number and back. Looking up takes no lock.
@@ -93,19 +95,27 @@ class Value {
   friend constexpr bool operator!=(Value a, Value b) { return a.bits_ != b.bits_; }
 
   // As the selection language writes it; "" of nothing.
-  std::string text() const {
-    if (empty()) return "";
-    if (bits_ == no_bits) return "no";
-    if (bits_ == none_bits) return "none";
-    if (bits_ == yes_bits) return "yes";
-    return is_number() ? std::to_string(bits_) : words().text(static_cast<uint32_t>(bits_ - first_word));
+  std::string text() const { return is_number() ? std::to_string(bits_) : word_of(bits_); }
+  // The word of what is no number, for as long as the process; "" of nothing.
+  static const char* word_of(int64_t bits) {
+    if (bits == empty_bits) return "";
+    if (bits == no_bits) return "no";
+    if (bits == none_bits) return "none";
+    return bits == yes_bits ? "yes" : words().text(static_cast<uint32_t>(bits - first_word)).c_str();
+  }
+  // The value as the choice has it (mismatch.h).
+  constexpr int64_t bits() const { return bits_; }
+  static Value of_bits(int64_t bits) {
+    Value made;
+    made.bits_ = bits;
+    return made;
   }
 
  private:
   struct Word {};
   Value(uint32_t number, Word) : bits_(first_word + number) {}
-  static constexpr int64_t empty_bits = INT64_MIN, no_bits = INT64_MIN + 1, none_bits = INT64_MIN + 2;
-  static constexpr int64_t yes_bits = int64_t(1) << 61, first_word = yes_bits + 1;
+  static constexpr int64_t empty_bits = TILEKILN_NOTHING, no_bits = TILEKILN_NO, none_bits = TILEKILN_NONE;
+  static constexpr int64_t yes_bits = TILEKILN_YES, first_word = yes_bits + 1;
 
   static Interned<16384>& words() {
     static Interned<16384> all;
