@@ -2,6 +2,7 @@
  * operators take (tilekiln/operator.h), reader.h reads it. The library checks the values; only what C cannot see is checked here. */
 #include "arrays.h"
 #include "backward_workspace.h"
+#include "chooser.h"
 #include "export.h"
 #include "functions.h"
 #include "launcher.h"
@@ -79,11 +80,19 @@ static PyMethodDef module_methods[] = {
            "described(shape, code, bits, device_type, device_id)\n--\n\nA DLPack capsule of a dense array that is "
            "nowhere, "
            "for questions about a call."),
-    METHOD("fitted", fitted, METH_VARARGS,
-           "fitted(holds, tiles)\n--\n\nThe score of a kernel by its fit, the least first (tilekiln/dispatcher/fit.h): "
-           "preference, cost of its "
-           "tiles, minus their size.\n\nholds: do its best sizes hold, None without such; tiles: a list of (size, rows "
-           "of the tile)."),
+    METHOD(
+        "terms", chooser_terms, METH_VARARGS,
+        "terms(unasked, usual, variable, pads, limits)\n--\n\nThe tables of kernels/dispatcher.yaml, told once, before "
+        "all else of the dispatcher."),
+    METHOD(
+        "mismatch", chooser_mismatch, METH_VARARGS,
+        "mismatch(kernel, values, needs)\n--\n\nThe first reason why a kernel does not answer a problem; '' where it "
+        "does (tilekiln/dispatcher/mismatch.h)."),
+    METHOD(
+        "differences", chooser_differences, METH_VARARGS,
+        "differences(kernel, values)\n--\n\nIn how many fields of its signature a kernel does not answer a problem."),
+    METHOD("rule_holds", chooser_rule_holds, METH_VARARGS,
+           "rule_holds(clauses, values)\n--\n\nWhether the sizes of a problem meet a rule."),
     METHOD("key_digits", key_digits, METH_O,
            "key_digits(text)\n--\n\nThe digits in the id of a dispatcher's key (tilekiln/dispatcher/key_hash.h)."),
     METHOD("processor", processor, METH_O,
@@ -125,17 +134,20 @@ PyMODINIT_FUNC PyInit__binding(void) {
   LibraryType = (PyTypeObject*)PyType_FromSpec(&library_spec);
   PyObject* launcher_type = PyType_FromSpec(&launcher_spec);
   OperatorType = (PyTypeObject*)PyType_FromSpec(&operator_spec);
+  PyObject* chooser_type = PyType_FromSpec(&chooser_spec);
   facade = PyImport_ImportModule("tilekiln._core.frameworks");
-  const int good = refusal_types() == 0 && StreamType && LibraryType && OperatorType && launcher_type && facade &&
-                   PyModule_AddObjectRef(module, "ArgumentError", ArgumentError) == 0 &&
+  const int good = refusal_types() == 0 && StreamType && LibraryType && OperatorType && launcher_type && chooser_type &&
+                   facade && PyModule_AddObjectRef(module, "ArgumentError", ArgumentError) == 0 &&
                    PyModule_AddObjectRef(module, "NoKernelError", NoKernelError) == 0 &&
                    PyModule_AddObjectRef(module, "Refusal", (PyObject*)RefusalType) == 0 &&
                    PyModule_AddObjectRef(module, "Stream", (PyObject*)StreamType) == 0 &&
                    PyModule_AddObjectRef(module, "Library", (PyObject*)LibraryType) == 0 &&
                    PyModule_AddObjectRef(module, "BackwardLauncher", launcher_type) == 0 &&
+                   PyModule_AddObjectRef(module, "Chooser", chooser_type) == 0 &&
                    PyModule_AddIntConstant(module, "ABI_VERSION", TILEKILN_ABI_VERSION) == 0 &&
                    PyModule_AddStringConstant(module, "__version__", TILEKILN_VERSION) == 0 && register_exit() == 0;
   Py_XDECREF(launcher_type);
+  Py_XDECREF(chooser_type);
   if (good) return module;
   Py_DECREF(module);
   return NULL;

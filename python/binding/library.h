@@ -6,7 +6,6 @@
 
 #include "arrays.h"
 #include "damage.h"
-#include "tilekiln/dispatcher/fit.h"
 #include "tilekiln/dispatcher/key_hash.h"
 #include "tilekiln/dispatcher/machine.h"
 
@@ -189,26 +188,6 @@ static PyObject* library_manifest_text(Library* self, PyObject* unused) {
   Py_XDECREF(data);
   Py_XDECREF(zlib);
   return text;
-}
-
-/* The score of a dispatcher's kernel by its fit. */
-static PyObject* fitted(PyObject* unused, PyObject* arguments) {
-  (void)unused;
-  PyObject *holds, *tiles;
-  if (!PyArg_ParseTuple(arguments, "OO!:fitted", &holds, &PyList_Type, &tiles)) return NULL;
-  const int held = holds != Py_None && PyObject_IsTrue(holds);
-  if (PyErr_Occurred()) return NULL;
-  tilekiln_fit fit = {1, 1};
-  for (Py_ssize_t i = 0; i < PyList_Size(tiles); ++i) {
-    long long size, tile;
-    if (!PyArg_ParseTuple(PyList_GetItem(tiles, i), "LL:fitted", &size, &tile)) return NULL;
-    if (tile < 1) {
-      PyErr_Format(ArgumentError, "tile: was %lld, must be 1 or more", tile);
-      return NULL;
-    }
-    tilekiln_fit_add(&fit, size, tile);
-  }
-  return Py_BuildValue("(idd)", tilekiln_preference(holds != Py_None, held), fit.cost, -fit.tile);
 }
 
 /* The digits of the id of a dispatcher's key, from its text. */

@@ -1,4 +1,4 @@
-"""The dispatchers of C++ and Python, held to each other: choices, reasons, keys and JSON of many kernels."""
+"""The one choice as C++ and Python tell it of many kernels: choices, reasons, keys and JSON."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def test_they_choose_and_say_the_same(
     problems = [problem(draw) for _ in range(300)]
     registry.to_file(tmp_path / "registry.json")
     (tmp_path / "problems.txt").write_text("".join(f"{one}\n" for one in problems))
-    read = Registry("twins")  # of fields in the file's order, of which the first that differs is told
+    ours = Dispatcher(registry)  # whose keys say their fields in another order than the file's
+    read = Registry("twins")
     assert read.from_file(tmp_path / "registry.json") == len(registry) == 240
-    ours = Dispatcher(read)
     ours.add_operator("fmha_fwd_splitkv", Stages(["fmha_fwd_splitkv", "fmha_fwd_splitkv_combine"], "fmha_fwd_splitkv"))
     backward = ["fmha_bwd_dot_do_o", "fmha_bwd_dq_dk_dv"]
     ours.add_operator("fmha_bwd", Stages(backward, "fmha_bwd_dq_dk_dv", {"fmha_bwd_dot_do_o": "found"}))

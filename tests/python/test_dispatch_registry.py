@@ -231,6 +231,57 @@ def test_plans_of_stages() -> None:
     assert not dispatcher().plan(problem).is_valid
 
 
+def test_a_stage_with_a_predicate_need_not_know_what_others_know() -> None:
+    """The predicate is asked of the problem as the stage has it, as in C++."""
+    families = ("fmha_bwd_dot_do_o", "fmha_bwd_dq_dk_dv")
+    asked = []
+    picky = kernel("picky", family=families[0], accepts=lambda problem: not asked.append(problem["dropout"]))
+    of = dispatcher(picky, kernel("main", family=families[1], dropout="apply"))
+    of.add_operator("fmha_bwd", Stages(families, families[1]))
+    plan = of.plan(attention().api_family("bwd").lse().dropout().build())
+    assert [stage.instance.name for stage in plan.stages] == ["picky", "main"], plan.reason
+    assert asked == [None]
+
+
+def test_the_first_reason_is_that_of_the_first_name() -> None:
+    problem = attention().mask_type("causal").set("bias", "alibi").build()
+    for fields in ({"bias": "none", "softcap": "no"}, {"softcap": "no", "bias": "none"}):
+        key = Key("fmha_fwd", {"dtype": "bf16", "mask": "none", **fields, "hdim_q": 32, "hdim_v": None})
+        one = FunctionInstance(key, None, Choice(("hdim_q",)))
+        assert one.refusal(problem) == "it has bias=none"
+        assert one.refusal(problem.copy().set("bias", None)) == "its hdim_q, 32, is too small"
+        # A feature that it does not know, after all that it says; by name, too.
+        known = problem.copy().set("bias", None).set("mask", None).set("hdim_q", 32)
+        assert one.refusal(known.set("zeta", "some").set("eta", "a word of no kernel")) == (
+            "it knows no eta, and the problem has a word of no kernel"
+        )
+
+
+def test_ties_go_to_the_first_of_the_registry_whatever_the_keys_say() -> None:
+    """Keys of other fields are of another shape, which the choice looks at apart."""
+    problem = attention().build()
+    two = [kernel("b"), kernel("a", page_size=None), kernel("c", lse="no")]
+    assert [one.name for one in dispatcher(*two).registry.get_all()] == ["a", "b", "c"]
+    assert chosen(problem, *two) == "a"
+
+
+def test_a_tile_of_no_rows_is_told() -> None:
+    of = dispatcher(FunctionInstance(Key("fmha_fwd"), None, Choice((), [("seqlen_q", "tile_m0", 0)])))
+    with pytest.raises(tk.ArgumentError, match=r"^tile: was 0, must be 1 or more$"):
+        of.select(attention().build())
+
+
+def test_values_beyond_any_size() -> None:
+    assert dispatcher(kernel("held", hdim=10**30)).select(attention(10**25).build()).name == "held"
+    assert dispatcher(kernel()).select(attention(10**25).build()) is None
+
+
+def test_a_predicate_that_fails_is_told() -> None:
+    of = dispatcher(kernel(accepts=lambda problem: 1 // 0))
+    with pytest.raises(ZeroDivisionError):
+        of.select(attention().build())
+
+
 def test_running_and_refusing() -> None:
     ran: list[Any] = []
     problem = attention().build()

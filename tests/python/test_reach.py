@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
 import pathlib
 import re
+import subprocess
 
 import numpy as np
-import pytest
 import tilekiln as tk
 
 from codegen.schema.tree import tree
 from codegen.tell import reach
+from tests.conftest import ROOT
 
 
-def test_the_cost_of_a_tile_is_the_librarys(flash: tk.Library) -> None:
-    """A proof needs no library, so it has a twin of the rule that libraries, C++ and Python share."""
-    from tilekiln._binding import fitted  # after a library, with which the binding is found
-
-    sizes = [*range(300), 1023, 1024, 1025, 10**6 + 1]
+def test_the_cost_of_a_tile_is_the_librarys(tmp_path: pathlib.Path) -> None:
+    """A proof needs no library, so it has a twin of the rule that libraries and dispatchers share."""
+    source, shared = tmp_path / "cost.c", tmp_path / "cost.so"
+    source.write_text(
+        '#include "tilekiln/dispatcher/fit.h"\n'
+        "int64_t cost(int64_t size, int64_t tile) { return tilekiln_tile_cost(size, tile); }\n"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", f"-I{ROOT}/include", source, "-o", shared], check=True)
+    cost = ctypes.CDLL(str(shared)).cost
+    cost.restype, cost.argtypes = ctypes.c_int64, [ctypes.c_int64] * 2
     for tile in (1, 3, 16, 48, 64, 100, 128, 256):
-        for size in sizes:
-            assert fitted(None, [(size, tile)]) == (1, reach.tile_cost(size, tile), -tile), f"{size} in tiles of {tile}"
-    assert fitted(True, [(100, 64), (9, 4)]) == (0, 128 * 12, -256)
-    assert fitted(False, []) == (2, 1, -1)
-    with pytest.raises(tk.ArgumentError, match=r"^tile: was 0, must be 1 or more$"):
-        fitted(None, [(1, 0)])
+        for size in [*range(300), 1023, 1024, 1025, 10**6 + 1]:
+            assert cost(size, tile) == reach.tile_cost(size, tile), f"{size} in tiles of {tile}"
 
 
 def test_the_cost_of_a_tile_is_defined_once() -> None:

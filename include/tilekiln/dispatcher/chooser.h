@@ -23,11 +23,10 @@ typedef struct tilekiln_key_shape {
   int32_t equal_count, hold_count;
 } tilekiln_key_shape;
 
-/* A kernel in its shape: meanings of what must be equal, then capacities. */
+/* A kernel in its shape, with the hash of what must be equal and the sum of its capacities. */
 typedef struct tilekiln_candidate {
   uint64_t hash;
   int64_t held;
-  int64_t* values;
   int32_t shape, kernel;
 } tilekiln_candidate;
 
@@ -88,7 +87,6 @@ static inline int tilekiln_chooser_add(tilekiln_chooser* chooser, const tilekiln
 static inline void tilekiln_chooser_clear(tilekiln_chooser* chooser) {
   for (int32_t i = 0; i < chooser->count; ++i) free((void*)chooser->kernels[i].signature);
   for (int32_t i = 0; i < chooser->shape_count; ++i) free(chooser->shapes[i].known);
-  for (int32_t i = 0; chooser->candidates != NULL && i < chooser->count; ++i) free(chooser->candidates[i].values);
   free(chooser->kernels);
   free(chooser->shapes);
   free(chooser->candidates);
@@ -172,22 +170,18 @@ static inline int tilekiln_chooser_finish(tilekiln_chooser* chooser, int32_t fie
   for (int32_t i = 0; i < chooser->count; ++i) {
     const tilekiln_kernel* const kernel = &chooser->kernels[i];
     const int32_t at = tilekiln_key_shape_of(chooser, kernel, &capacity);
-    int64_t* values = (int64_t*)malloc(8 * (size_t)(kernel->signature_count + 1));
+    if (at < 0) return 0;
     tilekiln_candidate* const made = &chooser->candidates[i];
-    made->values = values;
-    if (at < 0 || values == NULL) return 0;
-    const tilekiln_key_shape* const shape = &chooser->shapes[at];
     made->shape = at;
     made->kernel = i;
-    for (int32_t j = 0; j < shape->equal_count; ++j) {
-      const int64_t value = tilekiln_said_of(kernel->signature, kernel->signature_count, shape->equal[j]);
-      *values = tilekiln_meaning(&chooser->terms, shape->equal[j], value);
-      made->hash = tilekiln_mixed(made->hash, *values++);
+    for (int32_t j = 0; j < chooser->shapes[at].equal_count; ++j) {
+      const uint16_t field = chooser->shapes[at].equal[j];
+      const int64_t value = tilekiln_said_of(kernel->signature, kernel->signature_count, field);
+      made->hash = tilekiln_mixed(made->hash, tilekiln_meaning(&chooser->terms, field, value));
     }
-    for (int32_t j = 0; j < shape->hold_count; ++j) {
-      *values = tilekiln_number_of(tilekiln_said_of(kernel->signature, kernel->signature_count, shape->holds[j]));
-      made->held += *values++;
-    }
+    for (int32_t j = 0; j < kernel->signature_count; ++j)
+      if (tilekiln_holds(kernel, kernel->signature[j].field))
+        made->held += tilekiln_number_of(kernel->signature[j].value);
   }
   qsort(chooser->candidates, (size_t)chooser->count, sizeof(tilekiln_candidate), tilekiln_by_slot);
   for (int32_t i = 0; i < chooser->count; ++i) {
@@ -228,23 +222,16 @@ static inline int tilekiln_goes_first(const tilekiln_score* a, const tilekiln_sc
   return a->rank != b->rank ? a->rank < b->rank : a->kernel < b->kernel;
 }
 
-/* Whether a candidate whose hash is the problem's answers it; below 0 as tilekiln_asks. */
-static inline int tilekiln_candidate_answers(const tilekiln_chooser* chooser, const tilekiln_candidate* one,
-                                             const tilekiln_asked* asked, tilekiln_asks asks, void* context) {
-  const tilekiln_key_shape* const shape = &chooser->shapes[one->shape];
-  const tilekiln_kernel* const kernel = &chooser->kernels[one->kernel];
-  const int64_t target = tilekiln_value(asked, chooser->terms.target), *const capacity =
-                                                                           one->values + shape->equal_count;
-  if (target != TILEKILN_NOTHING && kernel->target != TILEKILN_NOTHING && target != kernel->target) return 0;
-  for (int32_t i = 0; i < shape->hold_count; ++i)
-    if (tilekiln_number_of(tilekiln_value(asked, shape->holds[i])) > capacity[i]) return 0;
-  for (int32_t i = 0; i < shape->equal_count; ++i) {
-    const uint16_t field = shape->equal[i];
-    if (tilekiln_meaning(&chooser->terms, field, tilekiln_value(asked, field)) != one->values[i]) return 0;
-  }
+/* Whether a kernel that knows the features answers; below 0 as tilekiln_asks. */
+static inline int tilekiln_kernel_answers(const tilekiln_chooser* chooser, int32_t number, const tilekiln_asked* asked,
+                                          tilekiln_asks asks, void* context) {
+  const tilekiln_kernel* const kernel = &chooser->kernels[number];
+  if (tilekiln_other_target(&chooser->terms, kernel, asked)) return 0;
+  for (int32_t i = 0; i < kernel->signature_count; ++i)
+    if (!tilekiln_field_answers(&chooser->terms, kernel, &kernel->signature[i], asked)) return 0;
   if (!tilekiln_rule_holds(kernel->needs, kernel->need_count, asked)) return 0;
-  if (kernel->asks) return asks(context, one->kernel);
-  return kernel->algorithm_count == 0 || tilekiln_unfit(&chooser->terms, kernel, asked).reason == TILEKILN_ANSWERS;
+  if (kernel->asks) return asks(context, number);
+  return tilekiln_unfit(&chooser->terms, kernel, asked).reason == TILEKILN_ANSWERS;
 }
 
 /* The number of the best kernel that answers; -1 where none does; below that what `asks` said. origin: of the kernel; TILEKILN_NOTHING: any. */
@@ -274,7 +261,7 @@ static inline int32_t tilekiln_chooser_choose(const tilekiln_chooser* chooser, c
       if (origin != TILEKILN_NOTHING && kernel->origin != origin) continue;
       const tilekiln_score score = tilekiln_score_of(kernel, one->kernel, one->held - wants, asked);
       if (best.kernel >= 0 && !tilekiln_goes_first(&score, &best)) continue;
-      const int answered = tilekiln_candidate_answers(chooser, one, asked, asks, context);
+      const int answered = tilekiln_kernel_answers(chooser, one->kernel, asked, asks, context);
       if (answered < 0) return answered;
       if (answered) best = score;
     }

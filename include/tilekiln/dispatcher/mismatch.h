@@ -187,44 +187,46 @@ static inline int tilekiln_differences(const tilekiln_terms* terms, const tileki
     count += !tilekiln_field_answers(terms, kernel, &kernel->signature[i], asked);
   return count;
 }
+static inline int tilekiln_other_target(const tilekiln_terms* terms, const tilekiln_kernel* kernel,
+                                        const tilekiln_asked* asked) {
+  const int64_t target = tilekiln_value(asked, terms->target);
+  return target != TILEKILN_NOTHING && kernel->target != TILEKILN_NOTHING && target != kernel->target;
+}
 
 /* The first reason why a kernel does not answer: family, target, fields of its signature by name, features that it does not know by name,
  * sizes. The target is the registry's to filter, unless the problem names one. */
 static inline tilekiln_mismatch tilekiln_mismatch_of(const tilekiln_terms* terms, const tilekiln_kernel* kernel,
                                                      const tilekiln_asked* asked, const tilekiln_names* names) {
-  const int64_t target = tilekiln_value(asked, terms->target);
   tilekiln_mismatch found = {TILEKILN_ANSWERS, 0, 0, 0, kernel->family, asked->family, NULL};
+  const char* first = NULL;
   if (kernel->family != asked->family) {
     found.reason = TILEKILN_OTHER_FAMILY;
     return found;
   }
-  if (target != TILEKILN_NOTHING && kernel->target != TILEKILN_NOTHING && target != kernel->target) {
+  if (tilekiln_other_target(terms, kernel, asked)) {
     found.reason = TILEKILN_OTHER_TARGET;
     found.field = terms->target;
     found.have = kernel->target;
-    found.want = target;
+    found.want = tilekiln_value(asked, terms->target);
     return found;
   }
-  const char* first = NULL;
   for (int32_t i = 0; i < kernel->signature_count; ++i) {
     const tilekiln_said* const said = &kernel->signature[i];
-    if (tilekiln_field_answers(terms, kernel, said, asked)) continue;
     const char* const name = names->field(names->context, said->field);
-    if (first != NULL && strcmp(first, name) < 0) continue;
+    if ((first != NULL && strcmp(first, name) < 0) || tilekiln_field_answers(terms, kernel, said, asked)) continue;
     first = name;
     found.reason = tilekiln_holds(kernel, said->field) ? TILEKILN_TOO_SMALL : TILEKILN_OTHER_VALUE;
     found.field = said->field;
     found.have = said->value;
     found.want = tilekiln_value(asked, said->field);
   }
-  for (int32_t i = 0;
-       i < asked->feature_count && found.reason != TILEKILN_OTHER_VALUE && found.reason != TILEKILN_TOO_SMALL; ++i) {
+  if (first != NULL) return found;
+  for (int32_t i = 0; i < asked->feature_count; ++i) {
     const uint16_t field = asked->features[i];
-    int known = 0;
+    const char* const name = names->field(names->context, field);
+    int known = first != NULL && strcmp(first, name) < 0;
     for (int32_t j = 0; j < kernel->signature_count; ++j) known |= kernel->signature[j].field == field;
     if (known) continue;
-    const char* const name = names->field(names->context, field);
-    if (first != NULL && strcmp(first, name) < 0) continue;
     first = name;
     found.reason = TILEKILN_UNKNOWN_FIELD;
     found.field = field;
@@ -236,38 +238,35 @@ static inline tilekiln_mismatch tilekiln_mismatch_of(const tilekiln_terms* terms
   return found;
 }
 
-/* The sentence of a reason, "" of none, cut to capacity; its length, as snprintf has it. `needs`: the text of
- * the kernel's rule. */
+/* The sentence of a reason, "" of none, cut to capacity; its length, as snprintf has it. `needs`: the text of the kernel's rule. */
 static inline int tilekiln_mismatch_text(const tilekiln_mismatch* why, const tilekiln_names* names, const char* needs,
                                          char* text, size_t capacity) {
-  char have[24], want[24];
-  const char* said[2] = {have, want};
-  const int64_t values[2] = {why->have, why->want};
+  const int of_size = why->reason >= TILEKILN_VARYING_KEYS;
+  char numbers[2][24];
+  const char* said[2];
   for (int i = 0; i < 2; ++i) {
-    const int number = tilekiln_is_number(values[i]) || why->reason >= TILEKILN_VARYING_KEYS;
-    if (number) snprintf(i == 0 ? have : want, sizeof(have), "%lld", (long long)values[i]);
-    if (!number) said[i] = names->word(names->context, values[i]);
+    const int64_t value = i == 0 ? why->have : why->want;
+    snprintf(numbers[i], sizeof(numbers[i]), "%lld", (long long)value);
+    said[i] = of_size || tilekiln_is_number(value) ? numbers[i] : names->word(names->context, value);
   }
+  const char *const have = said[0], *const want = said[1];
   const char* const field = why->reason > TILEKILN_OTHER_TARGET ? names->field(names->context, why->field) : "";
+  const char* const rule = of_size ? names->field(names->context, why->rule) : "";
+  const char* const tile = of_size ? names->field(names->context, why->tile) : "";
   switch (why->reason) {
-    case TILEKILN_ANSWERS: return snprintf(text, capacity, "%s", "");
-    case TILEKILN_OTHER_FAMILY: return snprintf(text, capacity, "it is of %s", said[0]);
-    case TILEKILN_OTHER_TARGET: return snprintf(text, capacity, "it is for %s", said[0]);
-    case TILEKILN_OTHER_VALUE: return snprintf(text, capacity, "it has %s=%s", field, said[0]);
-    case TILEKILN_TOO_SMALL: return snprintf(text, capacity, "its %s, %s, is too small", field, said[0]);
-    case TILEKILN_UNKNOWN_FIELD:
-      return snprintf(text, capacity, "it knows no %s, and the problem has %s", field, said[1]);
+    case TILEKILN_ANSWERS: break;
+    case TILEKILN_OTHER_FAMILY: return snprintf(text, capacity, "it is of %s", have);
+    case TILEKILN_OTHER_TARGET: return snprintf(text, capacity, "it is for %s", have);
+    case TILEKILN_OTHER_VALUE: return snprintf(text, capacity, "it has %s=%s", field, have);
+    case TILEKILN_TOO_SMALL: return snprintf(text, capacity, "its %s, %s, is too small", field, have);
+    case TILEKILN_UNKNOWN_FIELD: return snprintf(text, capacity, "it knows no %s, and the problem has %s", field, want);
     case TILEKILN_NEEDS_SIZES: return snprintf(text, capacity, "it needs %s", needs);
     case TILEKILN_VARYING_KEYS: return snprintf(text, capacity, "it pads no seqlen_k, which varies here");
     case TILEKILN_NO_MULTIPLE:
-      return snprintf(text, capacity, "it has %s=no and %s=%s is no multiple of %s=%s",
-                      names->field(names->context, why->rule), field, want, names->field(names->context, why->tile),
-                      have);
-    case TILEKILN_TOO_LARGE:
-      return snprintf(text, capacity, "it takes at most %s %s (%s)", have, why->of,
-                      names->field(names->context, why->rule));
+      return snprintf(text, capacity, "it has %s=no and %s=%s is no multiple of %s=%s", rule, field, want, tile, have);
+    case TILEKILN_TOO_LARGE: return snprintf(text, capacity, "it takes at most %s %s (%s)", have, why->of, rule);
   }
-  return 0;
+  return snprintf(text, capacity, "%s", "");
 }
 
 #endif

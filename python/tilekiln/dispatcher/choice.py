@@ -1,10 +1,4 @@
-"""The order of preference among kernels that all answer a problem.
-
-The score of a kernel, lower first: what its capacity wastes (head dims beyond the problem's), its priority in the
-registry, the declared fit (made for these sizes; the tile whose rows cover the problem with the least waste, a quarter
-of the problem forgiven; the taller of two that fit alike), the speed of its target, its rank. It is the order of the
-libraries' own choice (kernels/runtime/dispatch.h), with priority, which only registries have.
-"""
+"""Rules that weigh a kernel against others that answer the same problem; chooser.h has the order."""
 
 from __future__ import annotations
 
@@ -17,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from .words import Value
+
+    Clauses = list[list[tuple[str, str, int]]]
+    Rules = tuple[tuple[str, ...], tuple[tuple[str, str, int], ...], Clauses, Clauses, int]
 
 
 class Measured(namedtuple("Measured", "id settings", defaults=({},))):
@@ -36,7 +33,7 @@ class SizeRule:
 
     def __init__(self, text: str = "") -> None:
         self.text = text
-        self.clauses: list[list[tuple[str, str, int]]] = []
+        self.clauses: Clauses = []
         if text:
             from .._core.language import parse
 
@@ -49,17 +46,10 @@ class SizeRule:
 
     def holds(self, values: Mapping[str, Value]) -> bool:
         """Whether the sizes of a problem meet it; one that has none is 0."""
-        return not self.clauses or any(all(_met(values, one) for one in clause) for clause in self.clauses)
+        from .match import chooser
 
-
-def _met(values: Mapping[str, Value], condition: tuple[str, str, int]) -> bool:
-    field, sign, bound = condition
-    size = values.get(field)
-    number = size if isinstance(size, int) else 0
-    return number >= bound if sign == ">=" else number <= bound if sign == "<=" else number == bound
-
-
-ALWAYS = SizeRule()
+        holds: bool = chooser().rule_holds(self.clauses, values)
+        return holds
 
 
 class Choice:
@@ -82,32 +72,15 @@ class Choice:
         rank: int = 0,
         order: int = 0,
     ) -> None:
-        self.holds, self.fit = tuple(holds), tuple(fit)
+        self.holds, self.fit = tuple(holds), tuple([(size, of, tile) for size, of, tile in fit])
         self.needs = SizeRule(needs) if isinstance(needs, str) else needs
         self.best = SizeRule(best) if isinstance(best, str) else best
         self.rank, self.order = rank, order
 
-    def sizes(self) -> set[str]:
-        """The sizes of a problem that steer it."""
-        ruled = {field for rule in (self.needs, self.best) for clause in rule.clauses for field, _, _ in clause}
-        return ruled | {field for field, _, _ in self.fit}
-
-    def fitted(self, values: Mapping[str, Value]) -> tuple[int, float, float]:
-        """Its part of the score: preference, the rows that its tiles spend, minus the tile's size."""
-        holds = self.best.holds(values) if self.best.clauses else None
-        sizes = ((values.get(field), rows) for field, _, rows in self.fit)
-        tiles = [(size if isinstance(size, int) else 0, rows) for size, rows in sizes]
-        return _fitted(holds, tiles)
+    @property
+    def rules(self) -> Rules:
+        """All but the rank, as the choice takes it."""
+        return self.holds, self.fit, self.needs.clauses, self.best.clauses, self.order
 
 
 PLAIN = Choice()
-
-
-def _fitted(holds: bool | None, tiles: list[tuple[int, int]]) -> tuple[int, float, float]:
-    """The binding's, which is loaded by the first plan: one rule for libraries, C++ and Python."""
-    global _fitted
-    from .._binding import fitted
-    from .._core import native  # noqa: F401  which finds the binding
-
-    _fitted = fitted
-    return fitted(holds, tiles)

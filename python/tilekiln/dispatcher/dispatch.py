@@ -6,10 +6,10 @@ from collections import namedtuple
 
 from ._fields import IDLE_ON_CPU
 from .choice import Measured
-from .index import NOTHING
+from .index import NOTHING, without
 from .instance import Call
 from .libraries import Stages, always_of, instances_of, operators_of, problem_of
-from .match import answers, features_asked, steering
+from .match import differences, features_asked
 from .registry import Registry
 from .timing import Times, Timing, measure
 from .words import OFF, text
@@ -156,7 +156,7 @@ class Dispatcher:
                 return self._refused(index, self._of_family(problem, family), stages)
             known.update(entry.instance.key.signature)
             made.append(Stage(family, entry.id, entry.instance))
-        unknown = sorted(set(features_asked(steering(main_problem._values))) - known)
+        unknown = sorted(set(features_asked(main_problem._values)) - known)
         if unknown:
             field = unknown[0]
             reason = f"no stage of {problem.operator} knows {field}={text(main_problem[field])}"
@@ -217,7 +217,7 @@ class Dispatcher:
         asked_for = self._of_family(self.from_call(call) if problem is None else problem, instance.key.family)
         stages = self._operators.get(asked_for.operator)
         if stages is not None:
-            asked_for = _without(asked_for, self.registry.index().elsewhere(stages.families, asked_for.family))
+            asked_for = without(asked_for, self.registry.index().elsewhere(stages.families, asked_for.family))
         reason = instance.refusal(asked_for)
         if reason:
             raise UnsupportedProblem(f"{instance.name}: {reason}")
@@ -278,7 +278,7 @@ class Dispatcher:
         measured: Sequence[str] = (),
     ) -> Entry | None:
         if measured or self._heuristic is not None:
-            asked_for = _without(problem, forgiven)
+            asked_for = without(problem, forgiven)
             for ids in (measured, self._heuristic(problem) if self._heuristic else ()):
                 for id_ in ids:
                     entry = index.by_id.get(id_)
@@ -301,7 +301,7 @@ class Dispatcher:
         return self._choose(index, self._of_family(problem, family), forgiven, origin, measured)
 
     def _refused(self, index: Index, problem: Problem, stages: Stages) -> Plan:
-        of = _without(problem, index.elsewhere(stages.families, problem.family))
+        of = without(problem, index.elsewhere(stages.families, problem.family))
         head = f"no kernel of {problem.family} in registry {self.registry.name} for {problem}"
         return Plan([], stages.main, "\n".join([head, *self._refusals(index, of, 5)]))
 
@@ -313,17 +313,7 @@ class Dispatcher:
             instance = entry.instance
             if instance.key.family != problem.family or instance.supports(problem):
                 continue
-            holds = instance.choice.holds
-            signature = instance.key.signature.items()
-            differ = sum(not answers(field, have, problem[field], field in holds) for field, have in signature)
-            others.append((differ, instance))
+            others.append((differences(instance.key, instance.choice, problem), instance))
         others.sort(key=lambda other: other[0])
         lines = [f"  refused: {instance.name}: {instance.refusal(problem)}" for _, instance in others[:most]]
         return lines if len(others) <= most else [*lines, f"  and {len(others) - most} others"]
-
-
-def _without(problem: Problem, forgiven: frozenset[str]) -> Problem:
-    """The problem without the features that a stage need not know."""
-    values = problem._values
-    gone = forgiven.intersection(features_asked(steering(values)))
-    return type(problem).of({field: value for field, value in values.items() if field not in gone}) if gone else problem
