@@ -26,7 +26,8 @@ MARKER = "tilekiln-sources.json"
 """The ledger of such a tree, and what makes a folder one."""
 GENERATED = "generated"
 PUBLIC_HEADER = "tilekiln/tilekiln.h"
-DISPATCHER_HEADER = "tilekiln/dispatcher.hpp"  # header-only, over the C ABI
+INCLUDED = (PUBLIC_HEADER, "tilekiln/registry.h", "tilekiln/dispatcher.hpp")
+"""Headers that programs include; the dispatcher is header-only, over the C ABI."""
 
 
 class Group(msgspec.Struct):
@@ -160,7 +161,7 @@ def runtime(places: Places, patterns: Sequence[str]) -> list[str]:
 def public_headers(root: str) -> list[str]:
     """Those that a program needs, below include/, sorted."""
     include = os.path.join(root, "include")
-    found = includes.closure([PUBLIC_HEADER, DISPATCHER_HEADER], [include])
+    found = includes.closure(INCLUDED, [include])
     return sorted(os.path.relpath(path, include) for path in found)
 
 
@@ -168,7 +169,7 @@ def _headers(places: Places, contents: Mapping[str, bytes]) -> dict[str, bytes]:
     """path -> content of every header that the sources reach, public ones included."""
     found: dict[str, bytes] = {}
     waiting = [(path, name) for path, data in contents.items() for name in includes.named(data) if _is_code(path)]
-    waiting += [("", PUBLIC_HEADER), ("", DISPATCHER_HEADER)]
+    waiting += [("", header) for header in INCLUDED]
     while waiting:
         path, name = waiting.pop()
         for folder in (os.path.dirname(path), *flags.HEADERS):

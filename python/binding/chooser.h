@@ -260,7 +260,7 @@ static void* kernel_from(PyObject* tuple, tilekiln_kernel* kernel) {
   return NULL;
 }
 
-/* ---- what Python calls ------------------------------------------------------------------------------------------- */
+/* ---- functions for Python ------------------------------------------------------------------------------------------- */
 
 /* terms(unasked, usual, variable, pads, limits): the tables of kernels/dispatcher.yaml, once, before all else. */
 static PyObject* chooser_terms(PyObject* unused, PyObject* arguments) {

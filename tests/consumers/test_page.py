@@ -36,6 +36,11 @@ def test_c(installed: Path, tmp_path: Path) -> None:
     carry_out(tmp_path, installed, "C", "c")
 
 
+def test_a_registry(installed: Path, tmp_path: Path) -> None:
+    need("cc", "pkg-config")
+    carry_out(tmp_path, installed, "Kernels of your own", "c")
+
+
 @pytest.mark.needs("cmake", "ninja")
 def test_cpp(installed: Path, tmp_path: Path) -> None:
     carry_out(tmp_path, installed, "C++", "cpp")

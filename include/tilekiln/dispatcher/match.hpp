@@ -4,7 +4,7 @@
 
 namespace tilekiln::dispatcher {
 
-// What the choice asks for by itself: the tables of kernels/dispatcher.yaml in numbers of fields.
+// The tables of kernels/dispatcher.yaml, which the choice asks for, in numbers of fields.
 inline const tilekiln_terms& terms() {
   struct Terms {
     int64_t usual[most_fields];
@@ -100,7 +100,7 @@ inline std::string mismatch(const Key& key, const Choice& choice, const Problem&
   return text;
 }
 
-// In how many fields it does not.
+// The number of fields in which a key does not answer.
 inline int differences(const Key& key, const Choice& choice, const Problem& problem) {
   Kernel kernel(key, choice);
   const Problem::Asked asked(problem);

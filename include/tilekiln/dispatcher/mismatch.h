@@ -131,7 +131,7 @@ typedef struct tilekiln_names {
   const void* context;
 } tilekiln_names;
 
-/* What an algorithm asks of sizes. */
+/* The first size that an algorithm does not take. */
 static inline tilekiln_mismatch tilekiln_unfit(const tilekiln_terms* terms, const tilekiln_kernel* kernel,
                                                const tilekiln_asked* asked) {
   const tilekiln_said* const said = kernel->algorithm;
@@ -179,7 +179,7 @@ static inline int tilekiln_field_answers(const tilekiln_terms* terms, const tile
   return tilekiln_meaning(terms, said->field, said->value) == tilekiln_meaning(terms, said->field, want);
 }
 
-/* In how many fields a kernel does not answer. */
+/* The number of fields in which a kernel does not answer. */
 static inline int tilekiln_differences(const tilekiln_terms* terms, const tilekiln_kernel* kernel,
                                        const tilekiln_asked* asked) {
   int count = 0;

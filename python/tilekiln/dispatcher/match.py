@@ -62,6 +62,6 @@ def mismatch(key: Key, choice: Choice, problem: Problem) -> str:
 
 
 def differences(key: Key, choice: Choice, problem: Problem) -> int:
-    """In how many fields of its signature a key does not answer a problem."""
+    """The number of fields of its signature in which a key does not answer a problem."""
     count: int = chooser().differences(kernel_of(key, choice), problem._values)
     return count

@@ -1,0 +1,2 @@
+// The registries of the C ABI from C++.
+#include "registry.c"
