@@ -30,6 +30,11 @@ struct KeyRange {
     return {max(from, tiles<kKeys>(top + rows - 1 - mask.left)),
             max(from, max(min(keys, top + mask.right + 1), 0) / kKeys), 0};
   }
+  // Number of its tiles, and the tile that comes i-th.
+  TILEKILN_DEVICE int count(const KeyRange& r) { return r.last - r.first + r.sinks; }
+  TILEKILN_DEVICE int tile_of(const KeyRange& r, int i) {
+    return i < r.last - r.first ? r.last - 1 - i : count(r) - 1 - i;
+  }
   // Number of tiles that hold the keys below `end`.
   template <int kKeys> TILEKILN_DEVICE int tiles(int end) { return max(end + kKeys - 1, 0) / kKeys; }
 };

@@ -20,9 +20,6 @@ kernels/attention/fmha_bwd/dq_dk_dv/cuda/passes.h
 kernels/attention/fmha_bwd/dq_dk_dv/cuda/queries.h
 kernels/attention/fmha_bwd/dq_dk_dv/cuda/walk.h
 kernels/attention/fmha_bwd/dq_dk_dv/cuda/wide.h
-kernels/attention/fmha_fwd/cuda/forward.cu
-kernels/attention/fmha_fwd/cuda/load.h
-kernels/attention/fmha_fwd/cuda/load_apart.h
 kernels/attention/fmha_fwd_splitkv/cuda/decode.cu
 kernels/norm/cuda/backward.cu
 kernels/norm/cuda/staged.h

@@ -15,7 +15,9 @@
 // TILEKILN_FP8 for e4m3 with an out of bf16, or fp32 with TILEKILN_FP32.
 #include "kernels/attention/fmha_fwd/cuda/finish.h"
 #include "kernels/attention/fmha_fwd/cuda/load_apart.h"
-#include "wgmma.h"
+#include "kernels/attention/fmha_fwd/cuda/load_bytes.h"
+#include "kernels/backends/cuda/tile/fragment.h"
+#include "kernels/backends/cuda/tile/order.h"
 
 namespace tilekiln::cuda::fmha_fwd {
 
@@ -25,76 +27,48 @@ constexpr bool kStoreLate = !kFp8 && kHdimV <= 128 && kWarpgroups == 2;
 // If O is the larger part of the registers it is rescaled between issuing the two products, else after the second.
 constexpr bool kRescaleEarly = kHdimV > 128;
 
+TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
+  const int lane = thread & 31, warp = thread >> 5;
+  const WarpgroupOrder<kWarpgroups> order(w);
+  Fragment<kHdimV> o_;
+  Fragment<kKeys> score_;
+  OperandFragment<BuildElement, kKeys> weights;
+  auto& o = o_.v;
+  auto& score = score_.v;
+  auto& weight = weights.word;
+  using Score = Scores<kKeys / 2>;
+  Consumer<QueryTiles> queries(s.q[w], s.of_q[w], lane);
+  PipelineState<kTileSlots> tile_at;
+  Operand<StageOf<QueryTiles>> q;  // of the tile at hand
+  Consumer<KeyTiles> keys(s.k, s.of_k, lane);
 #ifdef TILEKILN_FP8
-constexpr int kTurners = 3;  // warps
-
-TILEKILN_DEVICE void turn(Shared& s, int warp, int lane) {
-  for (uint32_t step = 0;; ++step) {
-    const int slot = uniform(step % kStages);
-    const uint32_t phase = step / kStages & 1;
-    wait(s.v_full[slot], phase);
-    if (field(s.no_more[slot])) break;
-    wait(s.turned_empty[slot], phase ^ 1);
-    turn_over<kHdimV, kKeys, kTurners>(shared_address(s.v[slot]), shared_address(s.turned[slot]), warp, lane);
-    async_shared_fence();
-    warp_arrive(s.turned_full[slot], lane);
-    warp_arrive(s.v_empty[slot], lane);
-  }
-}
+  Consumer<TurnedTiles> values(s.own.turned, s.own.of_turned, lane);
+#else
+  Consumer<ValueTiles> values(s.v, s.of_v, lane);
 #endif
 
-TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
-  constexpr bool kTurns = kWarpgroups > 1;
-  const int lane = thread & 31, warp = thread >> 5;
-  const int my_turn = 1 + w, next_turn = 1 + (w + 1 < kWarpgroups ? w + 1 : 0);
-  uint32_t step = 0, count = 0, q = 0;  // key tiles and tiles so far; the address of this tile's q
-  float o[kHdimV / 2], score[kKeys / 2];
-  uint32_t weight[kKeys / kStep][4];
-  using Score = Scores<kKeys / 2>;
-
 #ifdef TILEKILN_FP8
-  uint64_t *const v_full = s.turned_full, *const v_empty = s.turned_empty;
   const Scaling scaling = Scaling::of(p);
   const bool late = scaling.late(p);
   const float scale_log2 = late ? p.score_scale_log2 * scaling.scores : 1.f;
 #else
-  uint64_t *const v_full = s.v_full, *const v_empty = s.v_empty;
   const float scale_log2 = p.score_scale_log2;
 #endif
-  const auto full = [&](uint64_t* b, uint32_t at) { wait(b[at % kStages], at / kStages & 1); };
-  const auto empty = [&](uint64_t* b, uint32_t at) { warp_arrive(b[at % kStages], lane); };
-  const auto issue_scores = [&](uint32_t at) {  // score = q k^T
-    const uint32_t k = shared_address(s.k[at % kStages]);
-    product_fence();
-    constexpr int kMost = kHdimQ / kStep > 8 ? 4 : 8;  // 8 and 8 are .7 % slower (head dim 256)
-    multiply_shared<kKeys, 0, 0, kHdimQ / kStep, 2, 64 * 8, 2, kKeys * 8, kMost>(score, tile_descriptor(q, 16, 1024),
-                                                                                 tile_descriptor(k, 16, 1024), 0);
-    product_commit();
+  const auto issue_scores = [&](const auto& k) {                     // score = q k^T
+    constexpr int kMost = kHdimQ / BuildElement::kAtom > 8 ? 4 : 8;  // 8 and 8 are .7 % slower (head dim 256)
+    wgmma_fence();
+    mma<kMost>(score_, q, k.from(0), false);
+    wgmma_commit();
   };
-  const auto issue_sums = [&](uint32_t at) {  // o += weight v
-#ifdef TILEKILN_FP8
-    const uint32_t v = shared_address(s.turned[at % kStages]);
-    product_fence();
-    add_registers<kHdimV, 0, kKeys / 32, 2>(o, weight, tile_descriptor(v, 16, 1024));
-#else
-    const uint32_t v = shared_address(s.v[at % kStages]);
-    product_fence();
-    add_registers<kHdimV, 1, kKeys / 16, 128>(o, weight, tile_descriptor(v, kKeys * 128, 1024));
-#endif
-    product_commit();
+  const auto issue_sums = [&](const auto& v) {  // o += weight v
+    wgmma_fence();
+    mma(o_, weights, v.from(0));
+    wgmma_commit();
   };
   const auto rescale = [&](const Running& r) {
 #pragma unroll
     for (int i = 0; i < kHdimV / 2; ++i) o[i] *= r.correction[half_of(i)];
   };
-  const auto take_turn = [&] {
-    if (kTurns) named_sync(my_turn, 256);
-  };
-  const auto pass_turn = [&] {
-    if (kTurns) named_arrive(next_turn, 256);
-  };
-  if (kTurns && w == 0) named_arrive(1, 256);
-
   // Moves on to the next tile: passes over the key tiles that none of this warpgroup's rows sees, and issues its first product
   // (of whatever lies there if it has none: wgmma stays out of branches, or ptxas makes all of it wait).
   int n,
@@ -104,10 +78,8 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     return n == field(tile.range.first) && sinks ? sinks - 1 : n - 1;
   };
   const auto begin = [&] {
-    wait(s.q_full[count % kQStages][w], count / kQStages & 1);
-    q = uniform(shared_address(s.q[count % kQStages][w]));
-    const Tile& tile = s.tile[count % kTileSlots][w];
-    ++count;
+    q = queries.wait().from(0).kept();
+    const Tile& tile = s.tile[w][tile_at.index()];
     const int first_row = field(tile.row) + 64 * w, seqlen_q = field(tile.seqlen_q), sinks = field(tile.range.sinks);
     final = sinks ? 0 : field(tile.range.first);
     n = field(tile.range.last) - 1;
@@ -117,16 +89,15 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       end = min(end, KeyRange::tiles<kKeys>(min(first_row + 64, seqlen_q) + field(tile.shift) + p.right));
     if (end > 0 && sinks) end = max(end, 1);
     while (n >= final && n >= end) {
-      full(s.k_full, step), empty(s.k_empty, step);
-      full(v_full, step), empty(v_empty, step);
-      ++step;
-      if (n != final) take_turn(), pass_turn();
+      keys.wait(), keys.release(), keys.advance();
+      values.wait(), values.release(), values.advance();
+      if (n != final) order.wait(), order.arrive();
       n = following(tile, n);
     }
-    step = uniform(step), n = uniform(n), final = uniform(final);
-    if (n >= final) full(s.k_full, step);
+    n = uniform(n), final = uniform(final);
+    if (n >= final) keys.wait();
     pin(score);
-    issue_scores(step);
+    issue_scores(keys.next());
   };
 
   OutRows<kHdimV / 2> rows;  // of the last tile
@@ -136,9 +107,8 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
   product_wait<0>();
   pin(score);
   for (;;) {
-    const Tile& tile = s.tile[(count - 1) % kTileSlots][w];
+    const Tile& tile = s.tile[w][tile_at.index()];
     if (field(tile.row) < 0) break;
-    uint64_t* const q_empty = &s.q_empty[(count - 1) % kQStages][w];
     const int warp_row = 64 * w + row_of_warp(p, warp);  // from the tile's first row
     Running running;
 #pragma unroll
@@ -149,7 +119,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     const auto source_of = [&] {
       const Dropout d{p.dropout_seed, p.dropout_offset, p.dropout_over};
       return Dropped::Source(d, field(tile.b) * p.nhead_q + field(tile.h), field(tile.row) + 64 * w + warp / 2 * 32,
-                             warp & 1, n * kKeys, shared_address(s.dropped[w][warp]));
+                             warp & 1, n * kKeys, shared_address(s.own.dropped[w][warp]));
     };
     typename Dropped::Source source;                        // of the loop at hand
     const auto draw = [&](auto extras, Dropped& dropped) {  // for key tile n
@@ -231,33 +201,32 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     };
 #endif
     const auto next_key_tile = [&](auto masked, auto extras, auto stores) {
-      take_turn();
-      full(s.k_full, step + 1);
+      order.wait();
+      const auto& k = keys.wait();
       pin(score);
-      issue_scores(step + 1);
+      issue_scores(k);
       constexpr bool keeps = kCappedTop && extras.value == kCapped;  // the maximum
       if (kRescaleEarly && !keeps) rescale(running);
-      full(v_full, step);
+      const auto& v = values.wait();
       pin(o);
-      issue_sums(step);
-      pass_turn();
+      issue_sums(v);
+      order.arrive();
       if constexpr (stores.value) rows.store(lane);
       Dropped dropped;
       draw(extras, dropped);
       look_up(extras);
       product_wait<1>();
       pin(score);
-      empty(s.k_empty, step + 1);
+      keys.release(), keys.advance();
       // q is free: the next tile's comes under the last softmax. ptxas keeps the wait for the second product behind this arrival: where that
       // is quicker (dropout at 128: 549 TFLOP/s, else 537), it waits for a weight, and those are not negative.
       constexpr bool holds = extras.value == kDropped && kWarpgroups == 2 && kSameSource;
-      if constexpr (!holds) warp_arrive_if(n == final, *q_empty, lane);
+      if constexpr (!holds) queries.release_if(n == final);
       softmax(masked, extras);
-      if constexpr (holds) warp_arrive_if(n == final && !(score[0] < 0), *q_empty, lane);
+      if constexpr (holds) queries.release_if(n == final && !(score[0] < 0));
       product_wait<0>();
       pin(o);
-      empty(v_empty, step);
-      ++step;
+      values.release(), values.advance();
       to_weights(extras, dropped);
       if (!kRescaleEarly && !keeps) rescale(running);
     };
@@ -310,8 +279,8 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       }
     };
     if (n >= final) {
-      empty(s.k_empty, step);
-      if (n == final) warp_arrive(*q_empty, lane);
+      keys.release(), keys.advance();
+      if (n == final) queries.release();
 #ifdef TILEKILN_FP8
       if (late)
         of_values = scaling.values;
@@ -361,9 +330,9 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
           general, extras == 0);
 #endif
       if (kRescaleEarly) rescale(running);
-      full(v_full, step);
+      const auto& v = values.wait();
       pin(o);
-      issue_sums(step);
+      issue_sums(v);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         running.sum[half] += __shfl_xor_sync(~0u, running.sum[half], 1);
@@ -373,17 +342,18 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       }
       product_wait<0>();
       pin(o);
-      empty(v_empty, step);
-      ++step;
+      values.release(), values.advance();
     } else {
-      warp_arrive(*q_empty, lane);
+      queries.release();
       if constexpr (kStoreLate) rows.store(lane);
     }
     if constexpr (kStoreLate) {
       rows.take(p, tile, warp_row + (lane >> 2), lane, o, running, scale_log2, rows_apart(p));
+      queries.advance(), tile_at.advance();
       begin();
       if (extras_of() != 0) rows.store(lane), rows.clear();
     } else {
+      queries.advance(), tile_at.advance();
       begin();
       finish(p, tile, warp_row + (lane >> 2), lane, o, running, scale_log2, of_values, rows_apart(p));
     }
@@ -402,7 +372,7 @@ extern "C" __constant__ fmha_fwd::Build fmha_fwd_build = {fmha_fwd::kHdimQ,
                                                           fmha_fwd::kQueryRows,
                                                           64,
                                                           fmha_fwd::kKeys,
-                                                          fmha_fwd::kThreads,
+                                                          fmha_fwd::Warps::kThreads,
                                                           sizeof(fmha_fwd::Shared),
 #ifdef TILEKILN_FP16
                                                           1,
@@ -417,40 +387,11 @@ extern "C" __constant__ fmha_fwd::Build fmha_fwd_build = {fmha_fwd::kHdimQ,
 #endif
 };
 
-extern "C" __global__ void __launch_bounds__(fmha_fwd::kThreads, 1)
+extern "C" __global__ void __launch_bounds__(fmha_fwd::Warps::kThreads, 1)
     fmha_fwd_hopper(const __grid_constant__ fmha_fwd::Row p) {
-  extern __shared__ __align__(1024) char raw[];
-  fmha_fwd::Shared& s = *reinterpret_cast<fmha_fwd::Shared*>(raw);
-  const int warpgroup = uniform(threadIdx.x >> 7), thread = threadIdx.x & 127;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < fmha_fwd::kQStages; ++i)
-      for (int w = 0; w < fmha_fwd::kWarpgroups; ++w) barrier_init(s.q_full[i][w], 1), barrier_init(s.q_empty[i][w], 4);
-    for (int i = 0; i < fmha_fwd::kStages; ++i) {
-      barrier_init(s.k_full[i], 1), barrier_init(s.v_full[i], 1);
-      barrier_init(s.k_empty[i], 4 * fmha_fwd::kWarpgroups);
-#ifdef TILEKILN_FP8
-      barrier_init(s.v_empty[i], fmha_fwd::kTurners), barrier_init(s.turned_full[i], fmha_fwd::kTurners);
-      barrier_init(s.turned_empty[i], 4 * fmha_fwd::kWarpgroups);
-      s.no_more[i] = 0;
-#else
-      barrier_init(s.v_empty[i], 4 * fmha_fwd::kWarpgroups);
-#endif
-    }
-    for (int i = 0; i < 2; ++i) barrier_init(s.dealt_full[i], 1), barrier_init(s.dealt_empty[i], 2);
-    barrier_init(s.ask, 1);
-    barrier_init_done();
-  }
-  __syncthreads();
-  if (warpgroup == 0) {
-    fewer_registers<LOADER_REGISTERS>();
-#ifdef TILEKILN_FP8
-    if (thread == 0) fmha_fwd::load(p, s);
-    if (thread >= 32) fmha_fwd::turn(s, uniform(thread >> 5) - 1, thread & 31);
-#else
-    fmha_fwd::load_apart(p, s, uniform(thread >> 5), thread & 31);
-#endif
-  } else {
-    more_registers<REGISTERS>();
-    fmha_fwd::compute(p, s, warpgroup - 1, thread);
-  }
+  using namespace fmha_fwd;
+  auto& s = shared_memory<Shared>();
+  Warps::run<false>(
+      kWarpgroups, [&] { s.init(); }, [&](int thread) { produce(p, s, s.own, uniform(thread >> 5), thread & 31); },
+      [&](Warpgroup w) { compute(p, s, w.index, w.thread); });
 }

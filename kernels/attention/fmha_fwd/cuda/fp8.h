@@ -11,7 +11,7 @@
 // of v, a factor of O: with scales of blocks O is kept in units of the scale of the last block, and rescaled as the maximum moves.
 #pragma once
 
-#include "kernels/attention/fmha_fwd/cuda/tile.h"
+#include "kernels/attention/fmha_fwd/cuda/shared.h"
 
 namespace tilekiln::cuda::fmha_fwd {
 
@@ -27,24 +27,20 @@ TILEKILN_DEVICE uint32_t pack_e4m3(float a, float b, float c, float d) {
   return word;
 }
 
-// A tile of v: rows of keys in panels of 128 columns (`from`) to kHdim rows of 128 keys. The warps `warp` of `kWarps` share it.
-template <int kHdim, int kKeys, int kWarps>
-TILEKILN_DEVICE void turn_over(uint32_t from, uint32_t to, int warp, int lane) {
-  static_assert(kKeys == 128 && kHdim % 16 == 0);
+// A tile of v. The warps `warp` of `kWarps` share it.
+template <int kWarps, class From, class To>
+TILEKILN_DEVICE void turn_over(const From& from, const To& to, int warp, int lane) {
   const int row = (lane >> 3 & 1) * 8 + (lane & 7);
-  for (int columns = warp; columns < kHdim / 16; columns += kWarps) {  // 16 of them, of all keys
+  for (int columns = warp; columns < To::kLines / 16; columns += kWarps) {  // 16 of them, of all keys
     uint32_t w[4][4];
 #pragma unroll
-    for (int keys = 0; keys < 4; ++keys)
-      load_transposed(
-          from + (columns >> 3) * kKeys * 128 + (keys * 32 + lane) * 128 + (((columns & 7) ^ (lane & 7)) << 4),
-          w[keys]);
+    for (int keys = 0; keys < 4; ++keys) load_transposed(from.at(columns >> 3, keys * 32 + lane, columns & 7), w[keys]);
 #pragma unroll
     for (int keys = 0; keys < 4; ++keys) {
       const uint32_t turned[4] = {
           __byte_perm(w[keys][0], w[keys][1], 0x6420), __byte_perm(w[keys][0], w[keys][1], 0x7531),
           __byte_perm(w[keys][2], w[keys][3], 0x6420), __byte_perm(w[keys][2], w[keys][3], 0x7531)};
-      store_matrices(to + (columns * 16 + row) * 128 + (((2 * keys + (lane >> 4)) ^ (row & 7)) << 4), turned);
+      store_matrices(to.at(0, columns * 16 + row, 2 * keys + (lane >> 4)), turned);
     }
   }
 }

@@ -110,12 +110,11 @@ template <int N> struct Scores {
     if (features_of(p) & kAlibi) slant(s, slope_of(p, tile), distance_of(tile, warp_row) - key, apart);
     if (features_of(p) & kBias) {
       const int end = field(tile.seqlen_k) - from_key;
+      const uint16_t* line =
+          p.bias + b * p.bias_batch + h * p.bias_head + (field(tile.start_q) + row) * p.bias_row + from_key;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int at = row + apart * half;
-        const uint16_t* line =
-            p.bias + b * p.bias_batch + h * p.bias_head + (field(tile.start_q) + at) * p.bias_row + from_key;
-        const int inside = at < field(tile.seqlen_q) ? end : 0;
+      for (int half = 0; half < 2; ++half, line += apart * p.bias_row) {
+        const int inside = row + apart * half < field(tile.seqlen_q) ? end : 0;
 #pragma unroll
         for (int j = 0; j < N; ++j)
           if (half_of(j) == half) s[j] += p.bias_scale * element(load_if(column_of(j) < inside, line + column_of(j)));

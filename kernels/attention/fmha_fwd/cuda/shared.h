@@ -1,18 +1,28 @@
-// Constants of a build of the forward, and the shared memory of its CTAs.
+// Constants of a build of the forward, its roles, and the shared memory of its CTAs.
 #pragma once
 
-#include "kernels/attention/fmha_fwd/cuda/fp8.h"
+#include <type_traits>
+
+#include "kernels/attention/fmha_fwd/cuda/score.h"
+#include "kernels/backends/cuda/tile/pipeline.h"
+#include "kernels/backends/cuda/tile/roles.h"
+#include "kernels/backends/cuda/tile/shared_tile.h"
 
 namespace tilekiln::cuda::fmha_fwd {
 
-constexpr int kHdimQ = HDIM_Q, kHdimV = HDIM_V, kWarpgroups = WARPGROUPS, kKeys = KEYS, kStages = STAGES;
-constexpr int kStep = kFp8 ? 32 : 16, kColumns = 4 * kStep;  // of one product, and of a panel: rows of 128 bytes
-constexpr int kPanelsQ = (kHdimQ + kColumns - 1) / kColumns, kPanelsV = (kHdimV + kColumns - 1) / kColumns;
-constexpr int kQueryRows = 64 * kWarpgroups, kThreads = 128 * (kWarpgroups + 1);
-constexpr int kQStages = QUERY_STAGES, kTileSlots = 2 * kQStages;  // a loader is at most kQStages tiles ahead
-constexpr uint32_t kKBytes = kPanelsQ * kKeys * 128, kVBytes = kPanelsV * kKeys * 128, kQBytes = kPanelsQ * 64 * 128;
+constexpr int kHdimQ = HDIM_Q, kHdimV = HDIM_V, kKeys = KEYS, kStages = STAGES, kQStages = QUERY_STAGES;
+using Warps = Roles<WARPGROUPS, LOADER_REGISTERS, REGISTERS>;
+constexpr int kWarpgroups = Warps::kConsumers, kQueryRows = 64 * kWarpgroups;
+constexpr int kTileSlots = 2 * kQStages;  // whoever deals tiles out is at most kQStages of them ahead
+constexpr int kTurners = 3;               // warps that turn values of 8 bits over
 constexpr int kDroppedRoom = kHdimQ > 192 ? 16 : kHdimQ > 128 ? 32 : 128;  // see DroppedHalf
 using Order = Tiles<kQueryRows, kKeys>;
+
+using QueryTiles = Pipeline<SharedTile<BuildElement, 64, kHdimQ, Major::K>, kQStages>;  // of a warpgroup
+using KeyTiles = Pipeline<SharedTile<BuildElement, kKeys, kHdimQ, Major::K>, kStages>;
+using ValueTiles = Pipeline<SharedTile<BuildElement, kHdimV, kKeys, Major::MN>, kStages>;
+using TurnedTiles = Pipeline<SharedTile<e4m3, kHdimV, 128, Major::K>, kStages>;  // values, see fp8.h
+template <class Pipe> using StageOf = typename Pipe::Stage;
 
 // A tile, as the warp that deals tiles out hands it to those that load keys and values.
 struct Dealt {
@@ -20,23 +30,43 @@ struct Dealt {
   Keys keys;
   int low;  // of a cache: keys before it are seen by no row
 };
+using DealtTiles = Pipeline<Dealt, 2>;
+
+// What elements of 8 bits and of 16 have alone.
+struct OwnOfBytes {
+  StageOf<TurnedTiles> turned[kStages];
+  Barriers<kStages> of_turned;
+  int no_more[kStages];  // in place of a tile of v
+
+  __device__ __forceinline__ void init() {
+    of_turned.init(kTurners, Warps::arrivals(kWarpgroups, 1));
+    for (int& more : no_more) more = 0;
+  }
+};
+struct OwnOfHalves {
+  DealtTiles dealt;
+  Signal ask;                                                      // for the next tile
+  alignas(16) uint8_t dropped[kWarpgroups][4][16 * kDroppedRoom];  // by warp
+
+  __device__ __forceinline__ void init() { dealt.init(1, 2), ask.init(); }
+};
 
 struct Shared {
-  uint8_t q[kQStages][kWarpgroups][kQBytes], k[kStages][kKBytes], v[kStages][kVBytes];
-#ifdef TILEKILN_FP8
-  uint8_t turned[kStages][kHdimV * kKeys];  // v as the products want it
-  uint64_t turned_full[kStages], turned_empty[kStages];
-  int no_more[kStages];  // in place of a tile of v
-#endif
-  uint64_t q_full[kQStages][kWarpgroups], q_empty[kQStages][kWarpgroups];
-  uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
-  Tile tile[kTileSlots][kWarpgroups];
-  Dealt dealt[2];
-  uint64_t dealt_full[2], dealt_empty[2], ask;
-#ifndef TILEKILN_FP8
-  alignas(16) uint8_t dropped[kWarpgroups][4][16 * kDroppedRoom];  // by warp
-#endif
+  StageOf<QueryTiles> q[kWarpgroups][kQStages];
+  StageOf<KeyTiles> k[kStages];
+  StageOf<ValueTiles> v[kStages];
+  std::conditional_t<kFp8, OwnOfBytes, OwnOfHalves> own;
+  Barriers<kQStages> of_q[kWarpgroups];
+  Barriers<kStages> of_k, of_v;
+  Tile tile[kWarpgroups][kTileSlots];
+
+  __device__ __forceinline__ void init() {
+    for (auto& each : of_q) each.init(1, Warps::arrivals(1, 1));
+    of_k.init(1, Warps::arrivals(kWarpgroups, 1));
+    of_v.init(1, kFp8 ? kTurners : Warps::arrivals(kWarpgroups, 1));
+    own.init();
+  }
 };
-static_assert(sizeof(Shared) <= 232448, "a block of Hopper has 227 KB of shared memory");
+static_assert(sizeof(Shared) <= 232448, "a CTA of Hopper has 227 KB of shared memory");
 
 }  // namespace tilekiln::cuda::fmha_fwd

@@ -25,9 +25,12 @@ template <int kColumns_> struct Fragment {
   }
 };
 
+// A fragment, rounded, as the first operand of a product: its layout is the one that wgmma reads from registers.
+template <class Element, int kDepth> struct OperandFragment { uint32_t word[kDepth / Element::kAtom][4]; };
+
 // c = a b over the depth of a stage, or c += a b where `accumulate`: a 64 x kDepth, b kDepth x kColumns, of a tile that
-// may be wider.
-template <int kColumns, class A, class B>
+// may be wider. kMost: steps of wgmma in a statement.
+template <int kMost = 8, int kColumns, class A, class B>
 TILEKILN_DEVICE void mma(Fragment<kColumns>& c, const Operand<A>& a, const Operand<B>& b, bool accumulate) {
   using E = typename A::Element;
   static_assert(std::is_same_v<E, typename B::Element> && std::is_same_v<E, BuildElement>,
@@ -35,7 +38,15 @@ TILEKILN_DEVICE void mma(Fragment<kColumns>& c, const Operand<A>& a, const Opera
   static_assert(A::kDepth == B::kDepth && B::kLines % kColumns == 0,
                 "a and b must be as deep as each other, and b as wide as c or several of it");
   multiply_shared<kColumns, A::kTransposed, B::kTransposed, A::kDepth / E::kAtom, A::kStep, A::kPanelStep, B::kStep,
-                  B::kPanelStep>(c.v, a.descriptor, b.descriptor, accumulate);
+                  B::kPanelStep, kMost>(c.v, a.descriptor, b.descriptor, accumulate);
+}
+// c += a b, a from registers.
+template <int kColumns, class E, int kDepth, class B>
+TILEKILN_DEVICE void mma(Fragment<kColumns>& c, const OperandFragment<E, kDepth>& a, const Operand<B>& b) {
+  static_assert(std::is_same_v<E, typename B::Element> && std::is_same_v<E, BuildElement>,
+                "operands of wgmma must be of the element that the build names");
+  static_assert(B::kDepth == kDepth && B::kLines == kColumns, "a and b must be as deep as each other, b as wide as c");
+  add_registers<kColumns, B::kTransposed, kDepth / E::kAtom, B::kStep>(c.v, a.word, b.descriptor);
 }
 
 TILEKILN_DEVICE void wgmma_fence() { product_fence(); }

@@ -21,16 +21,13 @@ template <int kStages> struct PipelineState {
   __device__ __forceinline__ void advance() {
     if (++slot == kStages) slot = 0, phase ^= 1;
   }
+  __device__ __forceinline__ int index() const { return slot; }
   __device__ __forceinline__ int previous() const { return slot == 0 ? kStages - 1 : slot - 1; }
 };
 
-template <class Stage_, int kStages_, bool kCluster_ = false> struct Pipeline {
-  using Stage = Stage_;
-  static constexpr int kStages = kStages_;
-  static constexpr bool kCluster = kCluster_;
-  static_assert(kStages >= 2, "a pipeline needs two stages: one is read while the other is written");
-
-  Stage stage[kStages];
+// Those of a pipeline whose stages lie elsewhere: stages of several pipelines next to each other, where the padding of
+// each to 1,024 bytes would not fit.
+template <int kStages> struct Barriers {
   uint64_t full[kStages], empty[kStages];
 
   // Arrivals a stage: Roles::arrivals counts those of consumers. Called in Roles::run's init.
@@ -39,20 +36,38 @@ template <class Stage_, int kStages_, bool kCluster_ = false> struct Pipeline {
   }
 };
 
+template <class Stage_, int kStages_, bool kCluster_ = false> struct Pipeline {
+  using Stage = Stage_;
+  static constexpr int kStages = kStages_;
+  static constexpr bool kCluster = kCluster_;
+
+  Stage stage[kStages];
+  Barriers<kStages> barriers;
+
+  __device__ __forceinline__ void init(int producers, int consumers) { barriers.init(producers, consumers); }
+};
+
 template <class Pipe> struct Producer {
-  Pipe& pipe;
+  using Stage = typename Pipe::Stage;
+  Stage (&stage)[Pipe::kStages];
+  Barriers<Pipe::kStages>& barriers;
   PipelineState<Pipe::kStages> at;
-  explicit __device__ __forceinline__ Producer(Pipe& pipe) : pipe(pipe) {}
+  explicit __device__ __forceinline__ Producer(Pipe& pipe) : Producer(pipe.stage, pipe.barriers) {}
+  __device__ __forceinline__ Producer(Stage (&stage)[Pipe::kStages], Barriers<Pipe::kStages>& barriers,
+                                      const PipelineState<Pipe::kStages>& at = {})
+      : stage(stage), barriers(barriers), at(at) {}
 
   // The next stage, once its consumers have released it.
-  __device__ __forceinline__ typename Pipe::Stage& acquire() const {
-    wait(pipe.empty[at.slot], at.phase ^ 1);
-    return pipe.stage[at.slot];
+  __device__ __forceinline__ Stage& acquire() const {
+    wait(barriers.empty[at.slot], at.phase ^ 1);
+    return stage[at.slot];
   }
-  __device__ __forceinline__ uint64_t& full() const { return pipe.full[at.slot]; }
+  __device__ __forceinline__ uint64_t& full() const { return barriers.full[at.slot]; }
   // One arrival, and so many bytes of TMA to come.
   __device__ __forceinline__ void expect(uint32_t bytes) const { arrive_expecting(full(), bytes); }
-  // One arrival of a warp whose lanes have stored to the stage.
+  // One arrival of a thread that has stored to the stage.
+  __device__ __forceinline__ void commit() const { arrive(full()); }
+  // One arrival of a warp whose lanes have stored to the stage what wgmma or TMA will read.
   __device__ __forceinline__ void commit_stores(int lane) const {
     async_shared_fence();
     warp_arrive(full(), lane);
@@ -61,20 +76,34 @@ template <class Pipe> struct Producer {
 };
 
 template <class Pipe> struct Consumer {
-  Pipe& pipe;
+  using Stage = typename Pipe::Stage;
+  Stage (&stage)[Pipe::kStages];
+  Barriers<Pipe::kStages>& barriers;
   int lane, peers;  // peers: the other CTAs of the cluster, 0 or 1
   PipelineState<Pipe::kStages> at;
-  __device__ __forceinline__ Consumer(Pipe& pipe, int lane, int peers) : pipe(pipe), lane(lane), peers(peers) {}
+  __device__ __forceinline__ Consumer(Pipe& pipe, int lane, int peers = 0)
+      : Consumer(pipe.stage, pipe.barriers, lane, peers) {}
+  __device__ __forceinline__ Consumer(Stage (&stage)[Pipe::kStages], Barriers<Pipe::kStages>& barriers, int lane,
+                                      int peers = 0)
+      : stage(stage), barriers(barriers), lane(lane), peers(peers) {}
 
-  // The next stage, once it is full.
-  __device__ __forceinline__ typename Pipe::Stage& wait() const {
-    cuda::wait(pipe.full[at.slot], at.phase);
-    return pipe.stage[at.slot];
+  // The next stage, full or not; and once it is full.
+  __device__ __forceinline__ Stage& next() const { return stage[at.slot]; }
+  __device__ __forceinline__ Stage& wait() const {
+    cuda::wait(barriers.full[at.slot], at.phase);
+    return stage[at.slot];
   }
   __device__ __forceinline__ void advance() { at.advance(); }
+  // Releases the next stage: the warp has read it. release_alone: this thread has, and counts for its warp.
+  __device__ __forceinline__ void release() const { warp_arrive(barriers.empty[at.slot], lane); }
+  __device__ __forceinline__ void release_alone() const { arrive(barriers.empty[at.slot]); }
+  // The same where `condition`, while wgmmas are in flight.
+  __device__ __forceinline__ void release_if(bool condition) const {
+    warp_arrive_if(condition, barriers.empty[at.slot], lane);
+  }
   // Releases the stage before the next one, where `condition`: the warp has read it.
   __device__ __forceinline__ void release_previous(bool condition) const {
-    uint64_t& empty = pipe.empty[at.previous()];
+    uint64_t& empty = barriers.empty[at.previous()];
     if constexpr (Pipe::kCluster) {
       const int cta = fresh_lane();
       __syncwarp();
@@ -83,6 +112,15 @@ template <class Pipe> struct Consumer {
       warp_arrive_if(condition, empty, lane);
     }
   }
+};
+
+// A word from one thread to another, without a stage: raised once a round, and waited for in every round.
+struct Signal {
+  uint64_t raised;
+
+  __device__ __forceinline__ void init() { barrier_init(raised, 1); }
+  __device__ __forceinline__ void raise() { arrive(raised); }
+  __device__ __forceinline__ void wait(uint32_t round) { cuda::wait(raised, round & 1); }
 };
 
 }  // namespace tilekiln::cuda

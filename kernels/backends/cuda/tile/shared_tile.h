@@ -4,7 +4,7 @@
 // Invariants: a tile begins at a multiple of 1,024 bytes and consists of whole panels, whose rows have 128 bytes.
 // Major::K: panels of kLines rows, 128 bytes along k each. Major::MN: panels of kDepth rows (one a step along k), 128
 // bytes of lines each. Chunk c (16 bytes) of row r lies at chunk c ^ (r % 8), whoever wrote it: TMA or `store`. A line
-// is a row of A or a column of B.
+// is a row of A or a column of B. What the last panel has beyond the tile's width is loaded and not multiplied.
 #pragma once
 
 #include "kernels/backends/cuda/ptx.h"
@@ -23,24 +23,40 @@ template <class Shared> TILEKILN_DEVICE Shared& shared_memory() {
   return *reinterpret_cast<Shared*>(raw);
 }
 
+// A tile's place along the outer dimensions of its array.
+struct Outer { int c2, c3, c4; };
+
 // An operand of wgmma: the descriptor of its first atom; Tile says how to reach the others.
-template <class Tile> struct Operand { uint64_t descriptor; };
+template <class Tile> struct Operand {
+  uint64_t descriptor;
+
+  // The same in registers, alike in all lanes: of one that a loop takes again and again, which would be made of
+  // constants each time.
+  __device__ __forceinline__ Operand kept() const {
+    return {(descriptor & ~0xffffffffull) | uint32_t(uniform(int(descriptor)))};
+  }
+};
 
 template <class Element_, int kLines_, int kDepth_, Major kMajor> struct alignas(1024) SharedTile {
   using Element = Element_;
-  static constexpr int kLines = kLines_, kDepth = kDepth_, kBytes = kLines * kDepth * Element::kBytes;
+  static constexpr int kLines = kLines_, kDepth = kDepth_;
   static constexpr bool kTransposed = kMajor == Major::MN;
-  static constexpr int kRowElements = 128 / Element::kBytes;
-  static constexpr int kPanelBytes = 128 * (kTransposed ? kDepth : kLines);
+  static constexpr int kRows = kTransposed ? kDepth : kLines, kRowElements = 128 / Element::kBytes;
+  static constexpr int kPanels = ((kTransposed ? kLines : kDepth) + kRowElements - 1) / kRowElements;
+  static constexpr int kPanelBytes = kRows * 128, kBytes = kPanels * kPanelBytes;
   // Distances of descriptors, in 16 bytes: from an atom along k to the next, and from four of them to the next four.
   static constexpr int kStep = (kTransposed ? Element::kAtom * 128 : 32) / 16;
   static constexpr int kPanelStep = kTransposed ? 4 * kStep : kPanelBytes / 16;
-  static_assert(kBytes % kPanelBytes == 0, "a tile must consist of whole panels of 128-byte rows");
   static_assert(kLines % 8 == 0, "the swizzle of a tile repeats every 8 lines, so kLines must be a multiple of 8");
 
   uint8_t data[kBytes];
 
   __device__ __forceinline__ uint32_t address() const { return shared_address(data); }
+
+  // The address of a 16-byte chunk.
+  __device__ __forceinline__ uint32_t at(int panel, int row, int chunk) const {
+    return address() + panel * kPanelBytes + swizzle128(row, chunk);
+  }
 
   // The operand from a line on: a multiple of 8 (Major::K) or 64 (Major::MN).
   __device__ __forceinline__ Operand<SharedTile> from(int line) const {
@@ -69,6 +85,16 @@ template <class Element_, int kLines_, int kDepth_, Major kMajor> struct alignas
       for (int i = 0; i < kDepth / kRowElements; ++i)
         copy(address() + first * 128 + i * kPanelBytes, k + kRowElements * i, line);
     }
+  }
+
+  // Copies a box of kRows rows or fewer, from `row` of the array on: to rows from `to` on of all panels, however
+  // the operand is contiguous.
+  __device__ __forceinline__ void load_rows(const TensorMap& map, uint64_t& full, int row, const Outer& outer,
+                                            int to = 0) const {
+#pragma unroll
+    for (int i = 0; i < kPanels; ++i)
+      tensor_load(address() + i * kPanelBytes + to * 128, map, full, kRowElements * i, row, outer.c2, outer.c3,
+                  outer.c4);
   }
 
   // Copies the tile by the `ctas` CTAs of a cluster (1 or 2), each its half of it to all of them.
