@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
 import random
 import re
@@ -204,6 +205,16 @@ def test_what_comparing_sees() -> None:
     assert said("WARPSYNC R3") == ["main loop 0: 1 WARPSYNC, at most 0 may be"]
     assert said("R2UR UR5, R3") == ["main loop 0: 2 R2UR, at most 1 may be"]
     assert compare.worse(before, compare.Function(7, 1, ())) == ["0 main loops, before 1: compare them by hand"]
+
+
+def test_comparing_pairs_main_loops_by_their_length() -> None:
+    """Laid out in another order they are the same; the longer one of them must be no longer."""
+    short = loop_of(LOOP.replace("WARPSYNC R3", "NOP")).loops[0]
+    long, longer = (dataclasses.replace(short, instructions=count) for count in (100, 103))
+    assert compare.worse(compare.Function(200, 0, (short, long)), compare.Function(200, 0, (long, short))) == []
+    assert compare.worse(compare.Function(200, 0, (short, long)), compare.Function(200, 0, (longer, short))) == [
+        "main loop 1: 103 instructions, at most 102 may be"
+    ]
 
 
 def test_work_under_the_last_product_may_fall_by_spills_that_are_gone() -> None:

@@ -34,7 +34,8 @@ def functions(text: str, products: re.Pattern[str]) -> dict[str, Function]:
 
 
 def worse(before: Function, after: Function, wgmma: bool = True) -> list[str]:
-    """Sentences about main loops of `after` that are worse than those of `before`, in the order of both.
+    """Sentences about main loops of `after` that are worse than those of `before`, each from the shortest: ptxas may
+    lay them out in another order.
 
     A local access that is gone was no work under the last product: `covered` may fall by as many. Loops of mma.sync
     may keep the WARPSYNC that they had.
@@ -42,7 +43,8 @@ def worse(before: Function, after: Function, wgmma: bool = True) -> list[str]:
     if len(before.loops) != len(after.loops):
         return [f"{len(after.loops)} main loops, before {len(before.loops)}: compare them by hand"]
     said = []
-    for number, (old, new) in enumerate(zip(before.loops, after.loops, strict=True)):
+    by_length = [sorted(side.loops, key=lambda loop: loop.instructions) for side in (before, after)]
+    for number, (old, new) in enumerate(zip(*by_length, strict=True)):
         limits = (
             ("instructions", new.instructions, old.instructions + MORE),
             ("local accesses", new.local, old.local),

@@ -214,6 +214,9 @@ TILEKILN_DEVICE void pin(uint32_t (&word)[4]) {
   asm volatile("" : "+r"(word[0]), "+r"(word[1]), "+r"(word[2]), "+r"(word[3]));
 }
 
+// Integers that are worked out where this stands: their loads would sink behind the next wait.
+TILEKILN_DEVICE void hold(int& a, int& b) { asm volatile("" : "+r"(a), "+r"(b)::"memory"); }
+
 template <int kRegisters> TILEKILN_DEVICE void fewer_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
@@ -311,6 +314,17 @@ TILEKILN_DEVICE uint32_t pack(float low, float high) {
   asm("cvt.rn." TILEKILN_ELEMENT "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
 }
+#if __CUDA_ARCH__ >= 900
+// Four values to e4m3, lowest byte first; the largest stands for what is beyond it.
+TILEKILN_DEVICE uint32_t pack_e4m3(float a, float b, float c, float d) {
+  uint32_t word;
+  asm("{.reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, %2, %1; cvt.rn.satfinite.e4m3x2.f32 h, %4, %3; "
+      "mov.b32 %0, {l, h};}"
+      : "=r"(word)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return word;
+}
+#endif
 #ifdef TILEKILN_FP16
 TILEKILN_DEVICE void unpack(uint32_t word, float& low, float& high) {
   asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"

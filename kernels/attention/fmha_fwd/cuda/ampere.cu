@@ -5,7 +5,7 @@
 //     S = q k(n)^T      while v(n) comes          O += P v(n)      while k(n - 1) comes
 //
 // Two CTAs share a processor, so that one's softmax lies under the other's products. Masks, alibi, bias, soft cap, the running softmax and
-// the order of tiles are those of the other kernels (score.h, tile.h, finish.h). The loop has a copy for plain scores and one that asks for
+// the order of tiles are those of the other kernels (score.h, softmax.h, tile.h, finish.h). The loop has a copy for plain scores and one that asks for
 // every feature; keys in pages have a kernel of their own, which looks up every row of a tile.
 //
 // -D: HDIM_Q, HDIM_V (multiples of 64), WARPS, BLOCKS, KEYS (at most 64); TILEKILN_FP16 for fp16.
@@ -37,7 +37,7 @@ TILEKILN_DEVICE void load_pages(uint32_t to, const uint16_t* data, int64_t page_
 
 template <bool kGeneral, bool kPages>
 TILEKILN_DEVICE void key_tiles(const AmpereRow& a, Shared& s, const Keys& keys, float (&o)[kBlocks][kHdimV / 2],
-                               Running (&running)[kBlocks]) {
+                               SoftmaxState (&state)[kBlocks]) {
   const Row& p = a.row;
   const Tile& tile = s.tile;
   const int lane = threadIdx.x & 31, warp_row = (threadIdx.x >> 5) * kWarpRows;
@@ -99,7 +99,6 @@ TILEKILN_DEVICE void key_tiles(const AmpereRow& a, Shared& s, const Keys& keys, 
     copy_async_wait<0>();
     __syncthreads();  // v(n) is there, and all have done with k(n)
     if (following >= final) load_k(following);
-    using Score = Scores<kKeys / 2>;
     uint32_t weight[kBlocks][kKeys / 16][4];
     using Dropped = DroppedRows<kKeys / 8>;
     Dropped dropped[kBlocks];
@@ -114,11 +113,11 @@ TILEKILN_DEVICE void key_tiles(const AmpereRow& a, Shared& s, const Keys& keys, 
     }
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
-      if constexpr (kGeneral) Score::change(score[b], p, tile, warp_row + 16 * b, n * kKeys);
-      if (n < unmasked || n >= masked_until) Score::mask(score[b], p, tile, warp_row + 16 * b, n * kKeys);
-      Score::weigh(score[b], p.score_scale_log2, running[b]);
+      if constexpr (kGeneral) change(score[b], p, tile, warp_row + 16 * b, n * kKeys);
+      if (n < unmasked || n >= masked_until) mask(score[b], p, tile, warp_row + 16 * b, n * kKeys);
+      state[b].update(score[b], p.score_scale_log2);
 #pragma unroll
-      for (int i = 0; i < kHdimV / 2; ++i) o[b][i] *= running[b].correction[half_of(i)];
+      for (int i = 0; i < kHdimV / 2; ++i) o[b][i] *= state[b].correction[half_of(i)];
 #pragma unroll
       for (int i = 0; i < kKeys / 16; ++i) {
 #pragma unroll
@@ -158,22 +157,18 @@ template <bool kPages> TILEKILN_DEVICE void forward(const AmpereRow& a, Shared& 
   load_rows<kHdimQ, kQueryRows, kThreads>(shared_address(s.q), q, a.q_row, a.hdim_q,
                                           {0, decoded.seqlen_q - decoded.row, 0});
   float o[kBlocks][kHdimV / 2] = {};
-  Running running[kBlocks];
+  SoftmaxState state[kBlocks];
   if (kPages || p.features & (kSoftcap | kAlibi | kBias | kDropout)) {
-    key_tiles<true, kPages>(a, s, keys, o, running);
+    key_tiles<true, kPages>(a, s, keys, o, state);
   } else {
-    key_tiles<false, kPages>(a, s, keys, o, running);
+    key_tiles<false, kPages>(a, s, keys, o, state);
   }
   copy_async_wait<0>();
   const int lane = threadIdx.x & 31, warp_row = (threadIdx.x >> 5) * kWarpRows;
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      running[b].sum[half] += __shfl_xor_sync(~0u, running[b].sum[half], 1);
-      running[b].sum[half] += __shfl_xor_sync(~0u, running[b].sum[half], 2);
-    }
-    finish(p, s.tile, warp_row + 16 * b + (lane >> 2), lane, o[b], running[b], p.score_scale_log2, 1.f);
+    state[b].reduce();
+    finish(p, s.tile, warp_row + 16 * b + (lane >> 2), lane, o[b], state[b], p.score_scale_log2, 1.f);
   }
 }
 
@@ -181,19 +176,9 @@ template <bool kPages> TILEKILN_DEVICE void forward(const AmpereRow& a, Shared& 
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ fmha_fwd::Build fmha_fwd_build = {fmha_fwd::kHdimQ,
-                                                          fmha_fwd::kHdimV,
-                                                          fmha_fwd::kQueryRows,
-                                                          0,
-                                                          fmha_fwd::kKeys,
-                                                          fmha_fwd::kThreads,
-                                                          sizeof(fmha_fwd::Shared),
-#ifdef TILEKILN_FP16
-                                                          1
-#else
-                                                          0
-#endif
-};
+extern "C" __constant__ fmha_fwd::Build fmha_fwd_build = {
+    fmha_fwd::kHdimQ, fmha_fwd::kHdimV,   fmha_fwd::kQueryRows,     0,
+    fmha_fwd::kKeys,  fmha_fwd::kThreads, sizeof(fmha_fwd::Shared), std::is_same_v<BuildElement, fp16>};
 
 #define TILEKILN_FORWARD(name, pages)                                                                        \
   extern "C" __global__ void __launch_bounds__(fmha_fwd::kThreads)                                           \

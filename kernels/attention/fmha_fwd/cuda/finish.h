@@ -7,11 +7,10 @@ namespace tilekiln::cuda::fmha_fwd {
 
 // Four neighbours of a row of out, of e4m3.
 TILEKILN_DEVICE void store_four(void* out, int64_t at, float a, float b, float c, float d) {
-#ifdef TILEKILN_FP32
-  *reinterpret_cast<float4*>(static_cast<float*>(out) + at) = make_float4(a, b, c, d);
-#else
-  *reinterpret_cast<uint2*>(static_cast<uint16_t*>(out) + at) = make_uint2(pack(a, b), pack(c, d));
-#endif
+  if constexpr (std::is_same_v<BuildOut, float>)
+    *reinterpret_cast<float4*>(static_cast<float*>(out) + at) = make_float4(a, b, c, d);
+  else
+    *reinterpret_cast<uint2*>(static_cast<uint16_t*>(out) + at) = make_uint2(pack(a, b), pack(c, d));
 }
 
 // The places of the rows of a tile. Read before anything that lanes do apart: behind it ptxas takes a warp for divided.
@@ -34,7 +33,7 @@ struct Place {
   }
   // The factor of o of a row; its LSE, with the sink logit's share, goes to global memory. `scale_log2` is what scores were
   // multiplied with, `of_values` the factor of o.
-  __device__ __forceinline__ float end(const Row& p, int half, int lane, const Running& r, float scale_log2,
+  __device__ __forceinline__ float end(const Row& p, int half, int lane, const SoftmaxState& r, float scale_log2,
                                        float of_values) const {
     constexpr float kWeight = kFp8 ? 1.f / 256 : 1.f;  // 2^-kWeightExponent
     const int at = row + apart * half;
@@ -63,7 +62,7 @@ template <int N> struct OutRows {
   __device__ __forceinline__ void clear() { columns[0] = columns[1] = 0; }
 
   __device__ __forceinline__ void take(const Row& p, const Tile& tile, int from_first_row, int lane,
-                                       const float (&o)[N], const Running& r, float scale_log2, int apart) {
+                                       const float (&o)[N], const SoftmaxState& r, float scale_log2, int apart) {
     const Place place = Place::of(p, tile, from_first_row, apart);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -93,27 +92,27 @@ template <int N> struct OutRows {
 // The sums of two rows of a lane go to out. `of_values`: the factor of o.
 template <int N>
 TILEKILN_DEVICE void finish(const Row& p, const Tile& tile, int from_first_row, int lane, const float (&o)[N],
-                            const Running& r, float scale_log2, float of_values, int apart = 8) {
-#ifdef TILEKILN_FP8
-  const Place place = Place::of(p, tile, from_first_row, apart);
+                            const SoftmaxState& r, float scale_log2, float of_values, int apart = 8) {
+  if constexpr (kFp8) {
+    const Place place = Place::of(p, tile, from_first_row, apart);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float scale = place.end(p, half, lane, r, scale_log2, of_values);
-    const int64_t line_at = place.line(p, place.row + place.apart * half);
-    const bool inside = place.row + place.apart * half < place.seqlen_q;
+    for (int half = 0; half < 2; ++half) {
+      const float scale = place.end(p, half, lane, r, scale_log2, of_values);
+      const int64_t line_at = place.line(p, place.row + place.apart * half);
+      const bool inside = place.row + place.apart * half < place.seqlen_q;
 #pragma unroll
-    for (int d = 0; d < 2 * N; d += 16) {  // columns in the order of fp8.h
-      const int at_o = d / 2 + 2 * half, column = d + (lane & 3) * 4;
-      if (inside && column < p.hdim_v)
-        store_four(p.out, line_at + column, o[at_o] * scale, o[at_o + 4] * scale, o[at_o + 1] * scale,
-                   o[at_o + 5] * scale);
+      for (int d = 0; d < 2 * N; d += 16) {  // columns in the order of fp8.h
+        const int at_o = d / 2 + 2 * half, column = d + (lane & 3) * 4;
+        if (inside && column < p.hdim_v)
+          store_four(p.out, line_at + column, o[at_o] * scale, o[at_o + 4] * scale, o[at_o + 1] * scale,
+                     o[at_o + 5] * scale);
+      }
     }
+  } else {
+    OutRows<N> rows;
+    rows.take(p, tile, from_first_row, lane, o, r, scale_log2, apart);
+    rows.store(lane);
   }
-#else
-  OutRows<N> rows;
-  rows.take(p, tile, from_first_row, lane, o, r, scale_log2, apart);
-  rows.store(lane);
-#endif
 }
 
 }  // namespace tilekiln::cuda::fmha_fwd

@@ -17,16 +17,6 @@ namespace tilekiln::cuda::fmha_fwd {
 
 constexpr int kScaleBlock = 128;  // queries or keys of a block
 
-// Four values to e4m3, lowest byte first; the largest stands for what is beyond it.
-TILEKILN_DEVICE uint32_t pack_e4m3(float a, float b, float c, float d) {
-  uint32_t word;
-  asm("{.reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, %2, %1; cvt.rn.satfinite.e4m3x2.f32 h, %4, %3; "
-      "mov.b32 %0, {l, h};}"
-      : "=r"(word)
-      : "f"(a), "f"(b), "f"(c), "f"(d));
-  return word;
-}
-
 // A tile of v. The warps `warp` of `kWarps` share it.
 template <int kWarps, class From, class To>
 TILEKILN_DEVICE void turn_over(const From& from, const To& to, int warp, int lane) {
@@ -48,14 +38,14 @@ TILEKILN_DEVICE void turn_over(const From& from, const To& to, int warp, int lan
 // The factors of a launch.
 struct Scaling {
   float scores = 1, values = 1;  // of q k^T and of v, where they are the same for all blocks
+  bool late;  // whether the scores' factor waits for the exponential: it is one for all keys, and keeps their order
+  float scale_log2;  // what the exponential multiplies with
 
-  TILEKILN_DEVICE Scaling of(const Row& p) {
-    Scaling s;
-    if (p.q_descale && !(p.features & kBlockScales)) s = {*p.q_descale * *p.k_descale, *p.v_descale};
-    return s;
+  explicit __device__ __forceinline__ Scaling(const Row& p) {
+    if (p.q_descale && !(p.features & kBlockScales)) scores = *p.q_descale * *p.k_descale, values = *p.v_descale;
+    late = !(p.features & (kBlockScales | kSoftcap)) && scores > 0;
+    scale_log2 = late ? p.score_scale_log2 * scores : 1.f;
   }
-  // Whether the scores' factor can wait for the exponential: it is one for all keys, and keeps their order.
-  __device__ bool late(const Row& p) const { return !(p.features & (kBlockScales | kSoftcap)) && scores > 0; }
 };
 
 // The factors of a block of queries and one of keys.
@@ -73,6 +63,72 @@ struct BlockScales {
     return {p.k_descale + b * p.k_scale_batch + head_k * p.k_scale_head + start_k,
             p.v_descale + b * p.v_scale_batch + head_k * p.v_scale_head + start_k, p.k_scales - 1 - start_k,
             p.q_descale[b * p.q_scale_batch + h * p.q_scale_head + at]};
+  }
+};
+
+// Scores to weights of a warpgroup's rows of a tile; the interface of SoftmaxOfHalves.
+struct SoftmaxOfBytes {
+  using Launch = Scaling;
+  struct Drawn {};
+  const Row& p;
+  const Launch& launch;
+  const Tile& tile;
+  int own_row, warp_row;  // the first of the warpgroup and of the warp, from the tile's first row
+  SoftmaxState state;
+  float of_values = 1;  // the factor of o: what undoes the quantisation of v
+  BlockScales blocks = {};
+  float of_scores, of_tile;  // of the key tile at hand
+  uint32_t kept = ~0u;       // no bit where the factor of v is 0
+
+  __device__ __forceinline__ SoftmaxOfBytes(const Row& p, const Launch& launch, OwnOfBytes&, const Tile& tile,
+                                            const Warpgroup& w)
+      : p(p), launch(launch), tile(tile), own_row(64 * w.index), warp_row(own_row + row_of_warp(p, w.thread >> 5)) {}
+
+  template <class Walk> __device__ __forceinline__ void by_copies(Walk&& walk) {
+    if (!launch.late) {
+      blocks = BlockScales::of(p, launch, field(tile.b), field(tile.h), field(tile.row) + own_row);
+      if (p.features & kSoftcap)
+        walk(OneCopy<kGeneral>{});
+      else
+        walk(OneCopy<kScaled>{});
+    } else {
+      of_values = launch.values;
+      walk(OneCopy<kPlain>{});
+    }
+  }
+  template <int kExtras> __device__ __forceinline__ void begin_loop(int) {}
+  template <int kExtras> __device__ __forceinline__ Drawn draw(int n) {
+    if constexpr (kExtras != kPlain) {
+      of_scores = blocks.queries * (blocks.keys ? blocks.keys[min(n, blocks.most)] : 1.f);
+      of_tile = blocks.values ? blocks.values[min(n, blocks.most)] : launch.values;
+    }
+    return {};
+  }
+  template <bool kMasked, int kExtras, int N> __device__ __forceinline__ void update(float (&s)[N], int n) {
+    if constexpr (kExtras == kScaled) scale(s, of_scores * p.score_scale_log2);
+    if constexpr (kExtras == kGeneral) scale(s, of_scores), cap(s, p), scale(s, p.score_scale_log2);
+    if constexpr (kMasked) mask(s, p, tile, warp_row, n * kKeys);
+    state.update<kMasked ? 0 : kWeighedByFma>(s, launch.scale_log2);
+    if constexpr (kExtras != kPlain) {
+      kept = of_tile == 0.f ? 0 : ~0u;
+      const float unit = of_tile == 0.f ? of_values : of_tile;
+      const float change = fminf(fmaxf(of_values / unit, -kLargest), kLargest);
+      state.correction[0] *= change, state.correction[1] *= change;
+      of_values = unit;
+    }
+  }
+  __device__ __forceinline__ void reduce() { state.reduce(); }
+  template <int kExtras, int N, int kSteps>
+  __device__ __forceinline__ void to_weights(const float (&s)[N], uint32_t (&word)[kSteps][4], Drawn&) const {
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+#pragma unroll
+      for (int u = 0; u < 4; ++u) {
+        const int at = 16 * i + u / 2 * 8 + u % 2 * 2;
+        word[i][u] = pack_e4m3(s[at], s[at + 1], s[at + 4], s[at + 5]);
+        if constexpr (kExtras != kPlain) word[i][u] &= kept;
+      }
+    }
   }
 };
 

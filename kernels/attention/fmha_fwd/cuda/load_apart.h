@@ -36,12 +36,7 @@ TILEKILN_DEVICE void deal_out(const Row& p, Shared& s, OwnOfHalves& own) {
 }
 
 // Rows of a box that mean something, and the row of the first of them in the cache.
-struct Box {
-  int left, row;
-
-  // Worked out where it stands: a load would sink behind the wait for a place.
-  __device__ __forceinline__ void hold() { asm volatile("" : "+r"(left), "+r"(row)::"memory"); }
-};
+struct Box { int left, row; };
 
 // The ways to find a tile of keys in memory.
 enum Boxes {
@@ -91,13 +86,13 @@ TILEKILN_DEVICE void load_tiles(const Row& p, OwnOfHalves& own, Producer<Pipe> t
         const bool two = p.box < kKeys;
         Box one = find_box(first), other = one;
         if (two) other = find_box(first + p.box);
-        one.hold(), other.hold();
+        hold(one.left, one.row), hold(other.left, other.row);
         const auto& stage = start();
         copy_box(stage, one, 0);
         if (two) copy_box(stage, other, p.box);
       } else {
         Box box = find_box(first + lane * p.box);
-        box.hold();
+        hold(box.left, box.row);
         const auto& stage = start();
 #pragma unroll 1
         for (int at = lane * p.box; at < kKeys; at += 32 * p.box) {

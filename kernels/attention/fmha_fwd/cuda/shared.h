@@ -13,8 +13,8 @@ namespace tilekiln::cuda::fmha_fwd {
 constexpr int kHdimQ = HDIM_Q, kHdimV = HDIM_V, kKeys = KEYS, kStages = STAGES, kQStages = QUERY_STAGES;
 using Warps = Roles<WARPGROUPS, LOADER_REGISTERS, REGISTERS>;
 constexpr int kWarpgroups = Warps::kConsumers, kQueryRows = 64 * kWarpgroups;
-constexpr int kTileSlots = 2 * kQStages;  // whoever deals tiles out is at most kQStages of them ahead
-constexpr int kTurners = 3;               // warps that turn values of 8 bits over
+constexpr int kTileSlots = 4;  // whoever deals tiles out is at most kQStages of them ahead
+constexpr int kTurners = 3;    // warps that turn values of 8 bits over
 constexpr int kDroppedRoom = kHdimQ > 192 ? 16 : kHdimQ > 128 ? 32 : 128;  // see DroppedHalf
 using Order = Tiles<kQueryRows, kKeys>;
 

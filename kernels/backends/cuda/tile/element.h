@@ -28,5 +28,17 @@ using BuildElement = e5m2;
 #else
 using BuildElement = BuildHalf;
 #endif
+// What is stored of sums.
+#ifdef TILEKILN_FP32
+using BuildOut = float;
+#else
+using BuildOut = BuildHalf;
+#endif
+// Whether the build's PTX is also made one for fp16 (build_support/toolchains/exchange.py).
+#ifdef TILEKILN_EXCHANGED
+constexpr bool kExchanged = true;
+#else
+constexpr bool kExchanged = false;
+#endif
 
 }  // namespace tilekiln::cuda

@@ -21,6 +21,8 @@ template <int kStages> struct PipelineState {
   __device__ __forceinline__ void advance() {
     if (++slot == kStages) slot = 0, phase ^= 1;
   }
+  // Alike in all lanes, where ptxas cannot see that what has advanced it was.
+  __device__ __forceinline__ void settle() { slot = uniform(slot), phase = uniform(phase); }
   __device__ __forceinline__ int index() const { return slot; }
   __device__ __forceinline__ int previous() const { return slot == 0 ? kStages - 1 : slot - 1; }
 };
@@ -99,7 +101,7 @@ template <class Pipe> struct Consumer {
   __device__ __forceinline__ void release_alone() const { arrive(barriers.empty[at.slot]); }
   // The same where `condition`, while wgmmas are in flight.
   __device__ __forceinline__ void release_if(bool condition) const {
-    warp_arrive_if(condition, barriers.empty[at.slot], lane);
+    warp_arrive_if(condition, barriers.empty[at.slot], fresh_lane());
   }
   // Releases the stage before the next one, where `condition`: the warp has read it.
   __device__ __forceinline__ void release_previous(bool condition) const {
