@@ -30,9 +30,9 @@ constexpr bool kRescaleEarly = kHdimV > 128;
 using Softmax = std::conditional_t<kFp8, SoftmaxOfBytes, SoftmaxOfHalves>;
 
 TILEKILN_DEVICE Consumer<TurnedTiles> values_of(Shared&, OwnOfBytes& own, int lane) {
-  return {own.turned, own.of_turned, lane};
+  return {{own.turned, own.of_turned}, lane};
 }
-TILEKILN_DEVICE Consumer<ValueTiles> values_of(Shared& s, OwnOfHalves&, int lane) { return {s.v, s.of_v, lane}; }
+TILEKILN_DEVICE Consumer<ValueTiles> values_of(Shared& s, OwnOfHalves&, int lane) { return {{s.v, s.of_v}, lane}; }
 
 // A warpgroup's rows of all tiles.
 struct QueryRows {
@@ -62,8 +62,8 @@ struct QueryRows {
         lane(w.lane()),
         order(w.index),
         launch(p),
-        queries(s.q[w.index], s.of_q[w.index], lane),
-        keys(s.k, s.of_k, lane),
+        queries({s.q[w.index], s.of_q[w.index]}, lane),
+        keys({s.k, s.of_k}, lane),
         values(values_of(s, s.own, lane)) {
     out.clear();
   }

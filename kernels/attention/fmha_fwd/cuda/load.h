@@ -42,7 +42,7 @@ struct Dealer {
   __device__ __forceinline__ void hand_out(const Tile& tile) {
     const Origin origin = Origin::of(p, tile, tile.seqlen_q, tile.start_q, tile.h);
     for (int w = 0; w < kWarpgroups; ++w) {
-      const Producer<QueryTiles> to(s.q[w], s.of_q[w], at);
+      const Producer<QueryTiles> to({s.q[w], s.of_q[w]}, at);
       const auto& q = to.acquire();
       s.tile[w][tile_at.index()] = tile;
       to.expect(q.kBytes);
@@ -53,7 +53,7 @@ struct Dealer {
   // There are no more tiles.
   __device__ __forceinline__ void end() {
     for (int w = 0; w < kWarpgroups; ++w) {
-      const Producer<QueryTiles> to(s.q[w], s.of_q[w], at);
+      const Producer<QueryTiles> to({s.q[w], s.of_q[w]}, at);
       to.acquire();
       Tile last = {};  // whole: what is asked of it before its row is looked at must be there
       last.row = -1;

@@ -112,9 +112,9 @@ TILEKILN_DEVICE void load_tiles(const Row& p, OwnOfHalves& own, Producer<Pipe> t
 // Warp 0 copies keys, warp 1 values.
 template <Boxes kBoxes> TILEKILN_DEVICE void load_both(const Row& p, Shared& s, OwnOfHalves& own, int warp) {
   if (warp == 0)
-    load_tiles<kBoxes>(p, own, Producer<KeyTiles>(s.k, s.of_k), p.k, p.k_page);
+    load_tiles<kBoxes>(p, own, Producer<KeyTiles>({s.k, s.of_k}), p.k, p.k_page);
   else
-    load_tiles<kBoxes>(p, own, Producer<ValueTiles>(s.v, s.of_v), p.v, p.v_page);
+    load_tiles<kBoxes>(p, own, Producer<ValueTiles>({s.v, s.of_v}), p.v, p.v_page);
 }
 
 TILEKILN_DEVICE void produce(const Row& p, Shared& s, OwnOfHalves& own, int warp, int lane) {

@@ -8,8 +8,8 @@
 namespace tilekiln::cuda::fmha_fwd {
 
 TILEKILN_DEVICE void load_bytes(const Row& p, Shared& s, OwnOfBytes& own) {
-  Producer<KeyTiles> keys(s.k, s.of_k);
-  Producer<ValueTiles> values(s.v, s.of_v);
+  Producer<KeyTiles> keys({s.k, s.of_k});
+  Producer<ValueTiles> values({s.v, s.of_v});
   Dealer dealer{p, s};
   for (int t = blockIdx.x, following; t < p.tiles; t = following) {
     Tile tile;
@@ -44,9 +44,9 @@ TILEKILN_DEVICE void load_bytes(const Row& p, Shared& s, OwnOfBytes& own) {
 
 // Warps `warp` of kTurners.
 TILEKILN_DEVICE void turn_tiles(Shared& s, OwnOfBytes& own, int warp, int lane) {
-  Consumer<ValueTiles> from(s.v, s.of_v, lane);
+  Consumer<ValueTiles> from({s.v, s.of_v}, lane);
   for (;; from.advance()) {
-    const Producer<TurnedTiles> to(own.turned, own.of_turned, from.at);
+    const Producer<TurnedTiles> to({own.turned, own.of_turned}, from.at);
     const auto& v = from.wait();
     if (field(own.no_more[from.at.index()])) break;
     turn_over<kTurners>(v, to.acquire(), warp, lane);

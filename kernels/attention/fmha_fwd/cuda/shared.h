@@ -18,10 +18,10 @@ constexpr int kTurners = 3;    // warps that turn values of 8 bits over
 constexpr int kDroppedRoom = kHdimQ > 192 ? 16 : kHdimQ > 128 ? 32 : 128;  // see DroppedHalf
 using Order = Tiles<kQueryRows, kKeys>;
 
-using QueryTiles = Pipeline<SharedTile<BuildElement, 64, kHdimQ, Major::K>, kQStages>;  // of a warpgroup
-using KeyTiles = Pipeline<SharedTile<BuildElement, kKeys, kHdimQ, Major::K>, kStages>;
-using ValueTiles = Pipeline<SharedTile<BuildElement, kHdimV, kKeys, Major::MN>, kStages>;
-using TurnedTiles = Pipeline<SharedTile<e4m3, kHdimV, 128, Major::K>, kStages>;  // values, see fp8.h
+using QueryTiles = PipelineApart<SharedTile<BuildElement, 64, kHdimQ, Major::K>, kQStages>;  // of a warpgroup
+using KeyTiles = PipelineApart<SharedTile<BuildElement, kKeys, kHdimQ, Major::K>, kStages>;
+using ValueTiles = PipelineApart<SharedTile<BuildElement, kHdimV, kKeys, Major::MN>, kStages>;
+using TurnedTiles = PipelineApart<SharedTile<e4m3, kHdimV, 128, Major::K>, kStages>;  // values, see fp8.h
 template <class Pipe> using StageOf = typename Pipe::Stage;
 
 // A tile, as the warp that deals tiles out hands it to those that load keys and values.

@@ -27,9 +27,13 @@ template <int kStages> struct PipelineState {
   __device__ __forceinline__ int previous() const { return slot == 0 ? kStages - 1 : slot - 1; }
 };
 
-// Those of a pipeline whose stages lie elsewhere: stages of several pipelines next to each other, where the padding of
-// each to 1,024 bytes would not fit.
-template <int kStages> struct Barriers {
+template <class Stage_, int kStages_, bool kCluster_ = false> struct Pipeline {
+  using Stage = Stage_;
+  using Handle = Pipeline&;  // what producers and consumers hold of it
+  static constexpr int kStages = kStages_;
+  static constexpr bool kCluster = kCluster_;
+
+  Stage stage[kStages];
   uint64_t full[kStages], empty[kStages];
 
   // Arrivals a stage: Roles::arrivals counts those of consumers. Called in Roles::run's init.
@@ -38,33 +42,41 @@ template <int kStages> struct Barriers {
   }
 };
 
-template <class Stage_, int kStages_, bool kCluster_ = false> struct Pipeline {
+// A pipeline of stages and barriers that lie apart: stages of several pipelines next to each other, where padding of
+// each to 1,024 bytes would not fit.
+template <int kStages> struct Barriers {
+  uint64_t full[kStages], empty[kStages];
+
+  // As Pipeline's.
+  __device__ __forceinline__ void init(int producers, int consumers) {
+    for (int i = 0; i < kStages; ++i) barrier_init(full[i], producers), barrier_init(empty[i], consumers);
+  }
+};
+template <class Stage_, int kStages_> struct PipelineApart {
   using Stage = Stage_;
+  using Handle = PipelineApart;
   static constexpr int kStages = kStages_;
-  static constexpr bool kCluster = kCluster_;
+  static constexpr bool kCluster = false;
 
-  Stage stage[kStages];
-  Barriers<kStages> barriers;
-
-  __device__ __forceinline__ void init(int producers, int consumers) { barriers.init(producers, consumers); }
+  Stage (&stage)[kStages];
+  uint64_t (&full)[kStages], (&empty)[kStages];
+  __device__ __forceinline__ PipelineApart(Stage (&stage)[kStages], Barriers<kStages>& barriers)
+      : stage(stage), full(barriers.full), empty(barriers.empty) {}
 };
 
 template <class Pipe> struct Producer {
   using Stage = typename Pipe::Stage;
-  Stage (&stage)[Pipe::kStages];
-  Barriers<Pipe::kStages>& barriers;
+  typename Pipe::Handle pipe;
   PipelineState<Pipe::kStages> at;
-  explicit __device__ __forceinline__ Producer(Pipe& pipe) : Producer(pipe.stage, pipe.barriers) {}
-  __device__ __forceinline__ Producer(Stage (&stage)[Pipe::kStages], Barriers<Pipe::kStages>& barriers,
-                                      const PipelineState<Pipe::kStages>& at = {})
-      : stage(stage), barriers(barriers), at(at) {}
+  explicit __device__ __forceinline__ Producer(typename Pipe::Handle pipe, const PipelineState<Pipe::kStages>& at = {})
+      : pipe(pipe), at(at) {}
 
   // The next stage, once its consumers have released it.
   __device__ __forceinline__ Stage& acquire() const {
-    wait(barriers.empty[at.slot], at.phase ^ 1);
-    return stage[at.slot];
+    wait(pipe.empty[at.slot], at.phase ^ 1);
+    return pipe.stage[at.slot];
   }
-  __device__ __forceinline__ uint64_t& full() const { return barriers.full[at.slot]; }
+  __device__ __forceinline__ uint64_t& full() const { return pipe.full[at.slot]; }
   // One arrival, and so many bytes of TMA to come.
   __device__ __forceinline__ void expect(uint32_t bytes) const { arrive_expecting(full(), bytes); }
   // One arrival of a thread that has stored to the stage.
@@ -79,33 +91,29 @@ template <class Pipe> struct Producer {
 
 template <class Pipe> struct Consumer {
   using Stage = typename Pipe::Stage;
-  Stage (&stage)[Pipe::kStages];
-  Barriers<Pipe::kStages>& barriers;
+  typename Pipe::Handle pipe;
   int lane, peers;  // peers: the other CTAs of the cluster, 0 or 1
   PipelineState<Pipe::kStages> at;
-  __device__ __forceinline__ Consumer(Pipe& pipe, int lane, int peers = 0)
-      : Consumer(pipe.stage, pipe.barriers, lane, peers) {}
-  __device__ __forceinline__ Consumer(Stage (&stage)[Pipe::kStages], Barriers<Pipe::kStages>& barriers, int lane,
-                                      int peers = 0)
-      : stage(stage), barriers(barriers), lane(lane), peers(peers) {}
+  __device__ __forceinline__ Consumer(typename Pipe::Handle pipe, int lane, int peers = 0)
+      : pipe(pipe), lane(lane), peers(peers) {}
 
   // The next stage, full or not; and once it is full.
-  __device__ __forceinline__ Stage& next() const { return stage[at.slot]; }
+  __device__ __forceinline__ Stage& next() const { return pipe.stage[at.slot]; }
   __device__ __forceinline__ Stage& wait() const {
-    cuda::wait(barriers.full[at.slot], at.phase);
-    return stage[at.slot];
+    cuda::wait(pipe.full[at.slot], at.phase);
+    return pipe.stage[at.slot];
   }
   __device__ __forceinline__ void advance() { at.advance(); }
   // Releases the next stage: the warp has read it. release_alone: this thread has, and counts for its warp.
-  __device__ __forceinline__ void release() const { warp_arrive(barriers.empty[at.slot], lane); }
-  __device__ __forceinline__ void release_alone() const { arrive(barriers.empty[at.slot]); }
+  __device__ __forceinline__ void release() const { warp_arrive(pipe.empty[at.slot], lane); }
+  __device__ __forceinline__ void release_alone() const { arrive(pipe.empty[at.slot]); }
   // The same where `condition`, while wgmmas are in flight.
   __device__ __forceinline__ void release_if(bool condition) const {
-    warp_arrive_if(condition, barriers.empty[at.slot], fresh_lane());
+    warp_arrive_if(condition, pipe.empty[at.slot], fresh_lane());
   }
   // Releases the stage before the next one, where `condition`: the warp has read it.
   __device__ __forceinline__ void release_previous(bool condition) const {
-    uint64_t& empty = barriers.empty[at.previous()];
+    uint64_t& empty = pipe.empty[at.previous()];
     if constexpr (Pipe::kCluster) {
       const int cta = fresh_lane();
       __syncwarp();
