@@ -51,7 +51,7 @@ struct Place {
   }
 };
 
-// Of 16 bits: two rows of a lane on their way to out, rounded.
+// Two rows of a lane on their way to an out of 16 bits, rounded.
 template <int N> struct OutRows {
   static constexpr int kBlocks = N / 4;  // of 8 columns
 
@@ -75,7 +75,7 @@ template <int N> struct OutRows {
     }
   }
 
-  // By predicates: products may be in flight.
+  // Stores by predicates: products may be in flight.
   __device__ __forceinline__ void store(int lane) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -23,7 +23,7 @@
 
 namespace tilekiln::cuda::fmha_fwd {
 
-// Whether out waits in registers, and is stored under the first products of the next tile.
+// True where out waits in registers, and is stored under the first products of the next tile.
 constexpr bool kStoreLate = !kFp8 && kHdimV <= 128 && kWarpgroups == 2;
 // If O is the larger part of the registers it is rescaled between issuing the two products, else after the second.
 constexpr bool kRescaleEarly = kHdimV > 128;
@@ -117,7 +117,6 @@ struct QueryRows {
     n = field(tile.range.last) - 1;
     if (field(tile.row) < 0) n = final - 1;
     pass_unseen(tile);
-    keys.at.settle(), values.at.settle();
     n = uniform(n), final = uniform(final);
     if (n >= final) keys.wait();
     multiply_scores(keys.next());
@@ -138,7 +137,7 @@ struct QueryRows {
     // q is free: the next tile's comes under the last softmax. ptxas keeps the wait for the second product behind this arrival: where that
     // is quicker (dropout at 128: 549 TFLOP/s, else 537), it waits for a weight, and those are not negative.
     constexpr bool kHolds = kExtras == kDropped && kWarpgroups == 2 && kSameSource;
-    if constexpr (!kHolds) queries.release_if(n == final);
+    if constexpr (!kHolds) queries.release_if<kExtras == kCapped>(n == final);
     softmax.template update<kMasked, kExtras>(scores.v, n);
     if constexpr (kHolds) queries.release_if(n == final && !(scores.v[0] < 0));
     wgmma_wait<0>(o);

@@ -19,7 +19,8 @@ constexpr int kScaleBlock = 128;  // queries or keys of a block
 
 // A tile of v. The warps `warp` of `kWarps` share it.
 template <int kWarps, class From, class To>
-TILEKILN_DEVICE void turn_over(const From& from, const To& to, int warp, int lane) {
+TILEKILN_DEVICE void turn_over(const From& from, const To& to, int warp) {
+  const int lane = fresh_lane();  // what comes of it would be kept over tiles, in local memory
   const int row = (lane >> 3 & 1) * 8 + (lane & 7);
   for (int columns = warp; columns < To::kLines / 16; columns += kWarps) {  // 16 of them, of all keys
     uint32_t w[4][4];

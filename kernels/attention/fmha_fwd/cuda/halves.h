@@ -7,7 +7,7 @@ namespace tilekiln::cuda::fmha_fwd {
 
 constexpr bool kSameSource = kKeys % 32 == 0;  // what bytes are drawn from is the same for all tiles of keys
 
-// Of a warpgroup's rows of a tile. Key tile n: draw, while its scores are made; update, scores to weights; to_weights, rounded. What a copy
+// Weights of a warpgroup's rows of a tile. Key tile n: draw, while its scores are made; update, scores to weights; to_weights, rounded. What a copy
 // of a loop is made for comes as kExtras.
 struct SoftmaxOfHalves {
   struct Launch {

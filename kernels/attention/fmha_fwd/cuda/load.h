@@ -36,28 +36,31 @@ TILEKILN_DEVICE void load_queries(const Row& p, const StageOf<QueryTiles>& q, ui
 struct Dealer {
   const Row& p;
   Shared& s;
-  PipelineState<kQStages> at;
-  PipelineState<kTileSlots> tile_at;
+  uint32_t count = 0;  // tiles so far
 
+  __device__ __forceinline__ Loader<QueryTiles> queries_of(int w) const {
+    return Loader<QueryTiles>({s.q[w], s.of_q[w]}, {count});
+  }
+  __device__ __forceinline__ Tile& tile_of(int w) const { return s.tile[w][CountedState<kTileSlots>{count}.index()]; }
   __device__ __forceinline__ void hand_out(const Tile& tile) {
     const Origin origin = Origin::of(p, tile, tile.seqlen_q, tile.start_q, tile.h);
     for (int w = 0; w < kWarpgroups; ++w) {
-      const Producer<QueryTiles> to({s.q[w], s.of_q[w]}, at);
+      const auto to = queries_of(w);
       const auto& q = to.acquire();
-      s.tile[w][tile_at.index()] = tile;
+      tile_of(w) = tile;
       to.expect(q.kBytes);
       load_queries(p, q, to.full(), origin, tile.row + 64 * w);
     }
-    at.advance(), tile_at.advance();
+    ++count;
   }
   // There are no more tiles.
   __device__ __forceinline__ void end() {
     for (int w = 0; w < kWarpgroups; ++w) {
-      const Producer<QueryTiles> to({s.q[w], s.of_q[w]}, at);
+      const auto to = queries_of(w);
       to.acquire();
       Tile last = {};  // whole: what is asked of it before its row is looked at must be there
       last.row = -1;
-      s.tile[w][tile_at.index()] = last;
+      tile_of(w) = last;
       to.commit();
     }
   }

@@ -8,10 +8,10 @@ namespace tilekiln::cuda::fmha_fwd {
 
 // One thread.
 TILEKILN_DEVICE void deal_out(const Row& p, Shared& s, OwnOfHalves& own) {
-  Producer<DealtTiles> to(own.dealt);
+  Loader<DealtTiles> to(own.dealt);
   Dealer dealer{p, s};
   int t = blockIdx.x;
-  for (uint32_t round = 0;; ++round, to.advance()) {
+  for (;; to.advance()) {
     Tile tile;
     Keys keys;
     while (t < p.tiles && !Order::decode(p, t, tile, keys)) t = next_position(p);
@@ -30,7 +30,7 @@ TILEKILN_DEVICE void deal_out(const Row& p, Shared& s, OwnOfHalves& own) {
     to.commit();
     if (!more) return dealer.end();
     dealer.hand_out(tile);
-    own.ask.wait(round);
+    own.ask.wait(to.at.count);
     t = next_position(p);
   }
 }
@@ -48,12 +48,11 @@ enum Boxes {
 // Keys or values of all tiles, of pages of `page_rows` rows. Over a cache, rows from keys.count on, and boxes before key
 // `low` that hold no sink column, are zero: what lies there, and in which page, means nothing.
 template <Boxes kBoxes, class Pipe>
-TILEKILN_DEVICE void load_tiles(const Row& p, OwnOfHalves& own, Producer<Pipe> to, const TensorMap& map,
-                                int page_rows) {
+TILEKILN_DEVICE void load_tiles(const Row& p, OwnOfHalves& own, Loader<Pipe> to, const TensorMap& map, int page_rows) {
   constexpr bool kLanes = kBoxes == kMany, kAsks = std::is_same_v<Pipe, KeyTiles>;
   const int lane = threadIdx.x & 31;
   const bool first_thread = !kLanes || lane == 0;
-  for (Consumer<DealtTiles> from(own.dealt, lane);; from.advance()) {
+  for (Reader<DealtTiles> from(own.dealt, lane);; from.advance()) {
     const Dealt& dealt = from.wait();
     const Tile& tile = dealt.tile;
     if (tile.row < 0) return;
@@ -112,9 +111,9 @@ TILEKILN_DEVICE void load_tiles(const Row& p, OwnOfHalves& own, Producer<Pipe> t
 // Warp 0 copies keys, warp 1 values.
 template <Boxes kBoxes> TILEKILN_DEVICE void load_both(const Row& p, Shared& s, OwnOfHalves& own, int warp) {
   if (warp == 0)
-    load_tiles<kBoxes>(p, own, Producer<KeyTiles>({s.k, s.of_k}), p.k, p.k_page);
+    load_tiles<kBoxes>(p, own, Loader<KeyTiles>({s.k, s.of_k}), p.k, p.k_page);
   else
-    load_tiles<kBoxes>(p, own, Producer<ValueTiles>({s.v, s.of_v}), p.v, p.v_page);
+    load_tiles<kBoxes>(p, own, Loader<ValueTiles>({s.v, s.of_v}), p.v, p.v_page);
 }
 
 TILEKILN_DEVICE void produce(const Row& p, Shared& s, OwnOfHalves& own, int warp, int lane) {

@@ -8,8 +8,8 @@
 namespace tilekiln::cuda::fmha_fwd {
 
 TILEKILN_DEVICE void load_bytes(const Row& p, Shared& s, OwnOfBytes& own) {
-  Producer<KeyTiles> keys({s.k, s.of_k});
-  Producer<ValueTiles> values({s.v, s.of_v});
+  Loader<KeyTiles> keys({s.k, s.of_k});
+  Loader<ValueTiles> values({s.v, s.of_v});
   Dealer dealer{p, s};
   for (int t = blockIdx.x, following; t < p.tiles; t = following) {
     Tile tile;
@@ -29,7 +29,6 @@ TILEKILN_DEVICE void load_bytes(const Row& p, Shared& s, OwnOfBytes& own) {
     if (tiles > 0) load(keys, p.k, 0);
     dealer.hand_out(tile);
     if (tiles == 0) following = next_position(p);
-#pragma unroll 1
     for (int i = 0; i < tiles; ++i) {
       if (i == ask) following = next_position(p);
       if (i + 1 < tiles) load(keys, p.k, i + 1);
@@ -44,12 +43,12 @@ TILEKILN_DEVICE void load_bytes(const Row& p, Shared& s, OwnOfBytes& own) {
 
 // Warps `warp` of kTurners.
 TILEKILN_DEVICE void turn_tiles(Shared& s, OwnOfBytes& own, int warp, int lane) {
-  Consumer<ValueTiles> from({s.v, s.of_v}, lane);
+  Reader<ValueTiles> from({s.v, s.of_v}, lane);
   for (;; from.advance()) {
-    const Producer<TurnedTiles> to({own.turned, own.of_turned}, from.at);
+    const Loader<TurnedTiles> to({own.turned, own.of_turned}, from.at);
     const auto& v = from.wait();
     if (field(own.no_more[from.at.index()])) break;
-    turn_over<kTurners>(v, to.acquire(), warp, lane);
+    turn_over<kTurners>(v, to.acquire(), warp);
     to.commit_stores(lane);
     from.release();
   }

@@ -11,7 +11,7 @@ namespace tilekiln::cuda::fmha_fwd {
 
 // The copies of the loops. A branch between a product and the wait for it makes ptxas wait at the branch, so what is asked for often
 // has a copy of its own without any; kGeneral asks the features: bias, and dropout together with other things.
-// Of e4m3 there are kPlain, kScaled (scales of blocks) and kGeneral (soft cap).
+// e4m3 has kPlain, kScaled (scales of blocks) and kGeneral (soft cap).
 enum Extras : int { kPlain, kCapped, kSloped, kDropped, kGeneral, kScaled };
 constexpr int kExtraFeatures = kSoftcap | kAlibi | kBias | kDropout;
 
@@ -48,12 +48,12 @@ struct CopyByFeature {
 TILEKILN_DEVICE int row_of_warp(const Row& p, int warp) {
   return !kFp8 && features_of(p) & kDropout ? warp / 2 * 32 + warp % 2 * 8 : warp * 16;
 }
-// From a lane's first row to its second one; `may_drop`: whether the loop at hand can be one of dropout.
+// Distance from a lane's first row to its second one; `may_drop`: whether the loop at hand can be one of dropout.
 TILEKILN_DEVICE int rows_apart(const Row& p, bool may_drop = true) {
   return !kFp8 && may_drop && features_of(p) & kDropout ? 16 : 8;
 }
 
-// Of alibi: the slope of a tile's head, in units of raw scores, and how far the lane's first row is from its first key of key tile 0.
+// Alibi: the slope of a tile's head, in units of raw scores, and how far the lane's first row is from its first key of key tile 0.
 // A loop without a mask asks for both before it begins: a load from memory in it makes ptxas wait for both products at once, and the
 // softmax runs under none (d128 at 8k: 1.18 of a plain call's time).
 TILEKILN_DEVICE float slope_of(const Row& p, const Tile& tile) {

@@ -23,6 +23,8 @@ using KeyTiles = PipelineApart<SharedTile<BuildElement, kKeys, kHdimQ, Major::K>
 using ValueTiles = PipelineApart<SharedTile<BuildElement, kHdimV, kKeys, Major::MN>, kStages>;
 using TurnedTiles = PipelineApart<SharedTile<e4m3, kHdimV, 128, Major::K>, kStages>;  // values, see fp8.h
 template <class Pipe> using StageOf = typename Pipe::Stage;
+template <class Pipe> using Loader = Producer<Pipe, CountedState<Pipe::kStages>>;
+template <class Pipe> using Reader = Consumer<Pipe, CountedState<Pipe::kStages>>;  // in the loaders' warpgroup
 
 // A tile, as the warp that deals tiles out hands it to those that load keys and values.
 struct Dealt {

@@ -17,13 +17,13 @@ constexpr float kWeightExponent = kFp8 ? 8 : 0;
 TILEKILN_DEVICE int half_of(int j) { return j >> 1 & 1; }
 TILEKILN_DEVICE int column_of(int j) { return (j >> 2) * 8 + (j & 1); }
 
-// Of 8 elements those, as bits, whose exp2 is a polynomial: the special function unit makes 16 a clock, and of e4m3 it is as busy as the
+// Elements of every 8, as bits, whose exp2 is a polynomial: the special function unit makes 16 a clock, and of e4m3 it is as busy as the
 // tensor cores at 128 columns; a soft cap takes two of it an element. The polynomial is one for weights of 8 or 16 bits (see
 // reference/tolerance.py). More of them lose: d128 of e4m3 822 TFLOP/s without, 884, 873, 844 with 1, 2, 3 (8k); d64 640, 623 with 1.
 constexpr unsigned kWeighedByFma = std::is_same_v<BuildOut, float> || (HDIM_Q != 128 && HDIM_Q != 192) ? 0 : 0x10;
 constexpr unsigned kCappedByFma = 0x0f;
 
-// Whether a soft cap alone makes all rows take the same maximum (Row::capped_top). Weights of fp16 have no room for that, and PTX that
+// True where a soft cap alone makes all rows take the same maximum (Row::capped_top). Weights of fp16 have no room for that, and PTX that
 // fp16 shares has not, either.
 constexpr bool kCappedTop = std::is_same_v<BuildElement, bf16> && !kExchanged;
 
@@ -85,7 +85,7 @@ struct SoftmaxState {
 #pragma unroll
     for (int j = 0; j < N; ++j) sum[half_of(j)] += s[j];
   }
-  // The same where all rows take `top` for their maximum: scores are in [-1, 1], and 126 >= a + top. NaN becomes NaN or the largest
+  // update where all rows take `top` for their maximum: scores are in [-1, 1], and 126 >= a + top. NaN becomes NaN or the largest
   // float, whose like no sum of other weights comes near.
   template <int N> __device__ __forceinline__ void update_capped(float (&s)[N], float a, float top) {
 #pragma unroll

@@ -34,7 +34,7 @@ using BuildOut = float;
 #else
 using BuildOut = BuildHalf;
 #endif
-// Whether the build's PTX is also made one for fp16 (build_support/toolchains/exchange.py).
+// True where the build's PTX is also made one for fp16 (build_support/toolchains/exchange.py).
 #ifdef TILEKILN_EXCHANGED
 constexpr bool kExchanged = true;
 #else

@@ -21,10 +21,17 @@ template <int kStages> struct PipelineState {
   __device__ __forceinline__ void advance() {
     if (++slot == kStages) slot = 0, phase ^= 1;
   }
-  // Alike in all lanes, where ptxas cannot see that what has advanced it was.
-  __device__ __forceinline__ void settle() { slot = uniform(slot), phase = uniform(phase); }
   __device__ __forceinline__ int index() const { return slot; }
+  __device__ __forceinline__ uint32_t parity() const { return phase; }
   __device__ __forceinline__ int previous() const { return slot == 0 ? kStages - 1 : slot - 1; }
+};
+
+// Steps so far, instead: a register less, for roles of few registers.
+template <int kStages> struct CountedState {
+  uint32_t count = 0;
+  __device__ __forceinline__ void advance() { ++count; }
+  __device__ __forceinline__ int index() const { return count % kStages; }
+  __device__ __forceinline__ uint32_t parity() const { return count / kStages & 1; }
 };
 
 template <class Stage_, int kStages_, bool kCluster_ = false> struct Pipeline {
@@ -47,7 +54,7 @@ template <class Stage_, int kStages_, bool kCluster_ = false> struct Pipeline {
 template <int kStages> struct Barriers {
   uint64_t full[kStages], empty[kStages];
 
-  // As Pipeline's.
+  // Arrivals a stage, as Pipeline has them.
   __device__ __forceinline__ void init(int producers, int consumers) {
     for (int i = 0; i < kStages; ++i) barrier_init(full[i], producers), barrier_init(empty[i], consumers);
   }
@@ -64,19 +71,18 @@ template <class Stage_, int kStages_> struct PipelineApart {
       : stage(stage), full(barriers.full), empty(barriers.empty) {}
 };
 
-template <class Pipe> struct Producer {
+template <class Pipe, class State = PipelineState<Pipe::kStages>> struct Producer {
   using Stage = typename Pipe::Stage;
   typename Pipe::Handle pipe;
-  PipelineState<Pipe::kStages> at;
-  explicit __device__ __forceinline__ Producer(typename Pipe::Handle pipe, const PipelineState<Pipe::kStages>& at = {})
-      : pipe(pipe), at(at) {}
+  State at;
+  explicit __device__ __forceinline__ Producer(typename Pipe::Handle pipe, const State& at = {}) : pipe(pipe), at(at) {}
 
   // The next stage, once its consumers have released it.
   __device__ __forceinline__ Stage& acquire() const {
-    wait(pipe.empty[at.slot], at.phase ^ 1);
-    return pipe.stage[at.slot];
+    wait(pipe.empty[at.index()], at.parity() ^ 1);
+    return pipe.stage[at.index()];
   }
-  __device__ __forceinline__ uint64_t& full() const { return pipe.full[at.slot]; }
+  __device__ __forceinline__ uint64_t& full() const { return pipe.full[at.index()]; }
   // One arrival, and so many bytes of TMA to come.
   __device__ __forceinline__ void expect(uint32_t bytes) const { arrive_expecting(full(), bytes); }
   // One arrival of a thread that has stored to the stage.
@@ -89,27 +95,27 @@ template <class Pipe> struct Producer {
   __device__ __forceinline__ void advance() { at.advance(); }
 };
 
-template <class Pipe> struct Consumer {
+template <class Pipe, class State = PipelineState<Pipe::kStages>> struct Consumer {
   using Stage = typename Pipe::Stage;
   typename Pipe::Handle pipe;
   int lane, peers;  // peers: the other CTAs of the cluster, 0 or 1
-  PipelineState<Pipe::kStages> at;
+  State at;
   __device__ __forceinline__ Consumer(typename Pipe::Handle pipe, int lane, int peers = 0)
       : pipe(pipe), lane(lane), peers(peers) {}
 
   // The next stage, full or not; and once it is full.
-  __device__ __forceinline__ Stage& next() const { return pipe.stage[at.slot]; }
+  __device__ __forceinline__ Stage& next() const { return pipe.stage[at.index()]; }
   __device__ __forceinline__ Stage& wait() const {
-    cuda::wait(pipe.full[at.slot], at.phase);
-    return pipe.stage[at.slot];
+    cuda::wait(pipe.full[at.index()], at.parity());
+    return pipe.stage[at.index()];
   }
   __device__ __forceinline__ void advance() { at.advance(); }
   // Releases the next stage: the warp has read it. release_alone: this thread has, and counts for its warp.
-  __device__ __forceinline__ void release() const { warp_arrive(pipe.empty[at.slot], lane); }
-  __device__ __forceinline__ void release_alone() const { arrive(pipe.empty[at.slot]); }
-  // The same where `condition`, while wgmmas are in flight.
-  __device__ __forceinline__ void release_if(bool condition) const {
-    warp_arrive_if(condition, pipe.empty[at.slot], fresh_lane());
+  __device__ __forceinline__ void release() const { warp_arrive(pipe.empty[at.index()], lane); }
+  __device__ __forceinline__ void release_alone() const { arrive(pipe.empty[at.index()]); }
+  // release where `condition`, while wgmmas are in flight. kFresh: the lane is asked for anew, which saves a register.
+  template <bool kFresh = false> __device__ __forceinline__ void release_if(bool condition) const {
+    warp_arrive_if(condition, pipe.empty[at.index()], kFresh ? fresh_lane() : lane);
   }
   // Releases the stage before the next one, where `condition`: the warp has read it.
   __device__ __forceinline__ void release_previous(bool condition) const {

@@ -30,7 +30,7 @@ struct Outer { int c2, c3, c4; };
 template <class Tile> struct Operand {
   uint64_t descriptor;
 
-  // The same in registers, alike in all lanes: of one that a loop takes again and again, which would be made of
+  // Operand kept in registers, alike in all lanes: one that a loop takes again and again would be made of
   // constants each time.
   __device__ __forceinline__ Operand kept() const {
     return {(descriptor & ~0xffffffffull) | uint32_t(uniform(int(descriptor)))};
