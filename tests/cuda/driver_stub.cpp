@@ -6,15 +6,15 @@
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_row.h"
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h"
-#include "kernels/attention/fmha_fwd/cuda/ampere_row.h"
+#include "kernels/attention/fmha_fwd/cuda/ampere_params.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/row.h"
 #include "kernels/backends/cuda/launch_config.h"
 #include "kernels/gemm/gemm/cuda/params.h"
 
 #define EXPORT extern "C"
 
-using tilekiln::cuda::fmha_fwd::AmpereRow;
-using tilekiln::cuda::fmha_fwd::Row;
+using AmpereRow = tilekiln::cuda::fmha_fwd::AmpereParams;
+using Row = tilekiln::cuda::fmha_fwd::Params;
 using AmpereBackwardRow = tilekiln::cuda::fmha_bwd::AmpereRow;
 using BackwardRow = tilekiln::cuda::fmha_bwd::Row;
 using DecodeRow = tilekiln::cuda::fmha_decode::Row;
@@ -117,7 +117,7 @@ EXPORT int cuLaunchKernel(Opaque function, unsigned grid, unsigned, unsigned, un
     return memcpy(&stub_decode_row, parameters[0], sizeof stub_decode_row), 0;
   if (strncmp(stub_name, "gemm_", 5) == 0) return memcpy(&stub_product, parameters[0], sizeof(ProductParams)), 0;
   if (strcmp(stub_name, "fmha_fwd_ampere") == 0)
-    return memcpy(&stub_ampere_row, parameters[0], sizeof(AmpereRow)), stub_row = stub_ampere_row.row, 0;
+    return memcpy(&stub_ampere_row, parameters[0], sizeof(AmpereRow)), stub_row = stub_ampere_row.common, 0;
   if (strcmp(stub_name, "fmha_fwd_hopper") != 0) return 0;  // of another row
   memcpy(&stub_row, parameters[0], sizeof(Row));
   const int* const arrays[] = {stub_row.seqstart_q, stub_row.seqstart_k, stub_row.seqlen_q, stub_row.seqlen_k};

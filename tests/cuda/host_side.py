@@ -32,7 +32,7 @@ def numbers(name: str, kind: type, *shape: int) -> np.ndarray:
 def row() -> Any:
     from tools.gpu import driver, forward
 
-    structure = driver.structure(forward.HEADER, "Row")
+    structure = driver.structure(forward.HEADER, "Params")
     assert ctypes.sizeof(structure) <= stub.stub_row_bytes() < ctypes.sizeof(structure) + 128
     return structure.in_dll(stub, "stub_row")
 

@@ -11,7 +11,7 @@ import torch
 
 from tools.gpu import driver
 
-HEADER = "kernels/attention/fmha_fwd/cuda/row.h"
+HEADER = "kernels/attention/fmha_fwd/cuda/params.h"
 MASK, GROUP, SOFTCAP, ALIBI, BIAS, DROPOUT, BOTTOM_RIGHT, HEAVY_FIRST = (1 << bit for bit in range(8))
 BLOCK_SCALES = 512
 LOG2E = 1.4426950408889634
@@ -68,7 +68,7 @@ class Forward:
         window: left and right, and the keys that stay visible beyond left, if there are any.
         """
         group = seqstart_q is not None
-        row: Any = driver.aligned(driver.structure(HEADER, "Row"))
+        row: Any = driver.aligned(driver.structure(HEADER, "Params"))
         driver.map_rows(row.q, q, 8 if dropout_p else self.build.query_box)
         driver.map_rows(row.k, k, self.build.keys)
         driver.map_rows(row.v, v, self.build.keys)

@@ -1,4 +1,4 @@
-// The ampere engine of fmha_fwd: a checked call becomes the row of one launch, a block of threads for a block of queries.
+// The ampere engine of fmha_fwd: a checked call becomes the parameters of one launch, a block of threads for a block of queries.
 #include "kernels/attention/fmha_fwd/cuda/ampere_launch.h"
 #include "kernels/attention/fmha_fwd/cuda/launch.h"
 
@@ -17,13 +17,13 @@ tilekiln_status launch_ampere(const Site& site, const void* problem) {
   const Packing packing = {p.features.group || at.seqlen_q || at.seqlen_k || at.cu_seqlens_q || at.cu_seqlens_k, 0, 0};
   if (of.batch == 0 || p.nhead_q == 0 || of.seqlen_q == 0 || p.hdim_v == 0) return TILEKILN_OK;
   if (!packing.packed && of.seqlen_q <= of.min_seqlen_q) return TILEKILN_OK;
-  AmpereRow row = {};
-  TILEKILN_TRY(fill_tiles(of, 2, build, &row.row));
-  fill_scores(p, 0, &row.row);
-  fill_addresses(of, packing, &row.row);
+  AmpereParams params = {};
+  TILEKILN_TRY(fill_tiles(of, 2, build, &params.common));
+  fill_scores(p, 0, &params.common);
+  fill_addresses(of, packing, &params.common);
   const auto step = [&](i64 sequence) { return p.features.group ? 0 : sequence; };
-  fill_operands(p, {step(of.steps.q), step(of.steps.k), step(of.steps.v)}, &row);
-  return launch_tiles(site, kernel, "fmha_fwd_ampere", build, row);
+  fill_operands(p, {step(of.steps.q), step(of.steps.k), step(of.steps.v)}, &params);
+  return launch_tiles(site, kernel, "fmha_fwd_ampere", build, params);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 //
 // -D: HDIM_Q, HDIM_V (multiples of 64), WARPS, BLOCKS, KEYS (at most 64); TILEKILN_FP16 for fp16.
 #include "kernels/attention/cuda/copy_rows.h"
-#include "kernels/attention/fmha_fwd/cuda/ampere_row.h"
+#include "kernels/attention/fmha_fwd/cuda/ampere_params.h"
 #include "kernels/attention/fmha_fwd/cuda/finish.h"
 
 namespace tilekiln::cuda::fmha_fwd {
@@ -27,7 +27,7 @@ struct Shared {
 // Rows of keys that lie in pages, from key `first` on.
 template <int kHdim, int kRows>
 TILEKILN_DEVICE void load_pages(uint32_t to, const uint16_t* data, int64_t page_step, int64_t row_step, int hdim,
-                                const Rows& rows, const Row& p, const Keys& keys, int first) {
+                                const Rows& rows, const Params& p, const Keys& keys, int first) {
   each_piece<kHdim, kRows, kThreads, 4>([&](int row, int piece) {
     const bool inside = row < rows.end && (row >= rows.begin || row < rows.sinks) && piece * 8 < hdim;
     const Page page = inside ? find_page(p, keys, keys.first + first + row) : Page{0, 0};
@@ -36,9 +36,9 @@ TILEKILN_DEVICE void load_pages(uint32_t to, const uint16_t* data, int64_t page_
 }
 
 template <bool kGeneral, bool kPages>
-TILEKILN_DEVICE void key_tiles(const AmpereRow& a, Shared& s, const Keys& keys, float (&o)[kBlocks][kHdimV / 2],
+TILEKILN_DEVICE void key_tiles(const AmpereParams& a, Shared& s, const Keys& keys, float (&o)[kBlocks][kHdimV / 2],
                                SoftmaxState (&state)[kBlocks]) {
-  const Row& p = a.row;
+  const Params& p = a.common;
   const Tile& tile = s.tile;
   const int lane = threadIdx.x & 31, warp_row = (threadIdx.x >> 5) * kWarpRows;
   const uint32_t q_at = shared_address(s.q), k_at = shared_address(s.k), v_at = shared_address(s.v);
@@ -144,8 +144,8 @@ TILEKILN_DEVICE void key_tiles(const AmpereRow& a, Shared& s, const Keys& keys, 
   }
 }
 
-template <bool kPages> TILEKILN_DEVICE void forward(const AmpereRow& a, Shared& s) {
-  const Row& p = a.row;
+template <bool kPages> TILEKILN_DEVICE void forward(const AmpereParams& a, Shared& s) {
+  const Params& p = a.common;
   Tile decoded;
   Keys keys{0, 0, 0, 0};
   if (!Order::decode(p, blockIdx.x, decoded, keys)) return;  // alike for all threads
@@ -182,7 +182,7 @@ extern "C" __constant__ fmha_fwd::Build fmha_fwd_build = {
 
 #define TILEKILN_FORWARD(name, pages)                                                                        \
   extern "C" __global__ void __launch_bounds__(fmha_fwd::kThreads)                                           \
-      name(const __grid_constant__ fmha_fwd::AmpereRow p) {                                                  \
+      name(const __grid_constant__ fmha_fwd::AmpereParams p) {                                                  \
     extern __shared__ __align__(128) char raw[];                                                             \
     fmha_fwd::forward<pages>(p, *reinterpret_cast<fmha_fwd::Shared*>(raw));                                  \
   }

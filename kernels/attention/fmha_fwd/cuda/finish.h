@@ -18,7 +18,7 @@ struct Place {
   int b, h, start_q, seqlen_q, row, apart;  // apart: from a lane's first row to its second
   float sink;
 
-  TILEKILN_DEVICE Place of(const Row& p, const Tile& tile, int from_first_row, int apart) {
+  TILEKILN_DEVICE Place of(const Params& p, const Tile& tile, int from_first_row, int apart) {
     const int h = field(tile.h);
     return {field(tile.b),
             h,
@@ -28,12 +28,12 @@ struct Place {
             apart,
             sink_of(p) ? sink_of(p)[h] * kLog2E : -kInfinity};
   }
-  __device__ __forceinline__ int64_t line(const Row& p, int at) const {
+  __device__ __forceinline__ int64_t line(const Params& p, int at) const {
     return b * p.out_batch + h * p.out_head + (start_q + at) * p.out_row;
   }
   // The factor of o of a row; its LSE, with the sink logit's share, goes to global memory. `scale_log2` is what scores were
   // multiplied with, `of_values` the factor of o.
-  __device__ __forceinline__ float end(const Row& p, int half, int lane, const SoftmaxState& r, float scale_log2,
+  __device__ __forceinline__ float end(const Params& p, int half, int lane, const SoftmaxState& r, float scale_log2,
                                        float of_values) const {
     constexpr float kWeight = kFp8 ? 1.f / 256 : 1.f;  // 2^-kWeightExponent
     const int at = row + apart * half;
@@ -61,7 +61,7 @@ template <int N> struct OutRows {
 
   __device__ __forceinline__ void clear() { columns[0] = columns[1] = 0; }
 
-  __device__ __forceinline__ void take(const Row& p, const Tile& tile, int from_first_row, int lane,
+  __device__ __forceinline__ void take(const Params& p, const Tile& tile, int from_first_row, int lane,
                                        const float (&o)[N], const SoftmaxState& r, float scale_log2, int apart) {
     const Place place = Place::of(p, tile, from_first_row, apart);
 #pragma unroll
@@ -91,7 +91,7 @@ template <int N> struct OutRows {
 
 // The sums of two rows of a lane go to out. `of_values`: the factor of o.
 template <int N>
-TILEKILN_DEVICE void finish(const Row& p, const Tile& tile, int from_first_row, int lane, const float (&o)[N],
+TILEKILN_DEVICE void finish(const Params& p, const Tile& tile, int from_first_row, int lane, const float (&o)[N],
                             const SoftmaxState& r, float scale_log2, float of_values, int apart = 8) {
   if constexpr (kFp8) {
     const Place place = Place::of(p, tile, from_first_row, apart);

@@ -36,7 +36,7 @@ TILEKILN_DEVICE Consumer<ValueTiles> values_of(Shared& s, OwnOfHalves&, int lane
 
 // A warpgroup's rows of all tiles.
 struct QueryRows {
-  const Row& p;
+  const Params& p;
   Shared& s;
   const Warpgroup w;
   const int lane;
@@ -55,7 +55,7 @@ struct QueryRows {
   // The key tile at hand and the last one; n < final: none. They go last - 1 .. first, then sinks - 1 .. 0.
   int n, final;
 
-  __device__ __forceinline__ QueryRows(const Row& p, Shared& s, const Warpgroup& w)
+  __device__ __forceinline__ QueryRows(const Params& p, Shared& s, const Warpgroup& w)
       : p(p),
         s(s),
         w(w),
@@ -245,7 +245,7 @@ extern "C" __constant__ fmha_fwd::Build fmha_fwd_build = {fmha_fwd::kHdimQ,     
                                                           fmha_fwd::kFp8,           std::is_same_v<BuildOut, float>};
 
 extern "C" __global__ void __launch_bounds__(fmha_fwd::Warps::kThreads, 1)
-    fmha_fwd_hopper(const __grid_constant__ fmha_fwd::Row p) {
+    fmha_fwd_hopper(const __grid_constant__ fmha_fwd::Params p) {
   using namespace fmha_fwd;
   auto& s = shared_memory<Shared>();
   Warps::run<false>(

@@ -42,7 +42,7 @@ struct Scaling {
   bool late;  // whether the scores' factor waits for the exponential: it is one for all keys, and keeps their order
   float scale_log2;  // what the exponential multiplies with
 
-  explicit __device__ __forceinline__ Scaling(const Row& p) {
+  explicit __device__ __forceinline__ Scaling(const Params& p) {
     if (p.q_descale && !(p.features & kBlockScales)) scores = *p.q_descale * *p.k_descale, values = *p.v_descale;
     late = !(p.features & (kBlockScales | kSoftcap)) && scores > 0;
     scale_log2 = late ? p.score_scale_log2 * scores : 1.f;
@@ -56,7 +56,7 @@ struct BlockScales {
   float queries;
 
   // `row`: the first of 64 queries.
-  TILEKILN_DEVICE BlockScales of(const Row& p, const Scaling& all, int b, int h, int row) {
+  TILEKILN_DEVICE BlockScales of(const Params& p, const Scaling& all, int b, int h, int row) {
     if (!(p.features & kBlockScales)) return {nullptr, nullptr, 0, all.scores};
     const int start_q = p.scale_start_q ? clamp(p.scale_start_q[b], 0, p.q_scales - 1) : 0;
     const int start_k = p.scale_start_k ? clamp(p.scale_start_k[b], 0, max(p.k_scales - 1, 0)) : 0;
@@ -71,7 +71,7 @@ struct BlockScales {
 struct SoftmaxOfBytes {
   using Launch = Scaling;
   struct Drawn {};
-  const Row& p;
+  const Params& p;
   const Launch& launch;
   const Tile& tile;
   int own_row, warp_row;  // the first of the warpgroup and of the warp, from the tile's first row
@@ -81,7 +81,7 @@ struct SoftmaxOfBytes {
   float of_scores, of_tile;  // of the key tile at hand
   uint32_t kept = ~0u;       // no bit where the factor of v is 0
 
-  __device__ __forceinline__ SoftmaxOfBytes(const Row& p, const Launch& launch, OwnOfBytes&, const Tile& tile,
+  __device__ __forceinline__ SoftmaxOfBytes(const Params& p, const Launch& launch, OwnOfBytes&, const Tile& tile,
                                             const Warpgroup& w)
       : p(p), launch(launch), tile(tile), own_row(64 * w.index), warp_row(own_row + row_of_warp(p, w.thread >> 5)) {}
 

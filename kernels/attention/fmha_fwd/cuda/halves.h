@@ -12,11 +12,11 @@ constexpr bool kSameSource = kKeys % 32 == 0;  // what bytes are drawn from is t
 struct SoftmaxOfHalves {
   struct Launch {
     float scale_log2;
-    explicit __device__ __forceinline__ Launch(const Row& p) : scale_log2(p.score_scale_log2) {}
+    explicit __device__ __forceinline__ Launch(const Params& p) : scale_log2(p.score_scale_log2) {}
   };
   using Drawn = DroppedHalf<kKeys, kDroppedRoom>;
   static constexpr float of_values = 1;
-  const Row& p;
+  const Params& p;
   const Launch& launch;
   OwnOfHalves& own;
   const Tile& tile;
@@ -27,7 +27,7 @@ struct SoftmaxOfHalves {
   float slope = 0, distance = 0;  // of the loop at hand
   Drawn::Source source;           // likewise
 
-  __device__ __forceinline__ SoftmaxOfHalves(const Row& p, const Launch& launch, OwnOfHalves& own, const Tile& tile,
+  __device__ __forceinline__ SoftmaxOfHalves(const Params& p, const Launch& launch, OwnOfHalves& own, const Tile& tile,
                                              const Warpgroup& w)
       : p(p), launch(launch), own(own), tile(tile), w(w), warp_row(64 * w.index + row_of_warp(p, w.thread >> 5)) {}
 

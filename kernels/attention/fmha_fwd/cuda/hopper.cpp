@@ -1,16 +1,17 @@
-// The hopper engine of fmha_fwd: a checked call becomes the row of one launch.
+// The hopper engine of fmha_fwd: a checked call becomes the parameters of one launch.
 #include "kernels/attention/fmha_fwd/cuda/launch.h"
 
 namespace tilekiln::cuda::fmha_fwd {
 namespace {
 
-tilekiln_status fill_maps(const FwdKernelProblem& of, const Operands& operands, bool packed, int device, Row* row) {
+tilekiln_status fill_maps(const FwdKernelProblem& of, const Operands& operands, bool packed, int device,
+                          Params* params) {
   const Dtype kind = of.problem.features.dtype;
   const int dtype = is_fp8(kind) ? TILEKILN_FP8 : kind == Dtype::fp16 ? TILEKILN_FP16 : TILEKILN_BF16;
   const void* const other = of.problem.q;  // nothing is read of an array without rows, but the driver wants an address
-  TILEKILN_TRY(encode_operand(operands.q, packed, dtype, of.batch, other, device, &row->q));
-  TILEKILN_TRY(encode_operand(operands.k, packed, dtype, of.batch, other, device, &row->k));
-  return encode_operand(operands.v, packed, dtype, of.batch, other, device, &row->v);
+  TILEKILN_TRY(encode_operand(operands.q, packed, dtype, of.batch, other, device, &params->q));
+  TILEKILN_TRY(encode_operand(operands.k, packed, dtype, of.batch, other, device, &params->k));
+  return encode_operand(operands.v, packed, dtype, of.batch, other, device, &params->v);
 }
 
 tilekiln_status launch_hopper(const Site& site, const void* problem) {
@@ -28,20 +29,20 @@ tilekiln_status launch_hopper(const Site& site, const void* problem) {
   TILEKILN_TRY(find_packing(packed, p.features.group, of.batch, operands.q, nullptr, operands.k, operands.v, &packing));
   if (of.batch == 0 || p.nhead_q == 0 || of.seqlen_q == 0 || p.hdim_v == 0) return TILEKILN_OK;
   if (!packing.packed && of.seqlen_q <= of.min_seqlen_q) return TILEKILN_OK;
-  Row row = {};
-  TILEKILN_TRY(fill_tiles(of, is_fp8(p.features.dtype) ? 1 : 2, build, &row));
-  TILEKILN_TRY(fill_maps(of, operands, packing.packed, site.device.id, &row));
-  fill_scores(p, 0, &row);
-  fill_addresses(of, packing, &row);
-  TILEKILN_TRY(zero_word(site.device.id, site.stream, &row.next_tile));
+  Params params = {};
+  TILEKILN_TRY(fill_tiles(of, is_fp8(p.features.dtype) ? 1 : 2, build, &params));
+  TILEKILN_TRY(fill_maps(of, operands, packing.packed, site.device.id, &params));
+  fill_scores(p, 0, &params);
+  fill_addresses(of, packing, &params);
+  TILEKILN_TRY(zero_word(site.device.id, site.stream, &params.next_tile));
   const int workers = facts(site.device.id)->multiprocessors;
-  const auto grid = static_cast<unsigned>(row.tiles < workers ? row.tiles : workers);
+  const auto grid = static_cast<unsigned>(params.tiles < workers ? params.tiles : workers);
   return launch(site, {kernel,
                        "fmha_fwd_hopper",
                        {grid, 1, 1},
                        static_cast<unsigned>(build.threads),
                        static_cast<unsigned>(build.shared_bytes),
-                       &row,
+                       &params,
                        false});
 }
 

@@ -1,4 +1,4 @@
-// From a checked call of fmha_fwd to the rows of its kernels: what the pipelines have in common. Included once, by the file of a pipeline,
+// From a checked call of fmha_fwd to the parameters of its kernels: what the pipelines have in common. Included once, by the file of a pipeline,
 // which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <initializer_list>
@@ -65,51 +65,51 @@ tilekiln_status check_problem(const FwdKernelProblem& of, const Operands& operan
   return fail_argument("softmax_scale", "was %g, must be above 0 on cuda", static_cast<double>(p.softmax_scale));
 }
 
-void fill_scales(const FwdKernelProblem& of, Row* row) {
+void fill_scales(const FwdKernelProblem& of, Params* params) {
   const FwdProblem& p = of.problem;
   if (p.features.qscale == fmha::Qscale::none) return;
-  row->q_descale = p.q_descale;
-  row->k_descale = p.k_descale;
-  row->v_descale = p.v_descale;
+  params->q_descale = p.q_descale;
+  params->k_descale = p.k_descale;
+  params->v_descale = p.v_descale;
   if (p.features.qscale == fmha::Qscale::pertensor) return;
-  row->features |= kBlockScales;
-  row->q_scales = p.q_scales;
-  row->k_scales = p.k_scales;
-  row->q_scale_head = p.q_descale_head;
-  row->k_scale_head = p.k_descale_head;
-  row->v_scale_head = p.v_descale_head;
-  row->scale_start_q = of.lengths.scale_start_q;
-  row->scale_start_k = of.lengths.scale_start_k;
+  params->features |= kBlockScales;
+  params->q_scales = p.q_scales;
+  params->k_scales = p.k_scales;
+  params->q_scale_head = p.q_descale_head;
+  params->k_scale_head = p.k_descale_head;
+  params->v_scale_head = p.v_descale_head;
+  params->scale_start_q = of.lengths.scale_start_q;
+  params->scale_start_k = of.lengths.scale_start_k;
   if (p.features.group) return;
-  row->q_scale_batch = of.steps.q_descale;
-  row->k_scale_batch = of.steps.k_descale;
-  row->v_scale_batch = of.steps.v_descale;
+  params->q_scale_batch = of.steps.q_descale;
+  params->k_scale_batch = of.steps.k_descale;
+  params->v_scale_batch = of.steps.v_descale;
 }
 
-void fill_addresses(const FwdKernelProblem& of, const Packing& packing, Row* row) {
+void fill_addresses(const FwdKernelProblem& of, const Packing& packing, Params* params) {
   const FwdProblem& p = of.problem;
   const auto batch_step = [&](i64 step, i64 row_step) { return packing.step_q(p.features.group, step, row_step); };
-  row->out = p.out;
-  row->out_batch = batch_step(of.steps.out, p.out_row);
-  row->out_head = p.out_head;
-  row->out_row = p.out_row;
-  row->lse = p.lse;
-  row->lse_batch = batch_step(of.steps.lse, 1);
-  row->lse_head = p.lse_head;
-  row->bias = static_cast<const uint16_t*>(p.bias);
-  row->bias_batch = batch_step(of.steps.bias, p.bias_row);
-  row->bias_head = p.bias_head;
-  row->bias_row = p.bias_row;
-  row->alibi_slopes = p.alibi_slopes;
-  row->alibi_batch = of.steps.alibi;
-  row->sink = p.sink;
-  row->min_seqlen_q = of.min_seqlen_q;
-  fill_scales(of, row);
+  params->out = p.out;
+  params->out_batch = batch_step(of.steps.out, p.out_row);
+  params->out_head = p.out_head;
+  params->out_row = p.out_row;
+  params->lse = p.lse;
+  params->lse_batch = batch_step(of.steps.lse, 1);
+  params->lse_head = p.lse_head;
+  params->bias = static_cast<const uint16_t*>(p.bias);
+  params->bias_batch = batch_step(of.steps.bias, p.bias_row);
+  params->bias_head = p.bias_head;
+  params->bias_row = p.bias_row;
+  params->alibi_slopes = p.alibi_slopes;
+  params->alibi_batch = of.steps.alibi;
+  params->sink = p.sink;
+  params->min_seqlen_q = of.min_seqlen_q;
+  fill_scales(of, params);
   if (!packing.packed) return;
-  row->features |= kGroup;
-  fill_lengths(of.lengths, p.features.group, packing, row);
-  row->total_q = of.lengths.total_q;
-  row->total_k = of.lengths.total_k;
+  params->features |= kGroup;
+  fill_lengths(of.lengths, p.features.group, packing, params);
+  params->total_q = of.lengths.total_q;
+  params->total_k = of.lengths.total_k;
 }
 
 tilekiln_status fail_kernel() {

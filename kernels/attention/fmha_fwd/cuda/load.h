@@ -6,7 +6,7 @@
 namespace tilekiln::cuda::fmha_fwd {
 
 // The position in the order of tiles that a CTA does after those before it. The counter wraps to zero by itself.
-TILEKILN_DEVICE int next_position(const Row& p) { return int(atomicInc(p.next_tile, p.tiles - 1)) + int(gridDim.x); }
+TILEKILN_DEVICE int next_position(const Params& p) { return int(atomicInc(p.next_tile, p.tiles - 1)) + int(gridDim.x); }
 
 // The next tile is asked for when so many of `tiles` key tiles are loaded: earlier, and CTAs run out of work at different times (6 % of a causal
 // forward); later, and the answer is waited for.
@@ -17,14 +17,14 @@ struct Origin {
   int row;
   Outer outer;
 
-  TILEKILN_DEVICE Origin of(const Row& p, const Tile& tile, int seqlen, int start, int head) {
+  TILEKILN_DEVICE Origin of(const Params& p, const Tile& tile, int seqlen, int start, int head) {
     if (!(features_of(p) & kGroup)) return {0, {0, tile.b, head}};
     return {kFar - seqlen, {start + seqlen, kFar, head}};
   }
 };
 
 // 64 rows of q from `row`. With dropout eight at a time, in the order that row_of_warp says.
-TILEKILN_DEVICE void load_queries(const Row& p, const StageOf<QueryTiles>& q, uint64_t& full, const Origin& origin,
+TILEKILN_DEVICE void load_queries(const Params& p, const StageOf<QueryTiles>& q, uint64_t& full, const Origin& origin,
                                   int row) {
   if (!(features_of(p) & kDropout)) return q.load_rows(p.q, full, origin.row + row, origin.outer);
 #pragma unroll 1
@@ -34,7 +34,7 @@ TILEKILN_DEVICE void load_queries(const Row& p, const StageOf<QueryTiles>& q, ui
 
 // Hands tiles to the warpgroups, with their queries.
 struct Dealer {
-  const Row& p;
+  const Params& p;
   Shared& s;
   uint32_t count = 0;  // tiles so far
 

@@ -7,7 +7,7 @@
 namespace tilekiln::cuda::fmha_fwd {
 
 // One thread.
-TILEKILN_DEVICE void deal_out(const Row& p, Shared& s, OwnOfHalves& own) {
+TILEKILN_DEVICE void deal_out(const Params& p, Shared& s, OwnOfHalves& own) {
   Loader<DealtTiles> to(own.dealt);
   Dealer dealer{p, s};
   int t = blockIdx.x;
@@ -48,7 +48,8 @@ enum Boxes {
 // Keys or values of all tiles, of pages of `page_rows` rows. Over a cache, rows from keys.count on, and boxes before key
 // `low` that hold no sink column, are zero: what lies there, and in which page, means nothing.
 template <Boxes kBoxes, class Pipe>
-TILEKILN_DEVICE void load_tiles(const Row& p, OwnOfHalves& own, Loader<Pipe> to, const TensorMap& map, int page_rows) {
+TILEKILN_DEVICE void load_tiles(const Params& p, OwnOfHalves& own, Loader<Pipe> to, const TensorMap& map,
+                                int page_rows) {
   constexpr bool kLanes = kBoxes == kMany, kAsks = std::is_same_v<Pipe, KeyTiles>;
   const int lane = threadIdx.x & 31;
   const bool first_thread = !kLanes || lane == 0;
@@ -109,14 +110,14 @@ TILEKILN_DEVICE void load_tiles(const Row& p, OwnOfHalves& own, Loader<Pipe> to,
 }
 
 // Warp 0 copies keys, warp 1 values.
-template <Boxes kBoxes> TILEKILN_DEVICE void load_both(const Row& p, Shared& s, OwnOfHalves& own, int warp) {
+template <Boxes kBoxes> TILEKILN_DEVICE void load_both(const Params& p, Shared& s, OwnOfHalves& own, int warp) {
   if (warp == 0)
     load_tiles<kBoxes>(p, own, Loader<KeyTiles>({s.k, s.of_k}), p.k, p.k_page);
   else
     load_tiles<kBoxes>(p, own, Loader<ValueTiles>({s.v, s.of_v}), p.v, p.v_page);
 }
 
-TILEKILN_DEVICE void produce(const Row& p, Shared& s, OwnOfHalves& own, int warp, int lane) {
+TILEKILN_DEVICE void produce(const Params& p, Shared& s, OwnOfHalves& own, int warp, int lane) {
   if (warp == 2 && lane == 0) deal_out(p, s, own);
   if (warp > 1) return;
   if (features_of(p) & kCache) {

@@ -7,7 +7,7 @@
 
 namespace tilekiln::cuda::fmha_fwd {
 
-TILEKILN_DEVICE void load_bytes(const Row& p, Shared& s, OwnOfBytes& own) {
+TILEKILN_DEVICE void load_bytes(const Params& p, Shared& s, OwnOfBytes& own) {
   Loader<KeyTiles> keys({s.k, s.of_k});
   Loader<ValueTiles> values({s.v, s.of_v});
   Dealer dealer{p, s};
@@ -54,7 +54,7 @@ TILEKILN_DEVICE void turn_tiles(Shared& s, OwnOfBytes& own, int warp, int lane) 
   }
 }
 
-TILEKILN_DEVICE void produce(const Row& p, Shared& s, OwnOfBytes& own, int warp, int lane) {
+TILEKILN_DEVICE void produce(const Params& p, Shared& s, OwnOfBytes& own, int warp, int lane) {
   if (warp == 0 && lane == 0) load_bytes(p, s, own);
   if (warp > 0) turn_tiles(s, own, warp - 1, lane);
 }

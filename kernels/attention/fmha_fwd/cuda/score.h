@@ -45,18 +45,18 @@ struct CopyByFeature {
 
 // The rows of warp `warp` of a warpgroup of Hopper. With dropout they are those of half of a patch of random bytes (DroppedHalf): the
 // loader loads q in that order.
-TILEKILN_DEVICE int row_of_warp(const Row& p, int warp) {
+TILEKILN_DEVICE int row_of_warp(const Params& p, int warp) {
   return !kFp8 && features_of(p) & kDropout ? warp / 2 * 32 + warp % 2 * 8 : warp * 16;
 }
 // Distance from a lane's first row to its second one; `may_drop`: whether the loop at hand can be one of dropout.
-TILEKILN_DEVICE int rows_apart(const Row& p, bool may_drop = true) {
+TILEKILN_DEVICE int rows_apart(const Params& p, bool may_drop = true) {
   return !kFp8 && may_drop && features_of(p) & kDropout ? 16 : 8;
 }
 
 // Alibi: the slope of a tile's head, in units of raw scores, and how far the lane's first row is from its first key of key tile 0.
 // A loop without a mask asks for both before it begins: a load from memory in it makes ptxas wait for both products at once, and the
 // softmax runs under none (d128 at 8k: 1.18 of a plain call's time).
-TILEKILN_DEVICE float slope_of(const Row& p, const Tile& tile) {
+TILEKILN_DEVICE float slope_of(const Params& p, const Tile& tile) {
   return p.alibi_slopes[field(tile.b) * p.alibi_batch + field(tile.h)] * p.bias_scale;
 }
 TILEKILN_DEVICE int distance_of(const Tile& tile, int warp_row) {
@@ -64,7 +64,7 @@ TILEKILN_DEVICE int distance_of(const Tile& tile, int warp_row) {
   return field(tile.row) + warp_row + (lane >> 2) + field(tile.shift) - (lane & 3) * 2;
 }
 
-template <int N> TILEKILN_DEVICE void cap(float (&s)[N], const Row& p) {  // s = tanh(softcap_inner s)
+template <int N> TILEKILN_DEVICE void cap(float (&s)[N], const Params& p) {  // s = tanh(softcap_inner s)
 #pragma unroll
   for (int j = 0; j < N; ++j) s[j] = tanh_approx(s[j] * p.softcap_inner);
 }
@@ -81,7 +81,7 @@ template <int N> TILEKILN_DEVICE void slant(float (&s)[N], float slope, float di
 }
 
 // Soft cap, alibi and s += bias_scale bias, as the features say.
-template <int N> TILEKILN_DEVICE void change(float (&s)[N], const Row& p, const Tile& tile, int warp_row, int key,
+template <int N> TILEKILN_DEVICE void change(float (&s)[N], const Params& p, const Tile& tile, int warp_row, int key,
                                              int apart = 8) {
   const int lane = fresh_lane(), b = field(tile.b), h = field(tile.h);
   const int row = field(tile.row) + warp_row + (lane >> 2), from_key = key + (lane & 3) * 2;
@@ -102,7 +102,7 @@ template <int N> TILEKILN_DEVICE void change(float (&s)[N], const Row& p, const 
 }
 
 // Keys outside of [i + shift - left, i + shift + right] and past the sequence become -inf; keys below sink_keys stay.
-template <int N> TILEKILN_DEVICE void mask(float (&s)[N], const Row& p, const Tile& tile, int warp_row, int key,
+template <int N> TILEKILN_DEVICE void mask(float (&s)[N], const Params& p, const Tile& tile, int warp_row, int key,
                                            int apart = 8) {
   const int lane = fresh_lane(), from_key = key + (lane & 3) * 2;
 #pragma unroll

@@ -23,7 +23,7 @@ TILEKILN_DEVICE int column_of(int j) { return (j >> 2) * 8 + (j & 1); }
 constexpr unsigned kWeighedByFma = std::is_same_v<BuildOut, float> || (HDIM_Q != 128 && HDIM_Q != 192) ? 0 : 0x10;
 constexpr unsigned kCappedByFma = 0x0f;
 
-// True where a soft cap alone makes all rows take the same maximum (Row::capped_top). Weights of fp16 have no room for that, and PTX that
+// True where a soft cap alone makes all rows take the same maximum (Params::capped_top). Weights of fp16 have no room for that, and PTX that
 // fp16 shares has not, either.
 constexpr bool kCappedTop = std::is_same_v<BuildElement, bf16> && !kExchanged;
 

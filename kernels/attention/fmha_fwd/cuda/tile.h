@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/attention/cuda/places.h"
-#include "kernels/attention/fmha_fwd/cuda/row.h"
+#include "kernels/attention/fmha_fwd/cuda/params.h"
 #include "kernels/attention/key_range.h"
 #include "kernels/backends/cuda/ptx.h"
 #ifdef TILEKILN_CODES
@@ -17,21 +17,21 @@ using fmha::KeyRange;
 // The features that a launch asks for. A kernel of fixed features (TILEKILN_CODES: its signature, packed) knows what a signature says.
 #ifdef TILEKILN_CODES
 constexpr fmha::FwdFeatures kKnown = fmha::features_of(tilekiln::fmha_fwd::unpack(TILEKILN_CODES));
-TILEKILN_DEVICE int features_of(const Row& p) {
+TILEKILN_DEVICE int features_of(const Params& p) {
   constexpr int bits = (kKnown.mask ? kMask : 0) | (kKnown.softcap ? kSoftcap : 0) | (kKnown.dropout ? kDropout : 0) |
                        (kKnown.bias == fmha::Bias::alibi ? kAlibi : 0) |
                        (kKnown.bias == fmha::Bias::elementwise ? kBias : 0);
   return (p.features & ~(kMask | kSoftcap | kDropout | kAlibi | kBias)) | bits;
 }
-TILEKILN_DEVICE float* lse_of(const Row& p) { return kKnown.lse ? p.lse : nullptr; }
-TILEKILN_DEVICE const float* sink_of(const Row& p) { return kKnown.sink ? p.sink : nullptr; }
+TILEKILN_DEVICE float* lse_of(const Params& p) { return kKnown.lse ? p.lse : nullptr; }
+TILEKILN_DEVICE const float* sink_of(const Params& p) { return kKnown.sink ? p.sink : nullptr; }
 #else
-TILEKILN_DEVICE int features_of(const Row& p) { return p.features; }
-TILEKILN_DEVICE float* lse_of(const Row& p) { return p.lse; }
-TILEKILN_DEVICE const float* sink_of(const Row& p) { return p.sink; }
+TILEKILN_DEVICE int features_of(const Params& p) { return p.features; }
+TILEKILN_DEVICE float* lse_of(const Params& p) { return p.lse; }
+TILEKILN_DEVICE const float* sink_of(const Params& p) { return p.sink; }
 #endif
 
-TILEKILN_DEVICE KeyMask mask_of(const Row& p, int shift) { return {shift, p.left, p.right, p.sink_keys}; }
+TILEKILN_DEVICE KeyMask mask_of(const Params& p, int shift) { return {shift, p.left, p.right, p.sink_keys}; }
 
 // One query block of one head, worked out by the loader and handed to the warpgroups in shared memory.
 struct alignas(16) Tile {
@@ -52,7 +52,7 @@ template <int kQueryRows, int kKeys> struct Tiles {
 
   // Fills `tile` for position t of the order; false: the sequence has no such rows. keys.first: as start_q; of a cache, all of it.
   // Heads go in groups whose keys and values fit into L2; inside a group all heads of a block, then the next block.
-  static __device__ bool decode(const Row& p, int t, Tile& tile, Keys& keys) {
+  static __device__ bool decode(const Params& p, int t, Tile& tile, Keys& keys) {
     const int heads = p.batch * p.nhead_q, group_tiles = p.head_group * p.query_blocks, group = t / group_tiles;
     const int in_group = min(p.head_group, heads - group * p.head_group), at = t - group * group_tiles;
     const int block = at / in_group, head = group * p.head_group + (at - block * in_group);

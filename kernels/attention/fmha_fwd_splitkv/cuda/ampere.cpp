@@ -29,15 +29,16 @@ tilekiln_status launch_ampere(const Site& site, const void* problem) {
   const Kernel* const kernel = find_kernel(p);
   if (kernel == nullptr) return fail_kernel("fmha_fwd");
   if (!can_copy(of)) return launch_decode(site, of);
-  AmpereRow row = {};
+  AmpereParams params = {};
   const Build& build = build_of(*kernel);
-  TILEKILN_TRY(fill_tiles(of, build, &row.row));
-  fill_places(of.places, p.pages, &row.row);
-  fill_scores(p, kGroup | kCache, &row.row);
+  TILEKILN_TRY(fill_tiles(of, build, &params.common));
+  fill_places(of.places, p.pages, &params.common);
+  fill_scores(p, kGroup | kCache, &params.common);
   const auto step = [&](i64 sequence) { return p.features.group ? 0 : sequence; };
-  fill_results(of, step(of.steps.out), p.out_row, step(of.steps.lse), step(of.steps.bias), &row.row);
-  fill_operands(p, {step(of.steps.q), k_step(of), v_step(of)}, &row);
-  return launch_tiles(site, kernel, p.pages.page_size != 0 ? "fmha_fwd_ampere_pages" : "fmha_fwd_ampere", build, row);
+  fill_results(of, step(of.steps.out), p.out_row, step(of.steps.lse), step(of.steps.bias), &params.common);
+  fill_operands(p, {step(of.steps.q), k_step(of), v_step(of)}, &params);
+  return launch_tiles(site, kernel, p.pages.page_size != 0 ? "fmha_fwd_ampere_pages" : "fmha_fwd_ampere", build,
+                      params);
 }
 
 }  // namespace

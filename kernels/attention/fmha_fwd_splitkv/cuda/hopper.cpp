@@ -56,7 +56,7 @@ int box_of(const KvKernelProblem& of, int keys) {
   return a;
 }
 
-// Packed rows, as row.h says.
+// Packed rows, as params.h says.
 tilekiln_status encode_rows(const KvProblem& p, const char* name, const void* data, int hdim, int nhead, i64 row,
                             i64 head, int box, int device, TensorMap* map) {
   const uint64_t step = row > 0 ? static_cast<uint64_t>(row) * 2 : 16;
@@ -72,16 +72,16 @@ tilekiln_status encode_rows(const KvProblem& p, const char* name, const void* da
   return encode(array, static_cast<uint32_t>(box), device, map);
 }
 
-void fill_addresses(const KvKernelProblem& of, const Rows& rows, Row* row) {
+void fill_addresses(const KvKernelProblem& of, const Rows& rows, Params* params) {
   const KvProblem& p = of.problem;
   const bool group = p.features.group;
   // A row is counted from its sequence's start, which batch mode's own strides hold already.
   const auto batch_step = [&](i64 step, i64 row_step) { return group ? 0 : step - rows.q_sequence * row_step; };
   fill_results(of, batch_step(of.steps.out, rows.out_row), rows.out_row, batch_step(of.steps.lse, 1),
-               batch_step(of.steps.bias, p.bias_row), row);
-  row->rows_q = static_cast<int>(rows.q_sequence);
-  row->k_page = static_cast<int>(rows.k_page);
-  row->v_page = static_cast<int>(rows.v_page);
+               batch_step(of.steps.bias, p.bias_row), params);
+  params->rows_q = static_cast<int>(rows.q_sequence);
+  params->k_page = static_cast<int>(rows.k_page);
+  params->v_page = static_cast<int>(rows.v_page);
 }
 
 tilekiln_status launch_hopper(const Site& site, const void* problem) {
@@ -92,29 +92,29 @@ tilekiln_status launch_hopper(const Site& site, const void* problem) {
   const Build& build = build_of(*kernel);
   Rows rows;
   if (!find_rows(of, &rows)) return launch_decode(site, of);
-  Row row = {};
-  TILEKILN_TRY(fill_tiles(of, build, &row));
-  row.box = box_of(of, build.keys);
+  Params params = {};
+  TILEKILN_TRY(fill_tiles(of, build, &params));
+  params.box = box_of(of, build.keys);
   const int device = site.device.id;
   TILEKILN_TRY(encode_rows(p, "q", p.q, p.hdim_q, p.nhead_q, rows.q_row, p.q_head,
-                           p.features.dropout ? dropped_box : build.query_box, device, &row.q));
+                           p.features.dropout ? dropped_box : build.query_box, device, &params.q));
   const auto key_row = [&](i64 own, i64 page) { return own > 0 ? own : page; };
-  TILEKILN_TRY(encode_rows(p, "k", p.k, p.hdim_q, p.nhead_k, key_row(p.k_row, p.pages.k_page), p.k_head, row.box,
-                           device, &row.k));
-  TILEKILN_TRY(encode_rows(p, "v", p.v, p.hdim_v, p.nhead_k, key_row(p.v_row, p.pages.v_page), p.v_head, row.box,
-                           device, &row.v));
-  fill_places(of.places, p.pages, &row);
-  fill_scores(p, kGroup | kCache, &row);
-  fill_addresses(of, rows, &row);
-  TILEKILN_TRY(zero_word(device, site.stream, &row.next_tile));
+  TILEKILN_TRY(encode_rows(p, "k", p.k, p.hdim_q, p.nhead_k, key_row(p.k_row, p.pages.k_page), p.k_head, params.box,
+                           device, &params.k));
+  TILEKILN_TRY(encode_rows(p, "v", p.v, p.hdim_v, p.nhead_k, key_row(p.v_row, p.pages.v_page), p.v_head, params.box,
+                           device, &params.v));
+  fill_places(of.places, p.pages, &params);
+  fill_scores(p, kGroup | kCache, &params);
+  fill_addresses(of, rows, &params);
+  TILEKILN_TRY(zero_word(device, site.stream, &params.next_tile));
   const int workers = facts(device)->multiprocessors;
-  const auto grid = static_cast<unsigned>(row.tiles < workers ? row.tiles : workers);
+  const auto grid = static_cast<unsigned>(params.tiles < workers ? params.tiles : workers);
   return launch(site, {kernel,
                        "fmha_fwd_hopper",
                        {grid, 1, 1},
                        static_cast<unsigned>(build.threads),
                        static_cast<unsigned>(build.shared_bytes),
-                       &row});
+                       &params});
 }
 
 }  // namespace

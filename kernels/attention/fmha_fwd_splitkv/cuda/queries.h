@@ -46,29 +46,30 @@ tilekiln_status launch_decode(const Site& site, const KvKernelProblem& of) {
 }
 
 // Fills tiles as fmha_fwd's, of a call that stores no bytes of dropout.
-tilekiln_status fill_tiles(const KvKernelProblem& of, const Build& build, Row* row) {
+tilekiln_status fill_tiles(const KvKernelProblem& of, const Build& build, Params* params) {
   if (of.problem.randval != nullptr)
     return fail_argument("randval", "was given, must be null on cuda, where its bytes are not stored: leave it out");
-  return fill_tiles(of, 2, build, row);
+  return fill_tiles(of, 2, build, params);
 }
 
 // Sets the places of results and the other inputs of scores; the steps from one sequence to the next as the kernel counts them.
-void fill_results(const KvKernelProblem& of, i64 out_batch, i64 out_row, i64 lse_batch, i64 bias_batch, Row* row) {
+void fill_results(const KvKernelProblem& of, i64 out_batch, i64 out_row, i64 lse_batch, i64 bias_batch,
+                  Params* params) {
   const KvProblem& p = of.problem;
-  row->out = static_cast<uint16_t*>(p.out);
-  row->out_batch = out_batch;
-  row->out_head = p.out_head;
-  row->out_row = out_row;
-  row->lse = p.lse;
-  row->lse_batch = lse_batch;
-  row->lse_head = p.lse_head;
-  row->bias = static_cast<const uint16_t*>(p.bias);
-  row->bias_batch = bias_batch;
-  row->bias_head = p.bias_head;
-  row->bias_row = p.bias_row;
-  row->alibi_slopes = p.alibi_slopes;
-  row->alibi_batch = of.steps.alibi;
-  row->sink = p.sink;
+  params->out = static_cast<uint16_t*>(p.out);
+  params->out_batch = out_batch;
+  params->out_head = p.out_head;
+  params->out_row = out_row;
+  params->lse = p.lse;
+  params->lse_batch = lse_batch;
+  params->lse_head = p.lse_head;
+  params->bias = static_cast<const uint16_t*>(p.bias);
+  params->bias_batch = bias_batch;
+  params->bias_head = p.bias_head;
+  params->bias_row = p.bias_row;
+  params->alibi_slopes = p.alibi_slopes;
+  params->alibi_batch = of.steps.alibi;
+  params->sink = p.sink;
 }
 
 }  // namespace

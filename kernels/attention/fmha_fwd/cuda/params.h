@@ -1,6 +1,6 @@
-// The row of the CUDA forward: the one argument of the kernel, and what one build of it is made for.
+// The parameters of the CUDA forward: the one argument of the kernel, and what one build of it is made for.
 //
-// Plain data. tools/gpu reads the fields of `Row` and `Build` from this text, so a declaration is one line.
+// Plain data. tools/gpu reads the fields of `Params` and `Build` from this text, so a declaration is one line.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tilekiln::cuda::fmha_fwd {
 
-// Bits of Row::features. Each is uniform over a launch; soft cap, alibi, bias and dropout have loops of their own.
+// Bits of Params::features. Each is uniform over a launch; soft cap, alibi, bias and dropout have loops of their own.
 enum Feature : int {
   kMask = 1,   // left, right, sink_keys
   kGroup = 2,  // sequences with starts and lengths of their own, as the six arrays say
@@ -24,7 +24,7 @@ enum Feature : int {
   kBlockScales = 512,  // of e4m3: a scale for 128 queries or keys of a head; without it one for all
 };
 
-struct alignas(128) Row {
+struct alignas(128) Params {
   TensorMap q, k, v;
   void* out;
   float* lse;             // or null; [b lse_batch + h lse_head + row]
