@@ -29,10 +29,10 @@ constexpr bool kStoreLate = !kFp8 && kHdimV <= 128 && kWarpgroups == 2;
 constexpr bool kRescaleEarly = kHdimV > 128;
 using Softmax = std::conditional_t<kFp8, SoftmaxOfBytes, SoftmaxOfHalves>;
 
-TILEKILN_DEVICE Consumer<TurnedTiles> values_of(Shared&, OwnOfBytes& own, int lane) {
+TILEKILN_DEVICE KeyConsumer<TurnedTiles> values_of(Shared&, OwnOfBytes& own, int lane) {
   return {{own.turned, own.of_turned}, lane};
 }
-TILEKILN_DEVICE Consumer<ValueTiles> values_of(Shared& s, OwnOfHalves&, int lane) { return {{s.v, s.of_v}, lane}; }
+TILEKILN_DEVICE KeyConsumer<ValueTiles> values_of(Shared& s, OwnOfHalves&, int lane) { return {{s.v, s.of_v}, lane}; }
 
 // A warpgroup's rows of all tiles.
 struct QueryRows {
@@ -43,7 +43,7 @@ struct QueryRows {
   const WarpgroupOrder<kWarpgroups> order;
   const Softmax::Launch launch;
   Consumer<QueryTiles> queries;
-  Consumer<KeyTiles> keys;
+  KeyConsumer<KeyTiles> keys;
   decltype(values_of(s, s.own, 0)) values;
   PipelineState<kTileSlots> tile_at;
 
@@ -134,15 +134,19 @@ struct QueryRows {
     auto drawn = softmax.template draw<kExtras>(n);
     wgmma_wait<1>(scores);
     keys.release(), keys.advance();
-    // q is free: the next tile's comes under the last softmax. ptxas keeps the wait for the second product behind this arrival: where that
-    // is quicker (dropout at 128: 549 TFLOP/s, else 537), it waits for a weight, and those are not negative.
-    constexpr bool kHolds = kExtras == kDropped && kWarpgroups == 2 && kSameSource;
-    if constexpr (!kHolds) queries.release_if<kExtras == kCapped>(n == final);
+    // q is free: the next tile's comes under the last softmax. ptxas keeps the wait for the second product and the loads
+    // of random bytes behind this arrival. Dropout: where a late wait is quicker (d128: 549 TFLOP/s, else 537) the
+    // arrival waits for a weight, and those are not negative; of three warpgroups an early one is (d64: 1.2 %), so the
+    // arrival is last.
+    constexpr bool kHolds = kExtras == kDropped && kWarpgroups == 2 && kSameSource,
+                   kLast = kExtras == kDropped && kWarpgroups == 3;
+    if constexpr (!kHolds && !kLast) queries.release_if<kExtras == kCapped>(n == final);
     softmax.template update<kMasked, kExtras>(scores.v, n);
     if constexpr (kHolds) queries.release_if(n == final && !(scores.v[0] < 0));
     wgmma_wait<0>(o);
     values.release(), values.advance();
     softmax.template to_weights<kExtras>(scores.v, weights.word, drawn);
+    if constexpr (kLast) queries.release_if(n == final);
     if (!kRescaleEarly && !kKeeps) rescale(softmax.state);
   }
   // The first key tile, whose product is there.

@@ -26,7 +26,7 @@ struct Origin {
 // 64 rows of q from `row`. With dropout eight at a time, in the order that row_of_warp says.
 TILEKILN_DEVICE void load_queries(const Params& p, const StageOf<QueryTiles>& q, uint64_t& full, const Origin& origin,
                                   int row) {
-  if (!(features_of(p) & kDropout)) return q.load_rows(p.q, full, origin.row + row, origin.outer);
+  if (kFp8 || !(features_of(p) & kDropout)) return q.load_rows(p.q, full, origin.row + row, origin.outer);
 #pragma unroll 1
   for (int i = 0; i < 8; ++i)
     q.load_rows(p.q, full, origin.row + row + 8 * ((i & 4) + (i & 1) * 2 + (i & 2) / 2), origin.outer, 8 * i);

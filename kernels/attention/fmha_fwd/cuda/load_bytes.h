@@ -26,11 +26,13 @@ TILEKILN_DEVICE void load_bytes(const Params& p, Shared& s, OwnOfBytes& own) {
       stage.load_rows(map, to.full(), origin.row + KeyRange::tile_of(tile.range, i) * kKeys, origin.outer);
       to.advance();
     };
+    keys.at = values.at;
     if (tiles > 0) load(keys, p.k, 0);
     dealer.hand_out(tile);
     if (tiles == 0) following = next_position(p);
     for (int i = 0; i < tiles; ++i) {
       if (i == ask) following = next_position(p);
+      keys.at.count = values.at.count + 1;  // a number for both: registers are few
       if (i + 1 < tiles) load(keys, p.k, i + 1);
       load(values, p.v, i);
     }

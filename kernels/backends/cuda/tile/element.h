@@ -28,7 +28,7 @@ using BuildElement = e5m2;
 #else
 using BuildElement = BuildHalf;
 #endif
-// What is stored of sums.
+// The type of what is stored of sums.
 #ifdef TILEKILN_FP32
 using BuildOut = float;
 #else

@@ -30,9 +30,9 @@ struct PlainSums {
   __device__ __forceinline__ float operator()(float sum, float part, int, int) const { return sum + part; }
 };
 // Multiplies as multiply_stages, but every stage is summed apart, kPart columns at a time, and then joined with c in
-// fp32: the tensor cores keep few bits of a sum of 8-bit elements. While one warpgroup adds, the other one multiplies. No group is in
-// flight afterwards. join.step(k, last) comes before the products of a step, join(sum, part, i, column / kPart) is the
-// i-th sum.
+// fp32: the tensor cores keep few bits of a sum of 8-bit elements. While one warpgroup adds, the other one multiplies.
+// No group is in flight afterwards. join.step(k, last) comes before the products of a step, join(sum, part, i,
+// column / kPart) is the i-th sum.
 template <int kPart, class Pipe, int kColumns, class Join>
 TILEKILN_DEVICE void multiply_apart(Consumer<Pipe>& pipe, Fragment<kColumns>& c, int line, int first, int last,
                                     Join&& join) {
