@@ -26,8 +26,9 @@ template <class Pipe> using StageOf = typename Pipe::Stage;
 template <class Pipe> using Loader = Producer<Pipe, CountedState<Pipe::kStages>>;
 template <class Pipe> using Reader = Consumer<Pipe, CountedState<Pipe::kStages>>;  // in the loaders' warpgroup
 // Consumer of keys and values. Where it counts its steps alibi's loops of d64 and d128 are 1.5 to 2 % quicker than by
-// PipelineState; those of d256 and of e4m3 are .5 to 3 % slower (H200, 4k).
-constexpr bool kCountsSteps = !kFp8 && kHdimQ <= 192;
+// PipelineState; those of d256 and of e4m3 are .5 to 3 % slower (H200, 4k), and fp16's soft cap of d64 has no register
+// for it.
+constexpr bool kCountsSteps = std::is_same_v<BuildElement, bf16> && kHdimQ <= 192;
 template <class Pipe> using KeyConsumer = std::conditional_t<kCountsSteps, Reader<Pipe>, Consumer<Pipe>>;
 
 // A tile, as the warp that deals tiles out hands it to those that load keys and values.
