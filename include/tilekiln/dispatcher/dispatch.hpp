@@ -120,7 +120,7 @@ class Dispatcher {
     throw NoKernelFound("operator: was " + call.operator_name() + ", must be one of a library that was added");
   }
 
-  // For people: the problem, what was chosen for each stage, and why each other kernel of its family was not, `most` of them.
+  // Text for people: the problem, what was chosen for each stage, and why each other kernel of its family was not, `most` of them.
   std::string why(const Problem& problem, size_t most = 20) const {
     const Plan planned = plan(problem);
     std::string text = problem.to_string();
@@ -198,7 +198,7 @@ class Dispatcher {
   }
   static std::string refusals(const Index& index, const Problem& asked, size_t most) {
     std::string text;
-    // Those first that differ least.
+    // Sorted by how little they differ.
     std::vector<std::pair<int, const Entry*>> others;
     for (const Entry& entry : index.entries()) {
       if (Value(entry.instance->key().family) != asked.family() || entry.instance->supports(asked)) continue;

@@ -32,7 +32,7 @@ class Problem {
   int64_t number(Field field) const { return values_[field.number()].number(); }
   // The features that it asks for: a kernel that does not know one of them does not answer.
   const Fields& asked() const { return asked_; }
-  // Of a stage: what others of its call know need not be known by it.
+  // Drops fields that this stage need not know, as other stages of its call know them.
   void forgive(const Fields& known_elsewhere) { asked_.remove(known_elsewhere); }
 
   Value operator_name() const { return (*this)[field::operator_name]; }
@@ -59,8 +59,8 @@ class Problem {
            (above_zero(number(field::hdim_q)) + above_zero(number(field::hdim_v)));
   }
 
-  // For caches: every field that says something but the sizes, by name, apart by 0x1f. Two problems have one key exactly when the same kernels
-  // answer them, sizes apart.
+  // Key for caches: every field that says something but the sizes, by name, apart by 0x1f. Two problems have one key exactly
+  // when the same kernels answer them, sizes apart.
   std::string canonical_key() const {
     std::string key;
     for (const auto& [name, value] : named())
@@ -68,7 +68,7 @@ class Problem {
         key += name + "=" + value.text() + '\x1f';
     return key;
   }
-  // In the language of selections, sizes too.
+  // Text in the language of selections, sizes too.
   std::string to_string() const {
     std::string text = operator_name().text();
     for (const auto& [name, value] : named())

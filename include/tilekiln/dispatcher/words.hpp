@@ -94,7 +94,7 @@ class Value {
   friend constexpr bool operator==(Value a, Value b) { return a.bits_ == b.bits_; }
   friend constexpr bool operator!=(Value a, Value b) { return a.bits_ != b.bits_; }
 
-  // As the selection language writes it; "" of nothing.
+  // Text as the selection language writes it; "" of nothing.
   std::string text() const { return is_number() ? std::to_string(bits_) : word_of(bits_); }
   // The word of what is no number, for as long as the process; "" of nothing.
   static const char* word_of(int64_t bits) {

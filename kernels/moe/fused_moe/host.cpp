@@ -130,7 +130,7 @@ tilekiln_status down_columns(const Args& args, tilekiln_shape* shape) {
   return TILEKILN_OK;
 }
 
-// Of a matrix of each expert (experts, rows, columns), or panels.
+// Shape of the bias beside a matrix of each expert (experts, rows, columns), or panels.
 static tilekiln_status bias_of(const tilekiln_tensor& weight, tilekiln_shape* shape) {
   if (weight.ndim == 3) *shape = {2, {weight.shape[0], weight.shape[1]}};
   if (weight.ndim != 3) *shape = {3, {weight.shape[0], weight.shape[1], kPanelLanes}};
@@ -156,7 +156,7 @@ tilekiln_status slopes(const Args& args, Call& call) {
   return TILEKILN_OK;
 }
 
-// Before shapes of scales are looked at.
+// Checks what must hold before shapes of scales are looked at.
 tilekiln_status scales(const Args& args, Call& call) {
   const Array& weight = call.in.gate_up;
   const bool quantised = weight.dtype != call.in.x.dtype;

@@ -49,7 +49,7 @@ TILEKILN_INLINE tiles::Operand queries_side(const float* words, int j) {
   return {words + j * kLanes, kTileQ * 4, tiles::kTile, tiles::kTile * kTileQ};
 }
 
-// Whether all numbers of `count` words, a multiple of 64, are ones: x 0 is 0.
+// Tells whether all numbers of `count` words, a multiple of 64, are finite: x 0 is 0.
 inline bool all_finite(const float* words, int count) {
   vf sum[4] = {zero(), zero(), zero(), zero()};
   for (int i = 0; i < count; i += 64) {

@@ -38,7 +38,7 @@ constexpr auto bf16_rows =
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _fmha_mla_decode_qlanes)
 
-// In the order of Storage: fp32, fp16, bf16, bf16_fp8.
+// Functions in the order of Storage: fp32, fp16, bf16, bf16_fp8.
 extern "C" const tilekiln::mla::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::rows<tilekiln::cpu::ComputeFp32, tilekiln::cpu::as_fp32<float>>,
      tilekiln::cpu::rows<tilekiln::cpu::ComputeFp32, tilekiln::cpu::as_fp32<tilekiln::cpu::fp16>>,
