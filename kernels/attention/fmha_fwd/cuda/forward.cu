@@ -47,12 +47,12 @@ struct QueryRows {
   decltype(values_of(s, s.own, 0)) values;
   PipelineState<kTileSlots> tile_at;
 
-  Operand<StageOf<QueryTiles>> q;  // of the tile at hand
+  Operand<StageOf<QueryTiles>> q;  // of the current tile
   Fragment<kKeys> scores;
   Fragment<kHdimV> o;
   OperandFragment<BuildElement, kKeys> weights;
   OutRows<kHdimV / 2> out;  // of the last tile
-  // The key tile at hand and the last one; n < final: none. They go last - 1 .. first, then sinks - 1 .. 0.
+  // The current key tile and the last one; n < final: none. They go last - 1 .. first, then sinks - 1 .. 0.
   int n, final;
 
   __device__ __forceinline__ QueryRows(const Params& p, Shared& s, const Warpgroup& w)

@@ -78,7 +78,7 @@ struct SoftmaxOfBytes {
   SoftmaxState state;
   float of_values = 1;  // the factor of o: what undoes the quantisation of v
   BlockScales blocks = {};
-  float of_scores, of_tile;  // of the key tile at hand
+  float of_scores, of_tile;  // of the current key tile
   uint32_t kept = ~0u;       // no bit where the factor of v is 0
 
   __device__ __forceinline__ SoftmaxOfBytes(const Params& p, const Launch& launch, OwnOfBytes&, const Tile& tile,

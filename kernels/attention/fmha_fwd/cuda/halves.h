@@ -24,7 +24,7 @@ struct SoftmaxOfHalves {
   int warp_row;  // the warp's first, from the tile's first row
   SoftmaxState state;
   int extras;
-  float slope = 0, distance = 0;  // of the loop at hand
+  float slope = 0, distance = 0;  // of this loop
   Drawn::Source source;           // likewise
 
   __device__ __forceinline__ SoftmaxOfHalves(const Params& p, const Launch& launch, OwnOfHalves& own, const Tile& tile,

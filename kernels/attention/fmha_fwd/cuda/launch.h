@@ -1,4 +1,4 @@
-// From a checked call of fmha_fwd to the parameters of its kernels: what the pipelines have in common. Included once, by the file of a pipeline,
+// Parameters of the kernels from a checked call of fmha_fwd: what the pipelines have in common. Included once, by the file of a pipeline,
 // which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <initializer_list>

@@ -49,7 +49,7 @@ struct alignas(128) Params {
   // s = tanh(softcap_inner q k^T), softcap_inner = softmax_scale / softcap, and score_scale_log2 = softcap log2(e).
   float score_scale_log2;
   float softcap_inner;
-  // With a soft cap alone, the integer that all rows take for score_scale_log2 times their maximum; 0: it is found.
+  // Integer that all rows take, with a soft cap alone, for score_scale_log2 times their maximum; 0: it is found.
   float capped_top;
   float bias_scale;  // log2(e) / score_scale_log2, for bias and alibi
   int batch, nhead_q, nhead_k;
@@ -64,7 +64,7 @@ struct alignas(128) Params {
   int total_q, total_k;  // rows of packed arrays: starts that the host has not seen are kept within
   int min_seqlen_q;      // sequences with at most so many rows are left to another call
   int features;
-  // Of a cache: the fields of kernels/attention/places.h. A page is `k_page` rows of k from the one before it; the map of k has
+  // Fields of a cache: those of kernels/attention/places.h. A page is `k_page` rows of k from the one before it; the map of k has
   // boxes of `box` rows, which lie in one page each.
   const int* first_key;
   const int* row_k;
@@ -83,7 +83,7 @@ struct alignas(128) Params {
   int page_size;
   int page_shift;
   int box;
-  // Of e4m3: what undoes the quantisation, or null. One value each; or with kBlockScales of head h and block i of sequence b that at
+  // Scales of e4m3: what undoes the quantisation, or null. One value each; or with kBlockScales of head h and block i of sequence b that at
   // [b q_scale_batch + h q_scale_head + scale_start_q[b] + i], of q_scales blocks of a head.
   const float* q_descale;
   const float* k_descale;

@@ -48,7 +48,7 @@ struct CopyByFeature {
 TILEKILN_DEVICE int row_of_warp(const Params& p, int warp) {
   return !kFp8 && features_of(p) & kDropout ? warp / 2 * 32 + warp % 2 * 8 : warp * 16;
 }
-// Distance from a lane's first row to its second one; `may_drop`: whether the loop at hand can be one of dropout.
+// Distance from a lane's first row to its second one; `may_drop`: whether this loop can be one of dropout.
 TILEKILN_DEVICE int rows_apart(const Params& p, bool may_drop = true) {
   return !kFp8 && may_drop && features_of(p) & kDropout ? 16 : 8;
 }
