@@ -224,7 +224,7 @@ def cache(library: tk.Library) -> None:
     library.fmha_fwd_splitkv(q, k, v, num_splits=1, **arguments | {"block_table": wide}, **longest)
     from tools.gpu import driver
 
-    decode = driver.structure("kernels/attention/fmha_fwd_splitkv/cuda/row.h", "Row")
+    decode = driver.structure("kernels/attention/fmha_fwd_splitkv/cuda/params.h", "Params")
     assert decode.in_dll(stub, "stub_decode_row").table_row == 9
     knew = Device(2, 1, 2, 64)
     library.fmha_fwd_appendkv(None, k, v, knew, knew, block_table=table, seqlen_k=lengths, max_seqlen_k=64)

@@ -71,17 +71,14 @@ def test_row_has_the_layout_that_the_compiler_gives_it(built: Path, tools: tuple
 
     for family, header, alignment in (
         ("fmha_fwd", forward.HEADER, 128),
-        ("fmha_decode", "kernels/attention/fmha_fwd_splitkv/cuda/row.h", 8),
+        ("fmha_decode", "kernels/attention/fmha_fwd_splitkv/cuda/params.h", 8),
     ):
         name = f"{family}_d64-bf16"
         elf = subprocess.run(
             [tools[1], "-elf", built / f"{name}.cubin"], capture_output=True, text=True, check=True
         ).stdout
         sizes = {int(size, 16) for size in re.findall(r"Ordinal : 0x0\s.*Size\s+: (0x[0-9a-f]+)", elf)}
-        assert sizes == {
-            -(-ctypes.sizeof(driver.structure(header, "Params" if header.endswith("params.h") else "Row")) // alignment)
-            * alignment
-        }
+        assert sizes == {-(-ctypes.sizeof(driver.structure(header, "Params")) // alignment) * alignment}
 
 
 def test_a_serialised_product_fails_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

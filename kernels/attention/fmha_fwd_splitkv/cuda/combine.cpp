@@ -11,8 +11,8 @@ tilekiln_status launch_combine(const Site& site, const void* problem) {
   const i64 blocks = i64(of.batch) * of.seqlen_q * of.problem.nhead_q;
   if (blocks > INT32_MAX)
     return fail_argument("q", "had %lld rows of all heads, must have fewer than 2^31 with splits on cuda", blocks);
-  Row row = {};
-  fill_row(of, &row);
+  Params params = {};
+  fill_params(of, &params);
   const Build& build = build_of(*kernel);
   const auto threads = static_cast<unsigned>(build.hdim / 2);
   return launch(site, {kernel,
@@ -20,7 +20,7 @@ tilekiln_status launch_combine(const Site& site, const void* problem) {
                        {static_cast<unsigned>(blocks), 1, 1},
                        threads,
                        0,
-                       &row,
+                       &params,
                        false,
                        build.early != 0});
 }

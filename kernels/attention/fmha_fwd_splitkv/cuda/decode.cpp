@@ -31,57 +31,57 @@ bool sees_all(const KvKernelProblem& of) {
 }
 
 // True: the kernels that know more than products and the softmax are needed.
-bool fill_scores(const KvKernelProblem& of, Row* row) {
+bool fill_scores(const KvKernelProblem& of, Params* params) {
   const KvProblem& p = of.problem;
   const bool all = sees_all(of);
-  row->features = (all ? 0 : kMask) | (p.features.softcap ? kSoftcap : 0) |
-                  (p.features.bias == Bias::alibi ? kAlibi : 0) | (p.features.bias == Bias::elementwise ? kBias : 0);
-  const bool general = row->features != 0 || !(p.softmax_scale > 0);
-  if (!p.top_left) row->features |= kBottomRight;
+  params->features = (all ? 0 : kMask) | (p.features.softcap ? kSoftcap : 0) |
+                     (p.features.bias == Bias::alibi ? kAlibi : 0) | (p.features.bias == Bias::elementwise ? kBias : 0);
+  const bool general = params->features != 0 || !(p.softmax_scale > 0);
+  if (!p.top_left) params->features |= kBottomRight;
   const auto side = [&](int width) { return all || width < 0 || width > unbounded ? unbounded : width; };
-  row->left = side(p.window_left);
-  row->right = side(p.window_right);
-  row->sink_keys = all ? 0 : p.sink_keys;
-  row->softmax_scale = p.softmax_scale;
-  row->score_scale_log2 = general ? log2_e : p.softmax_scale * log2_e;
-  row->softcap = p.softcap;
+  params->left = side(p.window_left);
+  params->right = side(p.window_right);
+  params->sink_keys = all ? 0 : p.sink_keys;
+  params->softmax_scale = p.softmax_scale;
+  params->score_scale_log2 = general ? log2_e : p.softmax_scale * log2_e;
+  params->softcap = p.softcap;
   const bool group = p.features.group;
-  row->bias = static_cast<const uint16_t*>(p.bias);
-  row->bias_batch = group ? 0 : of.steps.bias;
-  row->bias_head = p.bias_head;
-  row->bias_row = p.bias_row;
-  row->alibi_slopes = p.alibi_slopes;
-  row->alibi_batch = of.steps.alibi;
-  row->sink = p.sink;
+  params->bias = static_cast<const uint16_t*>(p.bias);
+  params->bias_batch = group ? 0 : of.steps.bias;
+  params->bias_head = p.bias_head;
+  params->bias_row = p.bias_row;
+  params->alibi_slopes = p.alibi_slopes;
+  params->alibi_batch = of.steps.alibi;
+  params->sink = p.sink;
   return general;
 }
 
 // True: pages are vectorized.
-bool fill_cache(const KvKernelProblem& of, Row* row) {
+bool fill_cache(const KvKernelProblem& of, Params* params) {
   const KvProblem& p = of.problem;
   const bool group = p.features.group;
-  row->q = static_cast<const uint16_t*>(p.q);
-  row->k = static_cast<const uint16_t*>(p.k);
-  row->v = static_cast<const uint16_t*>(p.v);
-  row->q_batch = group ? 0 : of.steps.q;
-  row->q_head = p.q_head;
-  row->q_row = p.q_row;
-  row->k_head = p.k_head;
-  row->v_head = p.v_head;
-  row->k_key = p.k_row;
-  row->v_key = p.v_row;
-  row->k_chunk = row->v_chunk = 8;
+  params->q = static_cast<const uint16_t*>(p.q);
+  params->k = static_cast<const uint16_t*>(p.k);
+  params->v = static_cast<const uint16_t*>(p.v);
+  params->q_batch = group ? 0 : of.steps.q;
+  params->q_head = p.q_head;
+  params->q_row = p.q_row;
+  params->k_head = p.k_head;
+  params->v_head = p.v_head;
+  params->k_key = p.k_row;
+  params->v_key = p.v_row;
+  params->k_chunk = params->v_chunk = 8;
   if (p.pages.page_size == 0) {
-    row->k_page = group ? 0 : of.steps.k;
-    row->v_page = group ? 0 : of.steps.v;
+    params->k_page = group ? 0 : of.steps.k;
+    params->v_page = group ? 0 : of.steps.v;
     return false;
   }
-  row->k_page = p.pages.k_page;
-  row->v_page = p.pages.v_page;
+  params->k_page = p.pages.k_page;
+  params->v_page = p.pages.v_page;
   if (p.pages.layout != fmha::KvLayout::vectorized) return false;
-  row->k_key = row->v_key = 8;
-  row->k_chunk = p.pages.k_chunk;
-  row->v_chunk = p.pages.v_chunk;
+  params->k_key = params->v_key = 8;
+  params->k_chunk = p.pages.k_chunk;
+  params->v_chunk = p.pages.v_chunk;
   return true;
 }
 
@@ -105,9 +105,9 @@ tilekiln_status launch_decode(const Site& site, const void* problem) {
     return fail_argument(
         "q", "had %lld pairs of a sequence and a key head, times splits, must have fewer than 2^31 on cuda", blocks);
   }
-  Row row = {};
-  fill_row(of, &row);
-  const bool vectorized = fill_cache(of, &row), general = fill_scores(of, &row);
+  Params params = {};
+  fill_params(of, &params);
+  const bool vectorized = fill_cache(of, &params), general = fill_scores(of, &params);
   static const char* const functions[2][2][2] = {
       {{"fmha_decode_linear", "fmha_decode_linear_rows"},
        {"fmha_decode_linear_general", "fmha_decode_linear_general_rows"}},
@@ -118,7 +118,7 @@ tilekiln_status launch_decode(const Site& site, const void* problem) {
                        {static_cast<unsigned>(blocks), static_cast<unsigned>(tiles), 1},
                        static_cast<unsigned>(build.threads),
                        static_cast<unsigned>(build.shared_bytes),
-                       &row});
+                       &params});
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 // Masks, soft cap, alibi, bias and scales that are not above 0 have kernels of their own (kGeneral).
 // Nothing here needs more than sm_80. -D: HDIM (32, 64, 128 or 256), STAGES, WARPS; TILEKILN_FP16 for fp16.
 #include "kernels/attention/cuda/places.h"
-#include "kernels/attention/fmha_fwd_splitkv/cuda/row.h"
+#include "kernels/attention/fmha_fwd_splitkv/cuda/params.h"
 #include "kernels/backends/cuda/mma.h"
 
 namespace tilekiln::cuda::fmha_decode {
@@ -43,7 +43,7 @@ struct Seen {
 };
 
 template <bool kGeneral>
-TILEKILN_DEVICE Seen find_seen(const Row& p, int first_row, int last_row, int shift, int keys) {
+TILEKILN_DEVICE Seen find_seen(const Params& p, int first_row, int last_row, int shift, int keys) {
   Seen s{0, keys, 0, 0, keys, 0, 0, 0};
   if (kGeneral && p.features & kMask) {
     s.every_first = last_row + shift - p.left;
@@ -79,7 +79,7 @@ TILEKILN_DEVICE uint32_t place_v(int dim, int group) { return (group * kHdim + d
 // keys (V) or head dims (K) in vectorized ones.
 template <bool kVectorized> struct Loader {
   static constexpr int kLines = kVectorized ? kChunk : 32 / kPieces;  // keys that 32 lanes cover at a time
-  const Row& p;
+  const Params& p;
   const Keys& keys;
   const Seen& seen;
   int lane, row, piece;
@@ -88,7 +88,7 @@ template <bool kVectorized> struct Loader {
   int turn = 0;   // whose chunk is next
   const uint16_t *k, *v;
 
-  __device__ __forceinline__ Loader(const Row& given, const Keys& of, const Seen& of_tile, int head, int in_warp)
+  __device__ __forceinline__ Loader(const Params& given, const Keys& of, const Seen& of_tile, int head, int in_warp)
       : p(given), keys(of), seen(of_tile), lane(in_warp) {
     row = kVectorized ? lane % kChunk : lane / kPieces;
     piece = kVectorized ? lane / kChunk : lane % kPieces;
@@ -159,7 +159,7 @@ struct Line {
 };
 
 // Scale, soft cap, bias or alibi, mask; chunk [first, first + 16).
-TILEKILN_DEVICE void change(const Row& p, const Seen& seen, float (&score)[2][4], const Line (&line)[2], int first,
+TILEKILN_DEVICE void change(const Params& p, const Seen& seen, float (&score)[2][4], const Line (&line)[2], int first,
                             int lane) {
   if (seen.is_plain(first)) {
 #pragma unroll
@@ -183,7 +183,7 @@ TILEKILN_DEVICE void change(const Row& p, const Seen& seen, float (&score)[2][4]
 // Adds kCount chunks of keys, `step` bytes apart in shared memory from `from` on: chunk c holds the keys
 // from first[c] on, of which left[c] or more are the sequence's.
 template <bool kVectorized, bool kGeneral, int kCount>
-TILEKILN_DEVICE void add_chunks(const Row& p, const Seen& seen, const uint32_t (&q)[kHdim / 16][4], uint32_t from,
+TILEKILN_DEVICE void add_chunks(const Params& p, const Seen& seen, const uint32_t (&q)[kHdim / 16][4], uint32_t from,
                                 uint32_t step, const Line (&line)[2], const int (&first)[kCount],
                                 const int (&left)[kCount], int lane, Sums& s) {
   float score[kCount][2][4] = {};
@@ -263,13 +263,13 @@ TILEKILN_DEVICE void add_chunks(const Row& p, const Seen& seen, const uint32_t (
 struct Place {
   int i, h;
 
-  __device__ __forceinline__ Place(const Row& p, int head, int row) {
+  __device__ __forceinline__ Place(const Params& p, int head, int row) {
     const int group = p.nhead_q / p.nhead_k;
     i = row / group, h = head * group + row % group;
   }
 };
 
-TILEKILN_DEVICE void store(const Row& p, int b, int row, int h, int d, float out0, float out1, float lse_log2) {
+TILEKILN_DEVICE void store(const Params& p, int b, int row, int h, int d, float out0, float out1, float lse_log2) {
   *reinterpret_cast<uint32_t*>(p.out + b * p.out_batch + h * p.out_head + row * p.out_row + d) = pack(out0, out1);
   if (p.lse && d == 0) p.lse[b * p.lse_batch + h * p.lse_head + row] = lse_log2 * kLn2;
 }
@@ -280,7 +280,7 @@ template <int kTiles> TILEKILN_DEVICE void wait_for_warps() {
 }
 
 // A CTA: x = (sequence, key head, split), y = kTiles tiles of rows. Warp w has the rows of tile w % kTiles.
-template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void decode(const Row& p, char* raw) {
+template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void decode(const Params& p, char* raw) {
   static_assert(kTiles == 1 || kTiles == kWarps, "a tile of rows is read by every warp, or has a warp of its own");
   constexpr int kTogether = kHdim > 128 ? 1 : kTiles;  // chunks in registers
 #if __CUDA_ARCH__ >= 900
@@ -413,7 +413,7 @@ template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void deco
 }
 
 // A CTA is a query of a head: x = (sequence, query, head), a thread two columns.
-TILEKILN_DEVICE void combine(const Row& p) {
+TILEKILN_DEVICE void combine(const Params& p) {
   __shared__ float weights[kMostSplits];
   __shared__ float whole[2];  // the sum of weights, the LSE
 #if __CUDA_ARCH__ >= 900
@@ -475,7 +475,7 @@ extern "C" __constant__ fmha_decode::Build fmha_decode_build = {fmha_decode::kHd
 
 #define TILEKILN_DECODE(name, vectorized, general, tiles)                   \
   extern "C" __global__ void __launch_bounds__(fmha_decode::kWarps * 32, 1) \
-      name(const __grid_constant__ fmha_decode::Row p) {                    \
+      name(const __grid_constant__ fmha_decode::Params p) {                    \
     extern __shared__ __align__(128) char raw[];                            \
     fmha_decode::decode<vectorized, general, tiles>(p, raw);                \
   }
@@ -489,6 +489,6 @@ TILEKILN_DECODE(fmha_decode_linear_general_rows, false, true, fmha_decode::kWarp
 TILEKILN_DECODE(fmha_decode_vectorized_general_rows, true, true, fmha_decode::kWarps)
 
 extern "C" __global__ void __launch_bounds__(fmha_decode::kHdim / 2)
-    fmha_decode_combine(const __grid_constant__ fmha_decode::Row p) {
+    fmha_decode_combine(const __grid_constant__ fmha_decode::Params p) {
   fmha_decode::combine(p);
 }

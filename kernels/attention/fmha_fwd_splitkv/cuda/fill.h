@@ -1,7 +1,7 @@
-// The row of decode's kernels, for both stages.
+// Parameters of decode's kernels, for both stages.
 #pragma once
 #include "kernels/attention/fmha_fwd_splitkv/cuda/launch.h"
-#include "kernels/attention/fmha_fwd_splitkv/cuda/row.h"
+#include "kernels/attention/fmha_fwd_splitkv/cuda/params.h"
 
 namespace tilekiln::cuda::fmha_decode {
 namespace {
@@ -25,27 +25,27 @@ const Kernel* find_kernel(const KvProblem& p) {
   return best;
 }
 
-void fill_row(const KvKernelProblem& of, Row* row) {
+void fill_params(const KvKernelProblem& of, Params* params) {
   const KvProblem& p = of.problem;
-  fill_places(of.places, p.pages, row);
-  row->part_out = of.part_out;
-  row->part_lse = of.part_lse;
-  row->out = static_cast<uint16_t*>(p.out);
-  row->lse = p.lse;
+  fill_places(of.places, p.pages, params);
+  params->part_out = of.part_out;
+  params->part_lse = of.part_lse;
+  params->out = static_cast<uint16_t*>(p.out);
+  params->lse = p.lse;
   const auto batch_step = [&](i64 step) { return p.features.group ? 0 : step; };
-  row->out_batch = batch_step(of.steps.out);
-  row->out_head = p.out_head;
-  row->out_row = p.out_row;
-  row->lse_batch = batch_step(of.steps.lse);
-  row->lse_head = p.lse_head;
-  row->seqlen_q_most = of.seqlen_q;
-  row->seqlen_k_most = of.seqlen_k;
-  row->batch = of.batch;
-  row->nhead_q = p.nhead_q;
-  row->nhead_k = p.nhead_k;
-  row->hdim_q = p.hdim_q;
-  row->hdim_v = p.hdim_v;
-  row->splits = of.num_splits;
+  params->out_batch = batch_step(of.steps.out);
+  params->out_head = p.out_head;
+  params->out_row = p.out_row;
+  params->lse_batch = batch_step(of.steps.lse);
+  params->lse_head = p.lse_head;
+  params->seqlen_q_most = of.seqlen_q;
+  params->seqlen_k_most = of.seqlen_k;
+  params->batch = of.batch;
+  params->nhead_q = p.nhead_q;
+  params->nhead_k = p.nhead_k;
+  params->hdim_q = p.hdim_q;
+  params->hdim_v = p.hdim_v;
+  params->splits = of.num_splits;
 }
 
 }  // namespace

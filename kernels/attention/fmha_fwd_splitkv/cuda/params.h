@@ -1,13 +1,13 @@
-// The row of the CUDA decode over a KV cache: the one argument of its kernels.
+// Parameters of the CUDA decode over a KV cache: the one argument of its kernels.
 //
-// Plain data. tools/gpu reads the fields of `Row` and `Build` from this text, so a declaration is one line.
+// Plain data. tools/gpu reads the fields of `Params` and `Build` from this text, so a declaration is one line.
 #pragma once
 
 #include <cstdint>
 
 namespace tilekiln::cuda::fmha_decode {
 
-// Bits of Row::features; each is uniform over a launch. Those of kGeneral are asked for by the general kernels alone.
+// Bits of Params::features; each is uniform over a launch. Those of kGeneral are asked for by the general kernels alone.
 enum Feature : int {
   kMask = 1,  // left, right, sink_keys
   kSoftcap = 2,
@@ -18,7 +18,7 @@ enum Feature : int {
 
 // Pages lie anywhere; every offset has 64 bits. The fields from `seqstart_q` to `page_shift` say where sequences are, by the
 // names that places.h reads.
-struct Row {
+struct Params {
   const uint16_t* q;
   const uint16_t* k;
   const uint16_t* v;
