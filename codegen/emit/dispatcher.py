@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -38,6 +39,16 @@ class Limit(Struct, frozen=True, forbid_unknown_fields=True):
     size: str
     of: str
     log2: bool = False
+
+
+class TileCost(Struct, frozen=True, forbid_unknown_fields=True):
+    """Expressions of size and tile, in whole numbers; the larger one is the cost."""
+
+    rows: str
+    forgiven: str
+
+    def __call__(self, size: int, tile: int) -> int:
+        return max(int(eval(each, {}, {"size": size, "tile": tile})) for each in (self.rows, self.forgiven))
 
 
 class AlgorithmAxes(Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,6 +136,7 @@ class DispatcherFile(Struct, frozen=True, forbid_unknown_fields=True):
     variable_seqlen_k: list[str]
     pads: list[Pad]
     limits: list[Limit]
+    tile_cost: TileCost
     idle_on_cpu: list[str]
     algorithm_axes: AlgorithmAxes
     signatures: dict[str, dict[str, str]]
@@ -141,6 +153,9 @@ def read(places: Places) -> DispatcherFile:
     for at, name in enumerate(declared.variable_seqlen_k):
         if name not in named:
             raise document.error(("variable_seqlen_k", at), no_such("field", name, sorted(named)))
+    for name in ("rows", "forgiven"):
+        if not re.fullmatch(r"(?:\b(?:size|tile|\d+)\b|//|[-+*() ])+", getattr(declared.tile_cost, name)):
+            raise document.error(("tile_cost", name), "must be of size, tile, whole numbers and + - * //")
     return declared
 
 

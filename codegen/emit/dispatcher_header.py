@@ -1,4 +1,4 @@
-"""From kernels/dispatcher.yaml for C++: tables of fields and words (tables.hpp), setters of builders (setters.hpp)."""
+"""From kernels/dispatcher.yaml for C and C++: tables of fields and words, setters of builders, the cost of a tile."""
 
 from __future__ import annotations
 
@@ -10,6 +10,21 @@ from codegen.schema.places import Places
 
 PATH = "include/tilekiln/dispatcher/tables.hpp"
 SETTERS = "include/tilekiln/dispatcher/setters.hpp"
+TILE_COST = "include/tilekiln/dispatcher/tile_cost.h"
+TILE_COST_TEXT = """/* The rows that a tile costs for a size.
+ * Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that. */
+#ifndef TILEKILN_DISPATCHER_TILE_COST_H
+#define TILEKILN_DISPATCHER_TILE_COST_H
+
+#include <stdint.h>
+
+static inline int64_t {name}(int64_t size, int64_t tile) {{
+  const int64_t rows = {rows}, forgiven = {forgiven};
+  return rows > forgiven ? rows : forgiven;
+}}
+
+#endif
+"""
 HEAD = """// Tables of fields and words.
 // Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 #pragma once
@@ -29,7 +44,13 @@ struct Word { const char *word, *value, *more; };
 def contents(places: Places) -> dict[str, str]:
     """Text by path from the root of the tree."""
     declared = read(places)
-    return {PATH: text(declared), SETTERS: setters(declared)}
+    return {PATH: text(declared), SETTERS: setters(declared), TILE_COST: cost_text(declared)}
+
+
+def cost_text(declared: DispatcherFile) -> str:
+    """The text of tile_cost.h, which C reads, too."""
+    rows, forgiven = (of.replace("//", "/") for of in (declared.tile_cost.rows, declared.tile_cost.forgiven))
+    return TILE_COST_TEXT.format(name="tilekiln_tile_cost", rows=rows, forgiven=forgiven)
 
 
 def text(declared: DispatcherFile) -> str:

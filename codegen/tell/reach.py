@@ -7,10 +7,12 @@ condition names and around every tile: between two of these nothing changes.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from codegen.emit import dispatcher
 from codegen.plan.plan import needed, sieve
 from codegen.plan.sieve import Leaf, Sieve
 from codegen.schema import select
@@ -19,7 +21,7 @@ from codegen.schema.axes import Family
 from codegen.schema.errors import CodegenError
 from codegen.schema.receipts import Receipt
 from codegen.schema.targets import Target
-from codegen.schema.tree import Tree
+from codegen.schema.tree import Tree, tree
 
 _TILES = 4  # sizes up to so many of the largest tile are asked for, where tiles fit differently well
 _SHOWN = 5
@@ -82,7 +84,7 @@ def choose(family: Family, together: Sequence[Algorithm], sizes: Sequence[int]) 
         fields = dict(zip((name for axis in how.axes for name in axis.fields), how.numbers, strict=True))
         cost = tile = 1.0
         for size, field in (family.file.choice.fit if family.file.choice else {}).items():
-            cost *= tile_cost(sizes[family.file.sizes.index(size)], fields[field])
+            cost *= rows_spent(sizes[family.file.sizes.index(size)], fields[field])
             tile *= fields[field]
         return (preference, cost, -tile, how.rank)
 
@@ -90,9 +92,15 @@ def choose(family: Family, together: Sequence[Algorithm], sizes: Sequence[int]) 
     return min(able, key=order, default=None)
 
 
-def tile_cost(size: int, tile: int) -> int:
-    """The rows that a tile costs: the twin of include/tilekiln/dispatcher/fit.h, as a proof needs no library."""
-    return max(-(-size // tile) * tile, size + size // 4)
+@functools.cache
+def rows_spent(size: int, tile: int) -> int:
+    """The rows that a tile costs, by the declaration from which that of the libraries is made."""
+    return _declared_cost()(size, tile)
+
+
+@functools.cache
+def _declared_cost() -> dispatcher.TileCost:
+    return dispatcher.read(tree().places).tile_cost
 
 
 def _numbered(family: Family, hows: Sequence[Algorithm], leaf: Leaf) -> int:

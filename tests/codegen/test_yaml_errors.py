@@ -9,6 +9,7 @@ from random import Random
 import pytest
 import yaml
 
+from codegen.emit import dispatcher
 from codegen.plan.plan import resolve
 from codegen.schema import yaml_io
 from codegen.schema.errors import CodegenError
@@ -439,3 +440,10 @@ def test_what_is_read_quickly_is_what_yaml_says() -> None:
     more = ["", "# nothing", "a: &x [1]\nb: *x", "a: {b: 1}\nc:\n  <<: {d: 2}", odd, "? 1\n: 2", "a: |\n  text\n"]
     for text in [*texts, *more]:
         assert yaml_io._load(text) == yaml.load(text, yaml_io._Loader), text
+
+
+def test_the_cost_of_a_tile_is_of_numbers_alone(copy: Copy) -> None:
+    """It is evaluated, so nothing else may stand there."""
+    copy.edit(dispatcher.FILE, "forgiven: size + size // 4", "forgiven: size.real")
+    with pytest.raises(CodegenError, match=r"dispatcher.yaml:\d+:\d+: must be of size, tile, whole numbers and"):
+        dispatcher.read(copy.tree().places)

@@ -103,7 +103,7 @@ def test_only_smaller_counts_are_lowered_and_to_a_multiple_of_the_step() -> None
 
 def test_a_list_says_of_what_a_count_is_made(capsys: pytest.CaptureFixture[str]) -> None:
     assert house.main(["--list", "choosers"]) == 0
-    assert capsys.readouterr().out == "      1  codegen/tell/reach.py\n      1  include/tilekiln/dispatcher/fit.h\n"
+    assert capsys.readouterr().out == "      1  include/tilekiln/dispatcher/tile_cost.h\n"
 
 
 def test_no_count_of_this_tree_grew(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,14 +2,7 @@
 #ifndef TILEKILN_DISPATCHER_FIT_H
 #define TILEKILN_DISPATCHER_FIT_H
 
-#include <stdint.h>
-
-/* The rows a tile costs: whole tiles, with a quarter of the problem forgiven, so that a tall tile (which reads the other operand less
- * often) is given up only when it would waste more than that. */
-static inline int64_t tilekiln_tile_cost(int64_t size, int64_t tile) {
-  const int64_t rows = (size + tile - 1) / tile * tile, forgiven = size + size / 4;
-  return rows > forgiven ? rows : forgiven;
-}
+#include "tilekiln/dispatcher/tile_cost.h"
 
 /* 0: made for these sizes; 1: for any; 2: for others. The least goes first. */
 static inline int tilekiln_preference(int made_for_some, int holds_here) {
