@@ -138,9 +138,9 @@ void products() {
   refused("n: was 0, must be at least 1", [](auto& b) { b.dimensions(1, 0, 1); });
   refused("k: was 31 rows of b, must be 30, the columns of a", [](auto& b) { b.from_ab(100, 30, 31, 50); });
   refused("m: was 99 rows of out, must be 100, the rows of a", [](auto& b) { b.from_shapes(100, 30, 30, 50, 99, 50); });
-  refused("dtype: was fp64, must be fp32, fp16, bf16, int8, fp8 or bf8; did you mean fp32?",
+  refused("dtype: was fp64, must be fp32, fp16, bf16, int8, fp8 or bf8; did you mean fp16?",
           [](auto& b) { b.dtypes("fp64"); });
-  refused("out_dtype: was fp64, must be fp32, fp16, bf16 or int32; did you mean fp32?",
+  refused("out_dtype: was fp64, must be fp32, fp16, bf16 or int32; did you mean fp16?",
           [](auto& b) { b.dtypes("bf16", "fp64"); });
   refused("layouts: was rc, must be three letters of r and c, as in rcr", [](auto& b) { b.layouts("rc"); });
   refused("layout_b: was x, must be r or c", [](auto& b) { b.layouts("rxr"); });

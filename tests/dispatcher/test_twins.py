@@ -105,3 +105,21 @@ def test_they_choose_and_say_the_same(
     said.append(read.to_json())
     assert "".join(said).splitlines() == theirs.splitlines()
     assert any(chosen)
+
+
+def test_they_suggest_the_same_words(build_program: Callable[..., Path], binding: object, tmp_path: Path) -> None:
+    from tilekiln._core.language import nearest
+
+    draw = random.Random(1)
+    known = [*SIGNATURE, *ALGORITHM, *FAMILIES, "Top-Left", "bottom_right", "a", "aa", "ab", "ba"]
+    words = ["left", "SEQ", "max-seq", "tile", "ba", "zzz", "b", *known]
+    for word in [*known] * 12:
+        letters = list(word)
+        for _ in range(draw.randint(1, 4)):
+            letters.insert(draw.randrange(len(letters) + 1), draw.choice("aeqtx_-TQ"))
+            del letters[draw.randrange(len(letters))]
+        words.append("".join(letters))
+    (tmp_path / "words.txt").write_text("".join(f"{word}\n" for word in words))
+    command = [build_program("dispatcher_twin"), "nearest", tmp_path / "words.txt", *known]
+    theirs = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [(nearest(word, known) or [""])[0] for word in words] == theirs.splitlines()

@@ -1,4 +1,5 @@
-// Choices of the C++ dispatcher as text, for Python's to be held to: twin_test REGISTRY.json PROBLEMS.txt, a problem a line.
+// Choices of the C++ dispatcher as text, for Python's to be held to: twin_test REGISTRY.json PROBLEMS.txt, a problem a line; or the nearest of
+// KNOWN to each line of a file: twin_test nearest WORDS.txt KNOWN...
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -7,7 +8,13 @@
 
 using namespace tilekiln::dispatcher;
 
-int main(int, char** words) {
+int main(int count, char** words) {
+  if (std::string(words[1]) == "nearest") {
+    std::ifstream lines(words[2]);
+    const std::vector<std::string> known(words + 3, words + count);
+    for (std::string line; std::getline(lines, line);) std::printf("%s\n", nearest(line, known).c_str());
+    return 0;
+  }
   Registry registry("twins");
   from_file(registry, words[1], {});
   Dispatcher dispatcher(registry);

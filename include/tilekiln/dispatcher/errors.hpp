@@ -1,7 +1,9 @@
 // Errors of the dispatcher.
 #pragma once
+#include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tilekiln::dispatcher {
@@ -18,25 +20,42 @@ struct FileError : std::runtime_error { using std::runtime_error::runtime_error;
 // A library refused a call; the text is the library's own.
 struct CallError : std::runtime_error { using std::runtime_error::runtime_error; };
 
-// The known word that is nearest to one that is not; "" when none is near.
-inline std::string nearest(const std::string& word, const std::vector<std::string>& known) {
-  std::string best;
-  size_t least = word.size() / 2 + 1;
-  for (const std::string& other : known) {
-    std::vector<size_t> row(other.size() + 1);
-    for (size_t j = 0; j <= other.size(); ++j) row[j] = j;
-    for (size_t i = 1; i <= word.size(); ++i) {
-      size_t diagonal = row[0];
-      row[0] = i;
-      for (size_t j = 1; j <= other.size(); ++j) {
-        const size_t replaced = diagonal + (word[i - 1] != other[j - 1]);
-        diagonal = row[j];
-        row[j] = std::min(replaced, std::min(row[j], row[j - 1]) + 1);
-      }
+// The number of characters of the longest part that two words share, and so on to its left and right.
+inline size_t shared(std::string_view a, std::string_view b) {
+  size_t at = 0, of = 0, most = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    for (size_t j = 0; j < b.size(); ++j) {
+      size_t length = 0;
+      while (i + length < a.size() && j + length < b.size() && a[i + length] == b[j + length]) ++length;
+      if (length > most) at = i, of = j, most = length;
     }
-    if (row.back() < least) least = row.back(), best = other;
+  if (most == 0) return 0;
+  return most + shared(a.substr(0, at), b.substr(0, of)) + shared(a.substr(at + most), b.substr(of + most));
+}
+
+// The known word that is nearest to one that is not, by Python's rule (difflib, of lower case): at least half of both is shared, or it has
+// the word as a part; "" when none is near.
+inline std::string nearest(const std::string& word, const std::vector<std::string>& known) {
+  const auto lower = [](std::string text) {
+    for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    return text;
+  };
+  const auto folded = [&](const std::string& text) {
+    std::string made = lower(text);
+    std::replace(made.begin(), made.end(), '-', '_');
+    return made;
+  };
+  const std::string wanted = folded(word);
+  std::string best, best_folded, part;
+  double most = 0.5;
+  for (const std::string& other : known) {
+    const std::string one = folded(other);
+    const size_t both = one.size() + wanted.size();
+    const double ratio = both == 0 ? 1 : 2.0 * static_cast<double>(shared(one, wanted)) / static_cast<double>(both);
+    if (ratio > most || (ratio == most && one >= best_folded)) most = ratio, best = other, best_folded = one;
+    if (part.empty() && word.size() >= 3 && one.find(lower(word)) != std::string::npos) part = other;
   }
-  return best;
+  return best.empty() ? part : best;
 }
 
 // "kind: there is no 'word'; did you mean 'near'?", or the whole list where none is near.
