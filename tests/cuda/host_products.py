@@ -228,9 +228,11 @@ def experts(library: tk.Library) -> None:
 def words(library: tk.Library) -> None:
     """A weight of int4: blocks of 8 or 16 rows and 32 columns; what has no kernel is refused."""
     b, scale = Device(5, 16, 64, 4, dtype="uint8"), Device(5, 4, 64, dtype="fp32")
-    for m, name, grid in ((1, "words_8", 10), (8, "words_8", 10), (9, "words_16", 10)):
+    for m, name, grid in ((1, "words_8_many", 10), (8, "words_8_many", 10), (9, "words_16_many", 10)):
         library.flatmm_quant(matrix(m, 128), b, scale, out=Device(m, 5, 64))
         assert (last(), number("grid").value, number("threads").value) == (name, grid, 512)
+    library.flatmm_quant(matrix(300, 128), b, scale, out=Device(300, 5, 64))  # more blocks than processors
+    assert (last(), number("grid").value, number("threads").value) == ("words_16_few", 10, 256)
     launches = number("launches").value
     library.flatmm_quant(matrix(0, 128), b, scale, out=Device(0, 5, 64))
     assert number("launches").value == launches

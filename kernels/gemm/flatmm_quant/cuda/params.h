@@ -9,10 +9,10 @@ struct Words {
   matrix::Grouped of;
   int panels, words, groups;
 };
-// A block has kColumns columns of a panel; its kWarps warps share k.
-constexpr int kColumns = 32, kWarps = 16, kRows = 16;
+// A block has kColumns columns of a panel; its warps share k: few where processors have several blocks, else many.
+constexpr int kColumns = 32, kRows = 16, kFewWarps = 8, kManyWarps = 16;
 
 // Constants of a build that the host must know; the cubin holds one as `words_build`.
-struct Build { int threads, fp16; };
+struct Build { int fp16; };
 
 }  // namespace tilekiln::cuda::words

@@ -32,10 +32,12 @@ tilekiln_status launch_words(const Site& site, const void* problem) {
   const auto across = static_cast<unsigned>(p.n / kColumns), down = static_cast<unsigned>((p.m + kRows - 1) / kRows);
   if (down > 65535)
     return fail_argument("a", "had %d rows, must have at most 1048560 on cuda with weights of int4", p.m);
+  const bool few = across * down > static_cast<unsigned>(facts(site.device.id)->multiprocessors);
+  const char* const functions[2][2] = {{"words_8_many", "words_16_many"}, {"words_8_few", "words_16_few"}};
   return launch(site, {kernel,
-                       p.m <= 8 ? "words_8" : "words_16",
+                       functions[few ? 1 : 0][p.m <= 8 ? 0 : 1],
                        {across, down, 1},
-                       static_cast<unsigned>(static_cast<const Build*>(kernel->build)->threads),
+                       static_cast<unsigned>(32 * (few ? kFewWarps : kManyWarps)),
                        0,
                        &words,
                        false,

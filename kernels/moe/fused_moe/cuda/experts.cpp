@@ -64,7 +64,7 @@ bool at_16(const void* data, i64 row_bytes, i64 step_bytes) {
 
 // One product of all rows, by tiles of `form`; b has `lines` columns of an expert, those of gate and up together.
 struct Product {
-  const char *name, *functions[3];  // by form; null: there is none
+  const char *name, *functions[2];  // by form
   const Problem* p;
   i64 lines, b_step, bias_step;
 };
@@ -77,11 +77,9 @@ tilekiln_status launch_rows(const Site& site, const Kernel* kernel, const Work& 
   const int device = site.device.id;
   const i64 workers = facts(device)->multiprocessors;
   const auto across = [&](const moe::Form& form) { return divide_up(p.n, gated ? form.columns / 2 : form.columns); };
-  // Narrower tiles until there is one for every processor: one alone reads weights at a fraction of memory's speed.
-  int chosen = 0;
-  while (chosen < 2 && one.functions[chosen + 1] != nullptr &&
-         work.tiles * across(moe::kForms[chosen]) * (chosen + 1) < workers)
-    ++chosen;
+  // Narrow tiles where wide ones are fewer than processors. Narrower ones yet, of 64 columns, took a token of Mixtral
+  // 276 us for 249 (H200).
+  const int chosen = work.tiles * across(moe::kForms[0]) < workers ? 1 : 0;
   const moe::Form& form = moe::kForms[chosen];
   const i64 most = work.tiles * across(form);
   if (most > INT32_MAX / 2)
@@ -89,15 +87,14 @@ tilekiln_status launch_rows(const Site& site, const Kernel* kernel, const Work& 
                          build.rows, form.columns);
   product.m = static_cast<int>(work.rows), product.n = p.n, product.k = p.k;
   product.grid.steps = static_cast<int>(divide_up(p.k, build.steps));
-  constexpr i64 few = 16;  // rows, of which two CTAs save nothing, and would wait for each other
-  product.grid.pairs = across(form) > 1 && work.rows > few ? 1 : 0;
+  product.grid.pairs = across(form) > 1 ? 1 : 0;
   if (p.k > 0) {
     if (p.b_columns != (build.lines_b == 0))
       return fail_argument(one.name, "had one row or column an expert, must have 8 or more on cuda");
     const i64 b_step = experts > 1 ? one.b_step : 0;
     if (!at_16(p.b, p.ldb * 2, b_step) || p.ldb <= 0 || b_step < 0)
       return refuse_rows(one.name, p.b, p.ldb * 2, b_step);
-    const uint32_t half = static_cast<uint32_t>(form.columns > 64 ? form.columns / 2 : form.columns);
+    const uint32_t half = static_cast<uint32_t>(form.columns / 2);
     const Operand b = {one.name,  p.b,     !p.b_columns,
                        one.lines, p.k,     p.ldb,
                        b_step,    experts, p.b_columns ? half : static_cast<uint32_t>(build.steps),
@@ -133,11 +130,9 @@ tilekiln_status launch_products(const Site& site, const Kernel* kernel, const Wo
   moe::Rows first = {};
   fill_epilogue({gate, 1, 0, 0, 0, 0}, &first.of.product);
   first.slope = gate.slope, first.swiglu = e.swiglu ? 1 : 0;
-  const auto functions = [](bool gated) -> Product {
-    if (gated) return {"", {"moe_gated_256", "moe_gated_128", nullptr}, nullptr, 0, 0, 0};
-    return {"", {"moe_rows_256", "moe_rows_128", "moe_rows_64"}, nullptr, 0, 0, 0};
-  };
-  Product up = functions(e.gated), last = functions(false);
+  constexpr Product of_one = {"", {"moe_rows_256", "moe_rows_128"}, nullptr, 0, 0, 0};
+  constexpr Product of_both = {"", {"moe_gated_256", "moe_gated_128"}, nullptr, 0, 0, 0};
+  Product up = e.gated ? of_both : of_one, last = of_one;
   up.name = "gate_up", up.p = &gate, up.lines = i64{gate.n} * (e.gated ? 2 : 1);
   up.b_step = e.gate_step, up.bias_step = e.gate_bias_row;
   last.name = "down", last.p = &down, last.lines = down.n;

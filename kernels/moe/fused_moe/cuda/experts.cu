@@ -66,12 +66,11 @@ template <int kFormIndex, bool kGated> struct Kernel {
   // Columns of gate and of up, or of one matrix, in two halves of a stage.
   static __device__ __forceinline__ void load_b(const Rows& p, uint64_t& full, Stage& stage,
                                                 const Scheduler<kOut>& tile, int k) {
-    constexpr int kHalf = kColumns > 64 ? kColumns / 2 : kColumns;
+    constexpr int kHalf = kColumns / 2;
     const gemm::Params& product = p.of.product;
     const int expert = product.b_batches ? tile.expert : 0;  // 0: they share one
     stage.b.load(product.b, full, tile.n, k, expert, kHalf);
-    if constexpr (kHalf < kColumns)
-      stage.b.load(product.b, full, tile.n + (kGated ? product.n : kHalf), k, expert, kHalf, kHalf);
+    stage.b.load(product.b, full, tile.n + (kGated ? product.n : kHalf), k, expert, kHalf, kHalf);
   }
 
   static __device__ __forceinline__ void produce(const Rows& p, Shared& s) {
@@ -172,8 +171,7 @@ template <int kFormIndex, bool kGated> struct Kernel {
   }
 };
 constexpr size_t kShared = sizeof(Kernel<0, false>::Shared);
-static_assert(kShared >= sizeof(Kernel<1, false>::Shared) && kShared >= sizeof(Kernel<2, false>::Shared),
-              "a launch of any form has the shared memory of the first");
+static_assert(kShared >= sizeof(Kernel<1, false>::Shared), "a launch of any form has the shared memory of the first");
 
 }  // namespace tilekiln::cuda::moe
 
@@ -198,7 +196,6 @@ PRODUCT(moe_gated_256, 0, true)
 PRODUCT(moe_gated_128, 1, true)
 PRODUCT(moe_rows_256, 0, false)
 PRODUCT(moe_rows_128, 1, false)
-PRODUCT(moe_rows_64, 2, false)
 
 extern "C" __global__ void __launch_bounds__(moe::kListThreads) moe_lists(const __grid_constant__ moe::Lists p) {
   auto& s = shared_memory<moe::ListMemory>();

@@ -58,6 +58,6 @@ constexpr int kSumThreads = 128, kSumColumns = 8;  // columns of a thread
 
 // The products' tiles of columns, those of gate and up together.
 struct Form { int columns, stages, boxes; };
-constexpr Form kForms[] = {{256, 4, 2}, {128, 6, 2}, {64, 8, 1}};  // the last: of one matrix
+constexpr Form kForms[] = {{256, 4, 2}, {128, 6, 2}};
 
 }  // namespace tilekiln::cuda::moe
