@@ -59,6 +59,20 @@ def test_scaled_angles_are_those_of_eager(rope: str) -> None:
     assert torch.equal(model.generate(prompt(), max_new_tokens=12, do_sample=False), tokens)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("doubled", [False, True])
+def test_angles_whose_tokens_lie_side_by_side(batch: int, doubled: bool) -> None:
+    from tilekiln.torch.fused_layers import rotate
+
+    x = torch.randn(2, 5, 3, 16)
+    angles = torch.randn(batch, 8, 5)
+    if doubled:
+        angles = torch.cat([angles, angles], 1)
+    cos, sin = angles.cos().transpose(1, 2), angles.sin().transpose(1, 2)
+    made = rotate(x, cos, sin, doubled)
+    assert torch.equal(made, rotate(x, cos.contiguous(), sin.contiguous(), doubled))
+
+
 @pytest.mark.skipif(OLDER, reason="Transformers 4 of tests/clients has no Afmoe")
 def test_attention_that_gates_what_it_gives_is_left() -> None:
     """Afmoe's: its queries, keys and values are as in Llama, its output is multiplied by sigmoid(gate)."""

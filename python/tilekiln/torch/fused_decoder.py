@@ -18,7 +18,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from .._core.native import NoKernelError
 from ..api.operators import _call
 from . import calls
-from .fused_layers import FUSED, agree, attention_forward, cache_word, gated_forward, give_back, told_of
+from .fused_layers import FUSED, agree, attention_forward, cache_word, gated_forward, give_back, halves_of, told_of
 from .norms import RMSNorm
 from .packed import Linear
 
@@ -147,13 +147,11 @@ def _halves(angles: tuple[Tensor, Tensor], dtype: torch.dtype, doubled: bool) ->
     if known is not None and known() is cos and look == (dtype, doubled):
         made: tuple[Tensor, Tensor, dict[str, Any]] = halves
         return made
-    half = cos.shape[-1] // 2 if doubled else cos.shape[-1]
-    if cos.dtype not in (dtype, torch.float32):
-        cos, sin = cos.to(dtype), sin.to(dtype)
+    cos, sin = halves_of(cos, sin, dtype, doubled)
     told: dict[str, Any] = {}
     if len(cos) > 1:
         told["positions"] = torch.arange(len(cos), dtype=torch.int32).view(-1, 1)
-    made = cos[..., :half].flatten(0, 1), sin[..., :half].flatten(0, 1), told
+    made = cos.flatten(0, 1), sin.flatten(0, 1), told
     _last = weakref.ref(angles[0]), (dtype, doubled), made
     return made
 

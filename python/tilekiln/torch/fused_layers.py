@@ -62,16 +62,27 @@ class Attention(NamedTuple):
     """Arguments that the forward of its class takes by name: it hands on those that are `said` alone."""
 
 
+def halves_of(cos: Tensor, sin: Tensor, dtype: torch.dtype, doubled: bool) -> tuple[Tensor, Tensor]:
+    """Angles as kernels take them: each once, of `dtype` or fp32, elements of a token side by side.
+
+    gpt-oss transposes its angles, so that cos and sin of them may lie with tokens side by side.
+    """
+    half = cos.shape[-1] // 2 if doubled else cos.shape[-1]
+    if cos.dtype not in (dtype, torch.float32):
+        cos, sin = cos.to(dtype), sin.to(dtype)
+    cos, sin = cos[..., :half], sin[..., :half]
+    if cos.stride(-1) != 1 or sin.stride(-1) != 1:
+        cos, sin = cos.contiguous(), sin.contiguous()
+    return cos, sin
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, doubled: bool = True, *, in_place: bool = False) -> Tensor:
     """x (batch, seqlen, heads, hdim) turned by angles (1 or batch, seqlen, rotary_dim) of its tokens.
 
     Pairs are elements i and i + rotary_dim / 2, those from rotary_dim on stay. doubled: the second half of the angles
     is the first again; False: there is the first alone. Errors are those of `Library.rotary`.
     """
-    half = cos.shape[-1] // 2 if doubled else cos.shape[-1]
-    if cos.dtype != x.dtype and cos.dtype != torch.float32:
-        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-    cos, sin = cos[..., :half], sin[..., :half]
+    cos, sin = halves_of(cos, sin, x.dtype, doubled)
     given: dict[str, Any] = {"y": x} if in_place else {}
     if len(cos) == 1:
         cos, sin = cos[0], sin[0]
