@@ -261,7 +261,8 @@ def mask(
     None: nothing but what is said by name. Bool (batch, keys): the keys that are there, from the first to the last of
     each sequence without holes; later keys of a static cache are left off. Bool (batch, 1, q_length, kv_length): all.
     """
-    mask_function = mask_function or causal_mask_function
+    if mask_function is None:  # `or` asks a closure's truth, which PyTorch 2.11 does not trace
+        mask_function = causal_mask_function
     if attention_mask is None and mask_function is bidirectional_mask_function:
         return None
     queries: dict[str, Any] = {"q_length": q_length, "q_offset": q_offset}
@@ -408,7 +409,8 @@ def experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
     own "grouped_mm". `tilekiln.torch.optimize` packs weights once, which is faster.
     """
     activation = ACTIVATIONS.get(type(getattr(module, "act_fn", None)).__name__)
-    plain = module.has_gate and module.is_concatenated and not module.has_bias and not module.has_post_expert_norm
+    normed = getattr(module, "has_post_expert_norm", False)  # older versions of Transformers have none
+    plain = module.has_gate and module.is_concatenated and not module.has_bias and not normed
     arrays = hidden_states, top_k_weights, module.gate_up_proj, module.down_proj
     recorded = _recorded(*arrays)
     own_gate = getattr(type(module), "_apply_gate", None) is not moe._default_apply_gate
