@@ -112,7 +112,10 @@ def test_every_target_of_this_machine(built: Any, name: str) -> None:
     call, arguments = call_of(CASES[name])
     of = dispatchers[of_case[name].receipt]
     problem, expected = of.from_call(call), reference.forward(*call.arrays, **arguments)
-    targets = {one.key.target for one in of.registry.get_all()}
+    dtype = CASES[name].get("dtype", "fp16")
+    targets = {
+        one.key.target for one in of.registry.get_all() if one.key.signature["dtype"] == dtype
+    }  # tiles have neither fp32 nor fp16
     assert "cpu-generic" in targets
     for target in targets:
         asked = problem.copy().set("target", target)
@@ -121,4 +124,4 @@ def test_every_target_of_this_machine(built: Any, name: str) -> None:
         assert instance.key.target == target
         result = of.run(call, problem=asked)
         out, lse = result if isinstance(result, tuple) else (result, None)
-        assert reference.excess(CASES[name].get("dtype", "fp16"), expected, out, lse) <= 1, target
+        assert reference.excess(dtype, expected, out, lse) <= 1, target

@@ -362,7 +362,10 @@ def test_a_product_with_a_tile_of_its_own(store: pathlib.Path) -> None:
     names = [small.instance_name(at) for at in numbers]
     assert "_b48x64x1024_" in names[0]
     assert "_b192x256x32_" in names[1]
-    assert len(names) == small.instance_count
+    beside = [
+        one for one in small.instances() if one.name.endswith("_cpu_amx")
+    ]  # tiles of bf16, where the processor has them
+    assert len(names) == small.instance_count - len(beside)
     a, b = np.random.default_rng(1).standard_normal((2, 200, 200)).astype(np.float32)
     results = [small.gemm(a, b, instance=at) for at in numbers[:2]]
     np.testing.assert_array_equal(*results)

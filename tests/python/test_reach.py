@@ -48,7 +48,8 @@ def test_the_cost_of_a_tile_is_defined_once() -> None:
 def test_the_choice_that_is_proved_is_the_librarys(flash: tk.Library) -> None:
     root = tree()
     family = root.families["fmha_fwd_splitkv"]
-    target = next(one for one in root.targets.values() if one.isa == flash.isa)
+    isa = "avx512bf16" if flash.isa == "amx" else flash.isa  # tiles have no fp16
+    target = next(one for one in root.targets.values() if one.isa == isa)
     hows = root.algorithms(target, family)
     cache = np.zeros((1, 128, 2, 64), np.float16)
     seen = set()

@@ -92,6 +92,8 @@ ODD: dict[str, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]] = {
 @pytest.mark.parametrize("name", ODD)
 def test_what_kernels_do_not_take_goes_to_torch(tkt: Any, name: str) -> None:
     """Also its errors, with its words."""
+    if name == "no heads" and torch.cpu._is_amx_tile_supported():
+        pytest.skip("PyTorch 2.11 divides by the number of heads there, which ends the process")
     given, named = ODD[name]()
 
     def result() -> Any:

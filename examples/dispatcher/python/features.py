@@ -46,7 +46,7 @@ def _14_dropout() -> None:
         other = of.run("fmha_fwd", q, k, v, dropout_p=p, rng=(8, 0))
         verdict("  the seed decides", np.array_equal(out, again) and not np.array_equal(out, other))
     (_, lse), (_, plain) = (of.run("fmha_fwd", q, k, v, return_lse=True, **drop) for drop in ({"dropout_p": 0.5}, {}))
-    verdict("the LSE", np.array_equal(lse, plain), "as without dropout")
+    verdict("the LSE", np.allclose(lse, plain, rtol=0, atol=1e-3), "as without dropout")
 
 
 _15_gqa = table(

@@ -92,7 +92,7 @@ def _09_multi_registry() -> None:
     """Several registries: one for prefill, one for decoding, each with its own kernels, chosen by the problem."""
     kernels = over("flash").registry.filter(lambda one: one.key.family == "fmha_fwd_splitkv")
     prefill, decode = Registry("prefill"), Registry("decode")
-    prefill.add_all(one for one in kernels if one.key.algorithm["pipeline"] == "qlanes")
+    prefill.add_all(one for one in kernels if one.key.algorithm["pipeline"] != "dlanes")
     decode.add_all(one for one in kernels if one.key.algorithm["pipeline"] == "dlanes")
     of = {registry.name: Dispatcher(registry) for registry in (prefill, decode)}
     verdict("registries", 0 < len(prefill) < len(kernels) == len(prefill) + len(decode), "apart")
