@@ -3,6 +3,13 @@
 // tilekiln_peak(kind, seconds) runs independent accumulator chains in registers, in bursts of about a millisecond, for that long
 // and returns the best burst in flop/s of thread CPU time: other tenants can only slow a burst down. 0: this CPU lacks the kind.
 #include <time.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace {
 
@@ -50,8 +57,41 @@ double bf16_avx512() {  // vdpbf16ps: 16 lanes of two products
   return 14.0 * 32 * 2 * kRounds;
 }
 
+struct alignas(64) Tiles {
+  unsigned char palette = 1, start = 0, unused[14] = {};
+  unsigned short bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  unsigned char rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+double bf16_tiles() {  // tdpbf16ps: 4 chains of 16 x 16 sums of 32 products
+  static const Tiles tiles;
+  long rounds = kRounds / 16;
+  asm volatile("ldtilecfg %0" : : "m"(tiles));
+  asm volatile(
+      "1:\ntdpbf16ps %%tmm6,%%tmm4,%%tmm0\ntdpbf16ps %%tmm7,%%tmm4,%%tmm1\n"
+      "tdpbf16ps %%tmm6,%%tmm5,%%tmm2\ntdpbf16ps %%tmm7,%%tmm5,%%tmm3\ndec %0\njnz 1b\n"
+      : "+r"(rounds)
+      :
+      : "cc");
+  asm volatile("tilerelease");
+  return 4.0 * 16 * 16 * 32 * 2 * (kRounds / 16);
+}
+
+// The processor has tiles of bf16, and Linux lets this process use them (arch_prctl, ARCH_REQ_XCOMP_PERM).
+bool has_tiles() {
+  unsigned a, b, c, d;
+  constexpr unsigned kWanted = 1u << 22 | 1u << 24;  // amx_bf16, amx_tile
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kWanted) != kWanted) return false;
+#ifdef __linux__
+  return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+#else
+  return false;
+#endif
+}
+
 Burst burst_of(int kind) {
   __builtin_cpu_init();
+  if (kind == 2) return has_tiles() ? bf16_tiles : nullptr;
   const bool avx512 = __builtin_cpu_supports("avx512f");
   if (kind == 1) return avx512 && __builtin_cpu_supports("avx512bf16") ? bf16_avx512 : nullptr;
   if (kind != 0) return nullptr;
@@ -75,7 +115,7 @@ Burst burst_of(int kind) { return kind == 0 ? fma_portable : nullptr; }
 
 }  // namespace
 
-// kind 0: fp32 fused multiply-add; 1: bf16 dot product into fp32.
+// kind 0: fp32 fused multiply-add; 1: bf16 dot product into fp32; 2: tiles of bf16.
 extern "C" __attribute__((visibility("default"))) double tilekiln_peak(int kind, double seconds) {
   const Burst burst = burst_of(kind);
   if (burst == nullptr) return 0;

@@ -155,7 +155,8 @@ def run(library: Library, case: Case) -> Outcome | None:
 
 
 Peak = Callable[[str], float]
-"""Gives the peak of this core in flop/s: of "fma" (fp32), or of "bf16" (dot product), 0 where the CPU lacks that."""
+"""Gives the peak of this core in flop/s: of "fma" (fp32), "bf16" (dot product) or "tiles" (of bf16), 0 where the CPU
+lacks that."""
 
 
 def _peaks(library: Library, peak: Peak | None) -> dict[str, float]:
@@ -164,6 +165,8 @@ def _peaks(library: Library, peak: Peak | None) -> dict[str, float]:
         return {}
     fma = peak("fma")
     bf16 = (peak("bf16") if library.isa == "avx512bf16" else 0.0) or fma
+    if library.isa == "amx":
+        bf16 = peak("tiles") or bf16
     return {"fp32": fma, "fp16": fma, "bf16": bf16, "fp8bf16": bf16, "fp8fp32": fma}
 
 
