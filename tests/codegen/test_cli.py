@@ -139,7 +139,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         (
             ["list", "flash", "--where", "dtype=bf17"],  # what the families of the receipt have, none is named
             "where: axis 'dtype' has no value 'bf17'; nearest: bf16; values: fp16, bf16, fp8bf16, fp32, fp8fp32, "
-            "fp8fnuzbf16, bf8fnuzbf16, fp8\n"
+            "fp8fnuzbf16, bf8fnuzbf16, fp8, bf16_fp8\n"
             "  dtype=bf17\n"
             "        ^",
         ),
