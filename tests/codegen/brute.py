@@ -133,26 +133,32 @@ def without_capped_alibi(space: Space) -> Mask:
 
 
 def _ck() -> Mask:
-    return ~has("dtype", "fp32") & without_capped_alibi(FWD)
+    return ~has("hdim_q", "512") & ~has("dtype", "fp32") & without_capped_alibi(FWD)
 
 
 def _aiter() -> Mask:
     dtypes = has("dtype", "fp16", "bf16") | has("dtype", "fp8bf16") & has("hdim_q", "128", "192")
-    return dtypes & without_capped_alibi(FWD)
+    return ~has("hdim_q", "512") & dtypes & without_capped_alibi(FWD)
 
 
 def _plain() -> Mask:
     """Common part of 2, 3, 4, 700: 16 bits, no scales, no skip."""
-    return has("dtype", "fp16", "bf16") & has("qscale", "none") & has("skip_min_seqlen_q", "no")
+    sixteen = has("dtype", "fp16", "bf16") & ~has("hdim_q", "512")
+    return sixteen & has("qscale", "none") & has("skip_min_seqlen_q", "no")
 
 
 def _fp32() -> Mask:
-    return has("dtype", "fp32") & has("skip_min_seqlen_q", "no") & has("softcap", "no")
+    return ~has("hdim_q", "512") & has("dtype", "fp32") & has("skip_min_seqlen_q", "no") & has("softcap", "no")
 
 
 def _fp32_min() -> Mask:
     small = has("hdim_q", "48", "128") & has("mode", "batch") & has("bias", "none") & has("mask", "none")
     return _fp32() & small & has("lse", "no") & has("dropout", "no")
+
+
+def _wide() -> Mask:
+    """Heads of 512, which no base has, as flash adds them."""
+    return has("hdim_q", "512") & has("bias", "none") & has("dropout", "no") & has("softcap", "no")
 
 
 RECEIPTS: dict[str, tuple[int, Callable[[], Mask]]] = {  # number, meaning
@@ -166,11 +172,17 @@ RECEIPTS: dict[str, tuple[int, Callable[[], Mask]]] = {  # number, meaning
             & has("qscale", "none")
             & has("skip_min_seqlen_q", "no")
             & has("sink", "no")
+            & (~has("hdim_q", "512") | _wide())
         ),
     ),
     "ck_test": (3, lambda: _plain() & without_capped_alibi(FWD)),
     "pytorch": (4, lambda: _plain() & has("bias", "none", "elementwise") & has("softcap", "no")),
-    "ck_bwd_fp16": (5, lambda: has("dtype", "fp16") & has("bias", "none") & has("dropout", "no") & FWD.square()),
+    "ck_bwd_fp16": (
+        5,
+        lambda: (
+            ~has("hdim_q", "512") & has("dtype", "fp16") & has("bias", "none") & has("dropout", "no") & FWD.square()
+        ),
+    ),
     "aiter_batch": (100, lambda: _aiter() & has("mode", "batch")),
     "aiter_group": (200, lambda: _aiter() & has("mode", "group")),
     "aiter": (600, _aiter),

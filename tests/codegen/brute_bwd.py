@@ -62,12 +62,17 @@ def _everything() -> Mask:
     return has("hdim_q", "32", "48", "64", "80", "96", "128", "192", "256")
 
 
+def _wide() -> Mask:
+    """Heads of 512, which no base has, as flash adds them."""
+    return has("hdim_q", "512") & has("bias", "none") & has("dropout", "none") & has("softcap", "no")
+
+
 RECEIPTS: dict[str, Callable[[], Mask]] = {
     # widened by soft cap and sinks, multiplied out
     "ck_default": lambda: _upstream() & has("dtype", "fp16", "bf16") & without_capped_alibi(BWD),
     "ck_extended": lambda: _upstream() & has("dtype", "fp16", "bf16") & without_capped_alibi(BWD),
     # widened by soft cap, sinks, fp32 and all head dims
-    "flash": lambda: _everything() & has("bias", "none", "alibi") & has("dropout", "none", "apply"),
+    "flash": lambda: (_everything() | _wide()) & has("bias", "none", "alibi") & has("dropout", "none", "apply"),
     "ck_test": lambda: _sixteen() & has("bias", "none", "alibi") & has("deterministic", "no"),
     "pytorch": lambda: (
         _sixteen() & has("bias", "none", "elementwise") & has("dropout", "none", "apply") & has("deterministic", "no")

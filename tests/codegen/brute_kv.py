@@ -115,7 +115,7 @@ _make_legal()
 
 def _split(dtypes: str, rest: str = "") -> Mask:
     """Without the additions: fp32 is one."""
-    return SPLITKV.selected(f"dtype={dtypes} {rest}") & without_capped_alibi(SPLITKV)
+    return SPLITKV.selected(f"dtype={dtypes} hdim_q!=512 {rest}") & without_capped_alibi(SPLITKV)
 
 
 def _paged(dtypes: str, rest: str = "") -> Mask:
@@ -124,7 +124,7 @@ def _paged(dtypes: str, rest: str = "") -> Mask:
 
 
 def _append(dtypes: str) -> Mask:
-    return APPENDKV.selected(f"dtype={dtypes}")
+    return APPENDKV.selected(f"dtype={dtypes} hdim_q!=512")
 
 
 def _prefill(dtypes: str, rest: str = "") -> Mask:
@@ -152,9 +152,14 @@ RECEIPTS: dict[str, dict[str, Callable[[], Mask]]] = {
         "fmha_batch_prefill": lambda: (
             PREFILL.selected("dtype=fp16,bf16 bias=none,alibi") & without_capped_alibi(PREFILL)
         ),
-        "fmha_fwd_appendkv": lambda: _append("fp32,fp16,bf16"),
-        "fmha_fwd_pagedkv": lambda: PAGEDKV.selected("dtype!=fp8 hdim_q=64,128,256 bias=none,alibi sink=no"),
-        "fmha_fwd_splitkv": lambda: _split("fp32,fp16,bf16", "bias=none,alibi softcap=no sink=no"),
+        "fmha_fwd_appendkv": lambda: APPENDKV.selected("dtype!=fp8"),
+        "fmha_fwd_pagedkv": lambda: PAGEDKV.selected(
+            "dtype!=fp8 hdim_q=64,128,256 bias=none,alibi sink=no or dtype!=fp8 hdim_q=512 bias=none softcap=no sink=no"
+        ),
+        "fmha_fwd_splitkv": lambda: (
+            _split("fp32,fp16,bf16", "bias=none,alibi softcap=no sink=no")
+            | SPLITKV.selected("dtype!=fp8 hdim_q=512 bias=none softcap=no sink=no")
+        ),
     },
     "ck_test": {
         "fmha_batch_prefill": lambda: _prefill("fp16,bf16", "bias=none,alibi"),

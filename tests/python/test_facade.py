@@ -177,7 +177,7 @@ def test_instances_and_manifest(flash):
         ),
         (
             "hdim_q=100",
-            "where: axis 'hdim_q' has no value '100'; nearest: 96, 80; values: 32, 48, 64, 80, 96, 128, 192, 256",
+            "where: axis 'hdim_q' has no value '100'; nearest: 96, 80; values: 32, 48, 64, 80, 96, 128, 192, 256, 512",
         ),
         ("tile=64x65", "where: axis 'tile' has no value '64x65'; nearest: 64x64; values: "),
         ("tile>=64", "where: the values of axis 'tile' have no order: write = or !="),

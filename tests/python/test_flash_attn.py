@@ -469,8 +469,8 @@ def test_errors_are_those_that_callers_catch(face):
     for kind in (RuntimeError, ValueError):
         with pytest.raises(kind, match=r"^cu_seqlens_q: dtype was int64, must be int32"):
             face.flash_attn_varlen_func(q[0], k[0], v[0], torch.tensor([0, 3]), int32(0, 3), 3, 3)
-    with pytest.raises(RuntimeError, match="hdim was 264, must be from 1 to 256"):
-        face.flash_attn_func(*qkv(3, 3, hdim=264))
+    with pytest.raises(RuntimeError, match="hdim was 520, must be from 1 to 512"):
+        face.flash_attn_func(*qkv(3, 3, hdim=520))
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])

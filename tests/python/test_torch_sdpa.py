@@ -305,7 +305,7 @@ WRONG = {
     "dropout": (SAME, {"dropout_p": 1.5}, RuntimeError, "between 0 and 1, but got 1.5"),
     "batch": (lambda q, k, v: (torch.cat([q, q]), torch.cat([k, k, k]), v), {}, RuntimeError, "batch dimensions"),
     "fp64": (lambda q, k, v: (q.double(), k.double(), v.double()), {}, "NoKernelError", "must be torch.float32"),
-    "head dim 300": (lambda q, k, v: [torch.zeros(1, 1, 4, 300)] * 3, {}, "NoKernelError", "must be from 1 to 256"),
+    "head dim 600": (lambda q, k, v: [torch.zeros(1, 1, 4, 600)] * 3, {}, "NoKernelError", "must be from 1 to 512"),
 }  # fmt: skip
 
 

@@ -30,6 +30,18 @@ MODELS = {
     "Mistral": WINDOW,
     "Gemma2": {"head_dim": 16, "attn_logit_softcapping": 3.0, "query_pre_attn_scalar": 16, **WINDOW},
 }
+if hasattr(transformers, "DeepseekV3Config"):
+    # Latent attention: q and k of 24, v of 16. Without experts, as 16 bits choose others.
+    MODELS["DeepseekV3"] = {
+        "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+        "v_head_dim": 16, "first_k_dense_replace": 2,
+    }  # fmt: skip
+if hasattr(transformers, "Gemma4TextConfig"):
+    # The second layer is global, with heads of 512.
+    MODELS["Gemma4"] = {
+        "_config": "Gemma4TextConfig", "head_dim": 16, "layer_types": ["sliding_attention", "full_attention"],
+        "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 64, **WINDOW,
+    }  # fmt: skip
 BATCH, SEQLEN = 3, 20
 LENGTHS = (15, 20, 19)
 
@@ -53,7 +65,8 @@ def face(binding):
 
 
 def make(name: str, dtype="fp32", **options):
-    config = getattr(transformers, f"{name}Config")(**SIZES, **MODELS[name], **options)
+    more = {**SIZES, **MODELS[name]}
+    config = getattr(transformers, more.pop("_config", f"{name}Config"))(**more, **options)
     return getattr(transformers, f"{name}ForCausalLM")(config).to(DTYPES[dtype]).eval()
 
 

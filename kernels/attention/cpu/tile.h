@@ -10,7 +10,7 @@ using u64 = unsigned long long;
 
 constexpr int kTileQ = 64;  // queries a tile
 constexpr int kTileK = 64;  // keys a block
-constexpr int kMaxHdim = 256;
+constexpr int kMaxHdim = 512;
 constexpr int kVectors = kTileQ / kLanes;  // lane = query
 static_assert(kTileQ == 64 && kTileK == 64,
               "The keep bits of dropout and the Philox patches are laid out for 64 x 64.");

@@ -2,7 +2,7 @@
 
 q (batch, seqlen_q, nheads, headdim), k and v (batch, seqlen_k, nheads_k, headdim), nheads a multiple of nheads_k; the
 varlen forms (total, nheads, headdim) with int32 cu_seqlens (batch + 1). fp16, bf16 and fp32 (not on a GPU), head dims
-up to 256, strides as they are (a tensor whose last dimension is not contiguous is copied; on a GPU one whose headdim is
+up to 512, strides as they are (a tensor whose last dimension is not contiguous is copied; on a GPU one whose headdim is
 no multiple of 8, too). Masks are bottom-right aligned.
 
 Common arguments:
