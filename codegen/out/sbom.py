@@ -55,7 +55,7 @@ def text(name: str, version: str, about: str, files: Mapping[str, bytes], needs:
     bom.register_dependency(whole, [*listed, *required])  # of files, as else the library warns
     together = "".join(f"{one.bom_ref.value} {[of.content for of in one.hashes]}\n" for one in [*listed, *required])
     bom.serial_number = uuid.uuid5(uuid.NAMESPACE_URL, f"{name} {version}\n{together}")
-    made = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string(indent=1)
+    made: str = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string(indent=1)
     return made.encode() + b"\n"
 
 
