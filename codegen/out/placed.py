@@ -17,7 +17,7 @@ from codegen.schema.errors import CodegenError
 
 
 class Link(bytes):
-    """What a symbolic link names, in place of a file's content."""
+    """Target of a symbolic link, in place of a file's content."""
 
 
 class Ledger(msgspec.Struct):

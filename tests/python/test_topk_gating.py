@@ -50,7 +50,7 @@ def test_every_isa_routes_as_drawn(lib: tk.Library, dtype: str, score: str) -> N
 
 @pytest.mark.parametrize("score", SCORES)
 def test_indices_are_the_reference_s(lib: tk.Library, score: str) -> None:
-    """Where no two keys are near each other."""
+    """Rows in which no two keys are near each other."""
     x, bias = drawn(50, 256)
     given = {**DEEPSEEK, "score": score, "bias": bias, "shared": 2, "shared_weight": 0.5}
     weights, order = reference.topk_gating(x, **given)

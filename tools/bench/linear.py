@@ -154,7 +154,7 @@ KINDS = {
     "grouped": _grouped,
 }  # fmt: skip
 RECEIPTS = {"quantised": "gemm_linear", "codes": "four_bits"}
-"""Where it is not gemm_default."""
+"""Receipt of a kind of weights that gemm_default does not hold."""
 
 
 def main(argv: list[str]) -> int:

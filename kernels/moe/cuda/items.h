@@ -1,4 +1,4 @@
-// What tokens choose, one item a token and choice: warps walk the items of a part in order and rank those of an expert.
+// Choices of tokens, one item a token and choice: warps walk the items of a part in order and rank those of an expert.
 #pragma once
 
 #include "kernels/backends/cuda/ptx.h"
@@ -11,7 +11,7 @@ struct Items {
   int topk, experts;
 };
 
-// How many tokens count, of `tokens`; `local` null: all.
+// Number of tokens that count, of `tokens`; `local` null: all.
 TILEKILN_DEVICE int counted_tokens(const int* local, int tokens) {
   return local == nullptr ? tokens : max(0, min(*local, tokens));
 }

@@ -18,7 +18,7 @@ MORE = 1e-20
 
 
 def scores(x: NDArray[Any], score: str = "softmax") -> Float:
-    """What logits (tokens, experts) become; a row without a choice is NaN."""
+    """Weights and experts chosen from logits (tokens, experts); a row without a choice is NaN."""
     wide = x.astype(np.float64)
     if score == "softmax":
         return softmax(x)
@@ -89,7 +89,7 @@ def _with_shared(order: NDArray[Any], experts: int, shared: int) -> NDArray[np.i
 
 
 def excess(given: Mapping[str, Any], made: Mapping[str, Any]) -> float:
-    """How far the results of a call are from right, at most 1 where they are.
+    """Largest error of a call, as a share of its bound: at most 1 where it is right.
 
     Scores are off by (n / 16 + 6 |x| + 24) u of softmax, of a row of n logits that lie |x| apart, and else by 40 u;
     what is below 2^-125 (sqrtsoftplus: 2^-62) may be 0 or that. Keys are off by the error of the largest score and one

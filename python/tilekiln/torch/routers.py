@@ -22,7 +22,7 @@ ROWS = 24
 
 
 class Routing(NamedTuple):
-    """What a router does with its product."""
+    """Rule by which a router chooses experts from its product."""
 
     wide: bool
     """Are rows and weight fp32 in it, whatever the model is?"""
