@@ -162,6 +162,14 @@ class IndependentFile(Struct, frozen=True, forbid_unknown_fields=True):
     unless: list[Word] = []  # arguments that, given and not 0, tie the indices together
 
 
+class GroupedFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """Longer calls that `instead` takes as well, where heads of the first array share those of the others."""
+
+    most: int  # the length up to which it does
+    times: int  # the length may be so many times the heads that share one
+    fewest: int  # the other arrays' length from which it does
+
+
 class InsteadFile(Struct, frozen=True, forbid_unknown_fields=True):
     """Another operator, of the same arrays and results, which answers calls with a small length."""
 
@@ -171,6 +179,7 @@ class InsteadFile(Struct, frozen=True, forbid_unknown_fields=True):
     fewest: int  # the other arrays' length from which it does
     dtypes: list[Word]  # of the first array
     unless: list[Word] = []  # arguments of both operators that do not mean the same
+    grouped: dict[Literal["cpu", "cuda"], GroupedFile] = {}
 
 
 class TorchFile(Struct, frozen=True, forbid_unknown_fields=True):

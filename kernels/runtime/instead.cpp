@@ -18,9 +18,13 @@ bool is_short(const Instead& rule, const tilekiln_tensor* const* arrays, int cou
   const Instead::Most* most = rule.most;
   while (most->length != 0 && most->device_type != first.device_type) ++most;
   const int64_t length = first.shape[place], heads = first.shape[3 - place];
-  if (length > most->length) return false;
+  if (length > most->length && length > most->grouped) return false;
   for (int i = 1; i < count; ++i) {
     const int64_t* const shape = arrays[i]->shape;
+    if (length > most->length) {
+      const int64_t shared = shape[3 - place] > 0 ? heads / shape[3 - place] : 0;
+      if (length > most->times * shared || shape[place] < most->keys) return false;
+    }
     // Heads stand in for keys where the query is one: as many of them will do.
     const bool pays = shape[place] >= rule.fewest || (length <= 1 && heads >= rule.fewest);
     if (shape[0] != first.shape[0] || !pays) return false;

@@ -14,6 +14,8 @@ struct Instead {
   struct Most {
     int32_t device_type;
     int64_t length;
+    // Longer calls too, up to `grouped` and to `times` the heads of the first array that share one of the others, over `keys` of those and more.
+    int64_t grouped, times, keys;
   } most[3];          // by device; ended by length 0
   int64_t fewest;     // the other arrays' length from which that pays: a tiny call does not pay for what it cannot have
   int32_t dtypes[4];  // of the first array; ended by 0

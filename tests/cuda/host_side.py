@@ -188,7 +188,9 @@ def unread(library: tk.Library) -> None:
 
 
 def few_queries(library: tk.Library) -> None:
-    """Up to 4 queries the decode kernel answers fmha_fwd; more, and an instance by its number, the forward's."""
+    """Up to 4 queries the decode kernel answers fmha_fwd, and over many keys up to twice the heads of a key head, at
+    most 16; more, and an instance by its number, the forward's.
+    """
     k = Device(2, 16, 2, 64)
     for queries, family in ((1, "fmha_fwd_splitkv_"), (4, "fmha_fwd_splitkv_"), (5, "fmha_fwd_bf16_")):
         q, out = Device(2, queries, 4, 64), Device(2, queries, 4, 64)
@@ -196,6 +198,14 @@ def few_queries(library: tk.Library) -> None:
         library.fmha_fwd(q, k, k, out=out)
         decodes = numbers("name", ctypes.c_char, 64).tobytes().startswith(b"fmha_decode")
         assert decodes == (queries < 5)
+    for queries, heads, keys, few_enough in (
+        (5, 2, 1024, False), (5, 6, 1024, True), (7, 6, 1024, False), (8, 8, 1024, True), (8, 8, 1023, False),
+        (9, 8, 1024, False), (16, 16, 1024, True), (16, 64, 4096, True), (17, 64, 4096, False),
+    ):  # fmt: skip
+        name = library.instance_name(
+            library.fmha_fwd_find(Device(1, queries, heads, 64), *[Device(1, keys, 2, 64)] * 2)
+        )
+        assert name.startswith("fmha_fwd_splitkv_") == few_enough, (queries, heads, keys)
     forward = library.fmha_fwd_find(q, k, k)
     few = Device(2, 4, 4, 64)
     library.fmha_fwd(few, k, k, out=Device(2, 4, 4, 64), instance=forward)

@@ -48,7 +48,14 @@ def _instead(operator: Operator, operators: Mapping[str, Operator]) -> dict[str,
         "stages": len(other.file.stages),
         "ndim": len(shapes[0]),
         "places": [[one.letter for one in shape].index(file.length) for shape in shapes],
-        "most": [(DEVICES[device], most) for device, most in file.most.items()],
+        "most": [
+            (
+                DEVICES[device],
+                most,
+                *((of.most, of.times, of.fewest) if (of := file.grouped.get(device)) else (0, 0, 0)),
+            )
+            for device, most in file.most.items()
+        ],
         "fewest": file.fewest,
         "dtypes": file.dtypes,
         "arrays": [a.name for a in operator.positional],
