@@ -106,7 +106,7 @@ tilekiln_status check_pairs(const char* name, const tilekiln_pair* pairs, int32_
 }
 
 tilekiln_status check_family(const char* family) {
-  return text_of(family).empty() ? fail_argument("family", "was not given, must be such as fmha_fwd") : TILEKILN_OK;
+  return text_of(family).empty() ? fail_argument("family", "was not given, must be the name of one") : TILEKILN_OK;
 }
 
 Problem problem_of(const char* family, const tilekiln_pair* pairs, int32_t count) {

@@ -77,6 +77,7 @@ def test_units_hold_the_plan(copy: Copy, tmp_path: pathlib.Path) -> None:
             ("fmha_fwd_splitkv", "attention/fmha_fwd_splitkv", ("qlanes", "dlanes")),
             ("fmha_bwd_dq_dk_dv", "attention/fmha_bwd/dq_dk_dv", ("qlanes",)),
             ("fmha_fwd", "attention/fmha_fwd", ("qlanes",)),
+            ("fmha_mla_decode", "attention/fmha_mla_decode", ("qlanes",)),
         )
         for isa in ("generic", "avx2")
         for pipeline in pipelines

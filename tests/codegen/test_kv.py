@@ -170,7 +170,11 @@ def test_numbers_are_numbers(tmp_path: pathlib.Path) -> None:
 
 def test_families_share_engines() -> None:
     """One object a target and pipeline, whatever families of a cache a plan has."""
-    for where in (f"family={SPLITKV}", "family=fmha_fwd_appendkv,fmha_fwd_pagedkv", f"family!=fmha_fwd,{PREFILL}"):
+    for where in (
+        f"family={SPLITKV}",
+        "family=fmha_fwd_appendkv,fmha_fwd_pagedkv",
+        f"family!=fmha_fwd,fmha_mla_decode,{PREFILL}",
+    ):
         generated = generate([resolve("flash", ["cpu-avx2"], where)], "nowhere", committed.INFO, write=False)
         symbols = [engine.symbol for engine in generated.engines if "bwd" not in engine.symbol]
         assert sorted(symbols) == ENGINES

@@ -92,7 +92,7 @@ def test_a_clause_written_out_reads_back(text: str) -> None:
         ("dtype>=16", "the values of axis 'dtype' have no order: write = or !=", 0),
         ("hdim_q>=64,96", "'>=' takes one number, not '64,96'", 8),
         ("hdim_q>=bf16", "'>=' takes one number, not 'bf16'", 8),
-        ("hdim_q>=257", "this leaves no value of axis 'hdim_q'", 0),
+        ("hdim_q>=513", "this leaves no value of axis 'hdim_q'", 0),
         ("dtype=", "'dtype=' lacks a value", 6),
         ("dtype=bf16,", "'dtype=bf16,' lacks a value", 6),
         ("dtype=bf16 and lse=yes", "'and' is not needed: conditions side by side must all hold", 11),

@@ -102,7 +102,7 @@ def test_writing_again_changes_only_what_changed(tmp_path: pathlib.Path) -> None
     assert not (folder / "generated/rows/fmha_bwd_dq_dk_dv").exists()  # no folder stays empty
     changed = {path for path in after if after[path] != before.get(path)}
     assert changed == {
-        "README.md", "sources.cmake", "sources.mk", "libtilekiln_fp32_min.json",
+        "README.md", "sources.cmake", "sources.mk", "libtilekiln_fp32_min.json", "sbom.cdx.json",
         "generated/fp32_min/manifest.cpp", "generated/fp32_min/table.cpp", sources.MARKER,
     }  # fmt: skip
     assert f"{len(changed) - 1} written, {len(gone)} removed" in said

@@ -105,6 +105,7 @@ CALLS = [
     Call("flatmm", "bias c", values={"beta": 0.5}),
     Call("flatmm_quant", "bias c", values={"beta": 0.5}),
     Call("flatmm_quant", "a_scale", dtype="int8"),
+    Call("flatmm_quant", "b_zero", values={"b_scale": ((4, 1, 64), "fp16")}, of="four_bits"),
     Call("fmha_fwd", "lse bias sink randval", values=DROPPED),
     Call("fmha_fwd", "lse alibi_slopes", values=LENGTHS_Q_K),
     Call("fmha_fwd", "alibi_slopes", values={**PACKED, "alibi_slopes": positive(2, 6)}),

@@ -76,7 +76,7 @@ def receipt(operator: str) -> str:
     room = (
         "flash" if operator.startswith("fmha") else "gemm_default" if "gemm" in operator or "flatmm" in operator else ""
     )
-    return room or ("moe_default" if operator == "fused_moe" else "norm_default")
+    return room or ("moe_default" if operator in ("fused_moe", "topk_gating") else "norm_default")
 
 
 def main(words: list[str]) -> int:

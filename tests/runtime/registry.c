@@ -165,7 +165,7 @@ static void bad_input(void) {
   CHECK(strncmp(tilekiln_last_error(), "description: size was 3, must be ", 33) == 0);
   of = kernel(signature, 1, NULL);
   of.family = "";
-  refused(tilekiln_registry_add(registry, &of, NULL), "family: was not given, must be such as fmha_fwd");
+  refused(tilekiln_registry_add(registry, &of, NULL), "family: was not given, must be the name of one");
   of = kernel(NULL, 1, NULL);
   refused(tilekiln_registry_add(registry, &of, NULL), "signature: was null of 1, must be a list of as many");
   of = kernel(unnamed, 1, NULL);
@@ -183,7 +183,7 @@ static void bad_input(void) {
   refused(tilekiln_registry_remove(registry, 0), "kernel: was 0, must be the number of one that the registry holds");
   refused(tilekiln_registry_set_rank(registry, -1, 0),
           "kernel: was -1, must be the number of one that the registry holds");
-  refused(tilekiln_choose(registry, NULL, NULL, 0, NULL, &number), "family: was not given, must be such as fmha_fwd");
+  refused(tilekiln_choose(registry, NULL, NULL, 0, NULL, &number), "family: was not given, must be the name of one");
   CHECK(number == -1);
   refused(tilekiln_choose(registry, "own", NULL, 2, NULL, &number),
           "problem: was null of 2, must be a list of as many");

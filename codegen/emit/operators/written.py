@@ -38,8 +38,12 @@ def contents(operators: Mapping[str, Operator], receipts: Mapping[str, str]) -> 
 
 def of_tree(tree: Tree) -> dict[str, str]:
     """Text by path of all such files of a tree."""
-    made = contents(tree.own_operators, receipts(tree)) | cpu_targets.contents(tree)
-    return made | dispatcher.contents(tree.places) | dispatcher.limits(tree) | dispatcher_header.contents(tree.places)
+    return _of_operators(tree) | cpu_targets.contents(tree)
+
+
+def _of_operators(tree: Tree) -> dict[str, str]:
+    made = contents(tree.own_operators, receipts(tree)) | dispatcher.contents(tree.places)
+    return made | dispatcher.limits(tree) | dispatcher_header.contents(tree.places)
 
 
 def write(tree: Tree) -> str:
@@ -52,8 +56,8 @@ def write(tree: Tree) -> str:
 
 
 def check(tree: Tree) -> None:
-    """CodegenError when a file in the tree is not what would be written now."""
-    made = of_tree(tree)
+    """CodegenError when a file that kernels or callers read is not what would be written now."""
+    made = _of_operators(tree)
     stale = [path for path, text in made.items() if not files.unchanged(os.path.join(tree.root, path), text.encode())]
     if stale:
         raise CodegenError(f"out of date: {', '.join(sorted(stale))}\nwrite them: python -m codegen write")

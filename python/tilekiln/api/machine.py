@@ -43,9 +43,7 @@ def features(flags: Collection[str], found: Sequence[Library]) -> dict[str, list
     held = {name: False for library in found for name in _targets(library)}
     for library in found:
         for name in _targets(library):
-            held[name] = held[name] or any(
-                library.instance_usable(one.number) for one in library.instances(f"target={name}")[:1]
-            )
+            held[name] = held[name] or _runs(library, name)
     here = [one for one in _of_this_machine() if set(one.flags) <= set(flags)]
     used = {flag for one in here if held.get(one.name) for flag in one.flags}
     unused, left = [], {flag for one in here for flag in one.flags} - used
@@ -61,6 +59,16 @@ def features(flags: Collection[str], found: Sequence[Library]) -> dict[str, list
         )
         unused.append(f"{', '.join(new)} {'are' if new[1:] else 'is'} there, {why}")
     return {"used": sorted(used), "unused": unused}
+
+
+def _runs(library: Library, target: str) -> bool:
+    from .._core.native import ArgumentError
+
+    try:
+        first = library.instances(f"target={target}")[:1]
+    except ArgumentError:  # the library is built for it, and its receipt has no kernels there: no value of the axis
+        return False
+    return any(library.instance_usable(one.number) for one in first)
 
 
 def _targets(library: Library) -> list[str]:

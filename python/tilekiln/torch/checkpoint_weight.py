@@ -47,7 +47,11 @@ def read(module: Any) -> Ready:
     if groups * group < k or k % groups or group % 32:
         raise ValueError(f"has {groups} groups of {k} numbers, must be groups of a multiple of 32")
     g_idx = getattr(module, "g_idx", None)
-    if isinstance(g_idx, Tensor) and g_idx.numel() and not torch.equal(g_idx.long(), torch.arange(k) // group):
+    if (
+        isinstance(g_idx, Tensor)
+        and g_idx.numel()
+        and not torch.equal(g_idx.long(), torch.arange(k, device=g_idx.device) // group)
+    ):
         raise ValueError("has its rows in the order of activations (desc_act, g_idx), must be in their own")
     if of_gptq:
         values = _halves(qweight.t(), range(8))
@@ -64,7 +68,7 @@ def read(module: Any) -> Ready:
 
 def _halves(words: Tensor, order: Any) -> Tensor:
     """(rows, 8 columns) uint8 of (rows, columns) int32: half byte i of a word is the number order[i] of its eight."""
-    made = torch.empty(*words.shape, 8, dtype=torch.uint8)
+    made = torch.empty(*words.shape, 8, dtype=torch.uint8, device=words.device)
     for i, at in enumerate(order):
         made[..., at] = (words >> 4 * i & 15).to(torch.uint8)
     return made.flatten(1)

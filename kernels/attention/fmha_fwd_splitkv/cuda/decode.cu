@@ -306,7 +306,7 @@ template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void deco
     if (i < last) loader.load(i, end, ring + stage * 2 * kBytes);
     copy_async_commit();
   };
-  if (begin + warp < end) loader.look_ahead(begin + warp, end);
+  if (begin + warp < last) loader.look_ahead(begin + warp, end);
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) load(begin + warp + i * kWarps, i);
   uint32_t q[kHdim / 16][4];
