@@ -289,6 +289,7 @@ def test_what_the_target_refuses() -> None:
     ]
     backward = root.refusals(root.target("cuda-sm90a"), root.family("fmha_bwd_dq_dk_dv"))
     assert [rule.name for rule in backward] == [
+        "cuda_has_no_512_yet",
         "cuda_backward_needs_16_bits",
         "cuda_backward_stores_no_bytes",
     ]

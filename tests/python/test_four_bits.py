@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln._core.dtypes import NUMPY
-from tilekiln.api.quantised_weight import E2M1, e8m0
 from tilekiln.reference import gemm as reference
 from tilekiln.reference import moe
 
@@ -29,12 +28,24 @@ def library(load: Callable[..., tk.Library]) -> tk.Library:
     return load("four_bits", targets="all")
 
 
+def e2m1(codes: np.ndarray) -> np.ndarray:
+    from tilekiln.api.quantised_weight import E2M1
+
+    return np.array(E2M1, F32)[codes]
+
+
+def e8m0(scales: np.ndarray) -> np.ndarray:
+    from tilekiln.api import quantised_weight
+
+    return quantised_weight.e8m0(scales)
+
+
 def packed_mxfp4(random: np.random.Generator, n: int, k: int) -> tuple[tk.QuantisedWeight, np.ndarray, np.ndarray]:
     """A weight, its numbers and its fp32 factors."""
     blocks = random.integers(0, 256, (n, k // 32, 16), np.uint8)
     scales = random.integers(118, 130, (n, k // 32), np.uint8)
     codes = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(n, k)
-    return tk.QuantisedWeight.from_mxfp4(blocks, scales), np.array(E2M1, F32)[codes], e8m0(scales)
+    return tk.QuantisedWeight.from_mxfp4(blocks, scales), e2m1(codes), e8m0(scales)
 
 
 def packed_uint4(random: np.random.Generator, n: int, k: int, group: int) -> tuple[tk.QuantisedWeight, Any, Any]:
@@ -58,7 +69,7 @@ def packed_nvfp4(random: np.random.Generator, n: int, k: int) -> tuple[tk.Quanti
     codes = np.stack([halves & 15, halves >> 4], axis=-1).reshape(n, k)
     return (
         tk.QuantisedWeight.from_nvfp4(halves, scales, 0.375),
-        np.array(E2M1, F32)[codes],
+        e2m1(codes),
         scales.astype(F32) * F32(0.375),
     )
 
