@@ -426,7 +426,7 @@ def test_info_names_features_that_no_kernel_uses(load, flash):
     command = answers["attention"]["time it"].split()
     timed = run(f"import tilekiln.__main__ as of; of.main({command[1:]!r} + ['--repeat', '1'])", TILEKILN_PATH=path)
     assert "; right, " in timed
-    # Of what other tests have built beside it, if that is there.
+    # A library that another test has built beside it answers, if there is one.
     gemm = answers["GEMM"]
     assert gemm == "no library here has gemm of bf16" or gemm["kernel"].startswith("gemm_bf16_")
     for operator, words in ANSWERED.values():
