@@ -14,7 +14,7 @@ tilekiln_status launch_combine(const Site& site, const void* problem) {
   Params params = {};
   fill_params(of, &params);
   const Build& build = build_of(*kernel);
-  const auto threads = static_cast<unsigned>(build.hdim / 2);
+  const auto threads = static_cast<unsigned>(threads_of_combine(build.hdim));
   return launch(site, {kernel,
                        "fmha_decode_combine",
                        {static_cast<unsigned>(blocks), 1, 1},

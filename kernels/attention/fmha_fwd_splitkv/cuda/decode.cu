@@ -412,7 +412,7 @@ template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void deco
   }
 }
 
-// A CTA is a query of a head: x = (sequence, query, head), a thread two columns.
+// A CTA is a query of a head: x = (sequence, query, head), a thread two columns. The first warp weighs the splits.
 TILEKILN_DEVICE void combine(const Params& p) {
   __shared__ float weights[kMostSplits];
   __shared__ float whole[2];  // the sum of weights, the LSE
@@ -488,7 +488,7 @@ TILEKILN_DECODE(fmha_decode_vectorized_rows, true, false, fmha_decode::kWarps)
 TILEKILN_DECODE(fmha_decode_linear_general_rows, false, true, fmha_decode::kWarps)
 TILEKILN_DECODE(fmha_decode_vectorized_general_rows, true, true, fmha_decode::kWarps)
 
-extern "C" __global__ void __launch_bounds__(fmha_decode::kHdim / 2)
+extern "C" __global__ void __launch_bounds__(fmha_decode::threads_of_combine(fmha_decode::kHdim))
     fmha_decode_combine(const __grid_constant__ fmha_decode::Params p) {
   fmha_decode::combine(p);
 }

@@ -81,4 +81,7 @@ struct Build {
   int early;  // the second stage may begin under the first: it waits for its end
 };
 
+// Threads of a block of the second stage, two columns each: a whole warp weighs the splits.
+constexpr int threads_of_combine(int hdim) { return hdim < 64 ? 32 : hdim / 2; }
+
 }  // namespace tilekiln::cuda::fmha_decode
