@@ -18,6 +18,7 @@ PLANTED = {
     "dispatcher": ("examples/dispatcher/loop.py", "print()\n"),
     "drawers": ("tools/gpu/other_cases.py", "DRAWN = 1\n"),
     "golden": ("tests/codegen/golden/deep/er.txt", "said\n"),
+    "changelog": ("CHANGELOG.md", "* A line.\n"),
     "hip-builds": ("kernels/backends/hip/more.yaml", "a: 1\n"),
     "words": ("kernels/load.h", "// The copy engine loads it.\n"),
     "comments": (
