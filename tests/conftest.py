@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+PYTHON = shlex.quote(sys.executable)
+"""This Python in a line for a shell."""
 for place in (ROOT, ROOT / "python"):  # as tools/dev does, for a pytest started without it
     if str(place) not in sys.path:
         sys.path.insert(0, str(place))

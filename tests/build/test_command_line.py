@@ -12,6 +12,7 @@ import pytest
 
 from build_support import toolchain
 from codegen.schema.tree import tree
+from tests.conftest import PYTHON
 
 TARGETS = list(tree().targets)
 GOLDEN = Path(__file__).parent / "golden"
@@ -234,7 +235,7 @@ def test_list_and_explain_are_those_of_the_generator(tree):
 
 
 def test_a_list_that_cannot_be_written_is_an_error(tree):
-    line = f"{sys.executable} -m SCons -Q receipt=fp32_min list > /dev/full"
+    line = f"{PYTHON} -m SCons -Q receipt=fp32_min list > /dev/full"
     done = subprocess.run(["sh", "-c", line], cwd=tree.root, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "codegen: the answer cannot be written: No space left on device\n")
 

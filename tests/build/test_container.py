@@ -12,7 +12,7 @@ import pytest
 
 from tests.build.conftest import copy_sources
 from tests.build.test_wheels import repacked
-from tests.conftest import ROOT, shared_objects
+from tests.conftest import PYTHON, ROOT, shared_objects
 
 DOCKERFILE = ROOT / "Dockerfile"
 
@@ -55,7 +55,7 @@ def test_its_lines(tmp_path: Path) -> None:
     packages = re.findall(r"--no-install-recommends (.*?) &&", installs[0])[0].split()
     assert {"g++", "python3", "python3-venv", "python3-dev"} <= set(packages)
     for line in packs:
-        line = line.replace("tools/dev --with packaging ", f"{sys.executable} -m ").replace("-m scons", "-m SCons")
+        line = line.replace("tools/dev --with packaging ", f"{PYTHON} -m ").replace("-m scons", "-m SCons")
         for folder in ("/opt/tilekiln", "/wheels"):
             line = re.sub(rf"(?<![\w/]){folder}\b", str(tmp_path / folder[1:].replace("/", "-")), line)
         done = subprocess.run(

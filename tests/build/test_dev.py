@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import PYTHON
 from tests.programs import need
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -262,7 +263,7 @@ def interpreter(script, name, version, where):
             f"  echo {where}/bin/python3",
             "  exit",
             "fi",
-            f'exec {sys.executable} "$@"',
+            f'exec {PYTHON} "$@"',
         ],
     )
 

@@ -22,6 +22,7 @@ from codegen.schema.tree import Tree
 from codegen.tell import docs
 from tests.codegen.brute import head_dims, nearest, sizes
 from tests.codegen.conftest import ROOT
+from tests.conftest import PYTHON
 
 
 def loaded(pattern: str) -> list[dict[str, Any]]:
@@ -251,7 +252,7 @@ def test_numbers_are_names(run: Run) -> None:
 
 
 def test_a_broken_pipe_is_quiet() -> None:
-    line = f"{sys.executable} -m codegen list ck_default --target all | head -n 1"
+    line = f"{PYTHON} -m codegen list ck_default --target all | head -n 1"
     done = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("fmha_batch_prefill_fp16_kvsame_d128x128_group_ps1_")
     assert done.stderr == ""
@@ -277,7 +278,7 @@ def test_an_answer_that_cannot_be_written_is_an_error() -> None:
         (">/dev/full", "the answer cannot be written: No space left on device"),
         (">&-", "there is no standard output to write the answer to"),
     ):
-        line = f"{sys.executable} -m codegen list fp32_min {place}"
+        line = f"{PYTHON} -m codegen list fp32_min {place}"
         done = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (2, f"codegen: {message}\n")
 

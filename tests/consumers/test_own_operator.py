@@ -21,7 +21,7 @@ from codegen.schema import places
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import Tree
 from tests.build.conftest import PARTS as SOURCES
-from tests.conftest import shared_objects
+from tests.conftest import PYTHON, shared_objects
 from tests.consumers.conftest import ROOT, run
 from tests.programs import need
 
@@ -46,7 +46,7 @@ def linked(place: Path) -> Path:
 def in_tree(tree: Path, line: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A shell line of the page."""
     for words, instead in (("tools/dev scons", "-m SCons -Q"), ("tools/dev python", "")):
-        line = line.replace(words, f"{sys.executable} {instead}")
+        line = line.replace(words, f"{PYTHON} {instead}")
     variables = {**os.environ, "SCONSFLAGS": " ".join(shared_objects()), **environment}
     return subprocess.run(line, shell=True, cwd=tree, env=variables, capture_output=True, text=True, check=False)
 
