@@ -86,6 +86,11 @@ def _run(argv: list[str] | None) -> int:
     install.add(commands)
     wheel_index.add(commands)
     tune.add(commands)
+    asked = next((word for word in (sys.argv[1:] if argv is None else argv) if not word.startswith("-")), None)
+    if asked is not None and asked not in commands.choices:
+        near = language.nearest(asked, commands.choices)
+        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(commands.choices)}"
+        parser.error(f"there is no command {asked!r}; {meant}")
     given, left = parser.parse_known_args(argv)
     if left:
         _refuse(commands.choices[given.command], next((word for word in left if word.startswith("-")), left[0]))

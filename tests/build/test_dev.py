@@ -238,6 +238,17 @@ def prefix(root, **environment):
     return said.stdout.splitlines()
 
 
+@pytest.mark.parametrize("name", ["tilekiln", "codegen"])
+def test_commands_of_the_package_are_modules_of_the_tree(stub, name, monkeypatch):
+    monkeypatch.chdir(stub)
+    place = stub / ("python" if name == "tilekiln" else "") / name
+    place.mkdir(parents=True)
+    (place / "__init__.py").touch()
+    (place / "__main__.py").write_text("import sys; print(sys.argv[1:])")
+    said = run(stub, name, "why", "a b", PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert (said.returncode, said.stdout) == (0, "['why', 'a b']\n"), said.stderr
+
+
 def test_a_path_with_a_blank(stub):
     """Locks and Python are in the key there as well."""
     first, _ = prefix(stub)

@@ -175,6 +175,8 @@ def test_help_answers(command: str, capsys: pytest.CaptureFixture[str]) -> None:
         ("bench softmax --rpeat 3", "bench: error: there is no option '--rpeat'; did you mean '--repeat'?"),
         ("info --jsn", "info: error: there is no option '--jsn'; did you mean '--json'?"),
         ("cache --xyz", "cache: error: there is no option '--xyz'; there are -h, --help, --clear"),
+        ("inof --json", "error: there is no command 'inof'; did you mean 'info'?"),
+        ("", "error: the following arguments are required: command"),
         ("info more", "info: error: 'more': there is no argument for it"),
     ],
 )
