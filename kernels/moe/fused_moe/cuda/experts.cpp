@@ -90,7 +90,7 @@ tilekiln_status launch_rows(const Site& site, const Kernel* kernel, const Work& 
   product.grid.pairs = across(form) > 1 ? 1 : 0;
   if (p.k > 0) {
     if (p.b_columns != (build.lines_b == 0))
-      return fail_argument(one.name, "had one row or column an expert, must have 8 or more on cuda");
+      return fail_argument(one.name, "had fewer than 8 rows or columns an expert, must have 8 or more on cuda");
     const i64 b_step = experts > 1 ? one.b_step : 0;
     if (!at_16(p.b, p.ldb * 2, b_step) || p.ldb <= 0 || b_step < 0)
       return refuse_rows(one.name, p.b, p.ldb * 2, b_step);
@@ -148,6 +148,9 @@ tilekiln_status launch_experts(const Site& site, const void* problem) {
   if (e.tokens == 0 || e.hidden == 0) return TILEKILN_OK;
   const Kernel* const kernel = find_kernel(e.gate.product, true);
   if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has fused_moe for cuda without its kernel");
+  if (i64{e.tokens} * e.topk > INT32_MAX)
+    return fail_argument("topk_ids", "had %lld choices of experts, must have fewer than 2^31 on cuda",
+                         static_cast<long long>(i64{e.tokens} * e.topk));
   const int all = e.expert_mask != nullptr ? e.all_experts : e.experts;
   LaunchMemory memory;
   TILEKILN_TRY(memory.take(site, static_cast<size_t>(Work(nullptr, e, all).of.bytes), 0));

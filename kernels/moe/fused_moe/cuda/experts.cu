@@ -1,4 +1,4 @@
-// A mixture of experts on Hopper, in launches that the host waits for nowhere: the rows of each expert (lists.h),
+// A mixture of experts on Hopper, in launches between which the host does not wait: the rows of each expert (lists.h),
 //
 //   h = act(x[token of row] gate^T) * (x[token of row] up^T)     of gathered rows, gate and up in one tile
 //   s = h down^T                                                  fp32, a row each
