@@ -26,10 +26,10 @@ namespace {
 // One tolerance per dtype. u = unit roundoff of what is rounded: 2^-8 bf16, 2^-11 fp16, 2^-24 fp32.
 //   element: |error| <= (u of P + u of out) sum P |V|, plus what fp32 scores and sums add: their rounding is multiplied by
 //            |score| (up to ~40 in log2 units here) and grows with sqrt(hdim): 1.2e-5 covers it; measured worst 7.3e-6.
-//            Scores that a scale of 10 makes ten times as large have ten times that; measured worst 4.9e-5.
+//            Scores that a scale of 10 makes ten times as large have ten times that; measured worst 7.1e-5.
 //            bf16 = 2 2^-8 + 2 1.0e-4 (2^x of degree 3, in P and in l) + 1.2e-5. fp16 keeps P in fp32: one 2^-11.
 //   rms:     roundings are independent and uniform: each adds about 0.4 u, so 0.57 u = 2.2e-3 for bf16; the rest is slack for
-//            rows of few keys.
+//            rows of few keys. What fp32 scores add is 6.3e-7 where measured worst, and 4.6e-6 at a scale of 10.
 //   lse:     fp32 sums; bf16's 2^x error of 1.0e-4 goes straight into the sum.
 struct Tolerance { double rms, element, lse; };
 Tolerance tolerance(Dtype dtype) {
@@ -196,8 +196,9 @@ int test(const Target<fmha::FwdEngine>& target, Dtype dtype, Steps steps) {
     worst.rms = std::max(worst.rms, e.rms);
     worst.element = std::max(worst.element, e.element);
     worst.lse = std::max(worst.lse, e.lse);
-    const double of_scores = t.scale_given && t.scale > 1 ? 1.2e-5 * (t.scale - 1) : 0;
-    if (e.broken.empty() && e.rms <= allowed.rms && e.element <= allowed.element + of_scores && e.lse <= allowed.lse)
+    const double louder = t.scale_given && t.scale > 1 ? t.scale - 1 : 0;
+    if (e.broken.empty() && e.rms <= allowed.rms + 1e-6 * louder && e.element <= allowed.element + 1.2e-5 * louder &&
+        e.lse <= allowed.lse)
       return;
     ++failures;
     std::printf("FAIL %s %s: rms %.2e element %.2e lse %.2e %s\n", target.name, describe(t, dtype).c_str(), e.rms,
