@@ -18,6 +18,7 @@ import tilekiln as tk
 from tilekiln._core.dtypes import NUMPY
 from tilekiln.api import _jit_key
 
+from tests import read_only
 from tests.conftest import shared_objects
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -276,13 +277,25 @@ def test_what_is_built_is_found_without_sources_and_compiler(
     monkeypatch.setattr(tilekiln.api.just_in_time, "in_tree", lambda: False)
     assert tk.jit(SECOND) is built
 
-    def refuse(*_: object) -> None:
-        raise OSError(30, "Read-only file system")
-
     (store / "lock").unlink()
-    (store / "lock").mkdir()
-    monkeypatch.setattr(os, "utime", refuse)
-    assert tk.jit(SECOND) is built
+    code = (
+        "import os, sys, tilekiln as tk\nos.environ['PATH'] = '/nowhere'\nfrom tilekiln.api import just_in_time\n"
+        f"just_in_time.in_tree = lambda: len(sys.argv) > 1\nprint(tk.jit({SECOND!r}).path)\n"
+        f"try:\n    tk.jit({THIRD!r})\nexcept (tk.ArgumentError, tk.NoKernelError) as error:\n    print(error)"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "python"))
+    for words in ([], ["sources"]):
+        done = read_only.run(store, sys.executable, "-c", code, *words)
+        path, said = done.stdout.splitlines()
+        assert path == built.path, done.stderr
+        if words:
+            assert said == (
+                f"TILEKILN_JIT: the store of kernels {store} has no {THIRD} and cannot be written (Permission denied), "
+                "must be a folder that can to build it: set TILEKILN_JIT to one of yours, or have it built by an owner "
+                "of the store"
+            )
+        else:
+            assert said.startswith(f"no kernel for {THIRD} is in the store {store}, and this installation")
 
 
 def test_a_store_that_cannot_be_written(
@@ -290,7 +303,8 @@ def test_a_store_that_cannot_be_written(
 ) -> None:
     store.touch()
     with pytest.raises(
-        tk.ArgumentError, match=r"^TILEKILN_JIT: the store of kernels is .*store, must be a folder that"
+        tk.ArgumentError,
+        match=r"^TILEKILN_JIT: the store of kernels .*store has no fmha_fwd .* cannot be written \(",
     ):
         tk.jit(FIRST)
     monkeypatch.setenv("HOME", str(tmp_path))

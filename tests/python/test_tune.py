@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import read_only
 from tests.clients.conftest import overlay  # noqa: F401
 from tests.conftest import ROOT
 
@@ -179,6 +181,33 @@ def test_what_is_wrong(
     (tmp_path / "shapes.txt").write_text(text)
     assert main(["tune", str(library), "--shapes", str(tmp_path / "shapes.txt"), *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told before anything is measured; what is pinned there is taken."""
+    import tilekiln as tk
+    from tilekiln._core.native import machine_key
+    from tilekiln.tune.table import Table, library_key, write
+
+    copy = tmp_path / "lib" / library.name
+    copy.parent.mkdir()
+    for path in (library, library.with_suffix(".json")):
+        shutil.copy(path, copy.parent)
+    (tmp_path / "shapes.txt").write_text(SHAPES)
+    table = copy.with_suffix(".tuned.json")
+    write(table, [Table("fp32_min", library_key(tk.load(copy)), machine_key(), {})])
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "python"))
+    tune = [sys.executable, "-m", "tilekiln", "tune", copy, "--shapes", tmp_path / "shapes.txt", "--rounds", "20"]
+    for words, said in (
+        (["--pin"], f"--pin: the library lies in {copy.parent}, which cannot be written: write the table to a file of"),
+        (["--out", copy.parent / "t.json"], f"--out: was {copy.parent}/t.json, must be a file in a folder that can be"),
+        (["--out", tmp_path / "no" / "t.json"], f"{tmp_path}/no is not there"),
+    ):
+        done = read_only.run(copy.parent, *tune, *words)
+        assert done.returncode == 2
+        assert said in done.stderr
+    code = f"import tilekiln as tk; print(tk.load({str(copy)!r}).tuned == tk.tune.read({str(table)!r}))"
+    assert read_only.run(copy.parent, sys.executable, "-c", code).stdout == "True\n"
 
 
 FARM = """

@@ -220,15 +220,17 @@ def _content(path: pathlib.Path) -> str:
 
 
 @contextlib.contextmanager
-def _locked(store: pathlib.Path) -> Iterator[None]:
-    """The store for this process alone. ArgumentError where it cannot be written."""
+def _locked(store: pathlib.Path, lacks: str = "") -> Iterator[None]:
+    """The store for this process alone. ArgumentError where it cannot be written; `lacks`: the kernel to be built."""
     try:
         store.mkdir(parents=True, exist_ok=True)
         lock = open(store / "lock", "w", encoding="ascii")  # noqa: SIM115  closed below
     except OSError as error:
+        yours = "set TILEKILN_JIT to one of yours, or have it built by an owner of the store"
+        has, build = (f"has no {lacks} and ", f"build it: {yours}") if lacks else ("", "empty it")
         raise ArgumentError(
-            f"TILEKILN_JIT: the store of kernels is {store}, must be a folder that can be written ({error.strerror}): "
-            "set TILEKILN_JIT to one"
+            f"TILEKILN_JIT: the store of kernels {store} {has}cannot be written ({error.strerror}), must be a folder "
+            f"that can to {build}"
         ) from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -245,7 +247,7 @@ def _build(store: pathlib.Path, recipe: Recipe, texts: list[str], progress: bool
             f"(it needs a C++ compiler besides, and {', '.join(SOURCES_NEED)}), "
             "or install a library that has it"
         )
-    with _locked(store):
+    with _locked(store, lacks=texts[0]):
         texts = [text for text in dict.fromkeys(texts) if _found(store, recipe, text) is None]
         if not texts:
             return

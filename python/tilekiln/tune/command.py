@@ -55,6 +55,7 @@ def run(given: argparse.Namespace) -> int:
         if given.pin and given.out:
             raise ArgumentError("--pin: was given with --out, must be without: it says where the table goes")
         out = str(beside(library)) if given.pin else given.out or f"{library.receipt}.tuned.json"
+        _check_place(out, given.pin)
         left = 0
         if given.trace:
             calls, left = shapes.from_trace(given.trace)
@@ -94,6 +95,24 @@ def _threads(text: str) -> list[int]:
     if not all(word.isdecimal() and int(word) > 0 for word in words):
         raise ArgumentError(f"--threads: was {text!r}, must be numbers of 1 or more, with commas between them")
     return list(map(int, words))
+
+
+def _check_place(out: str, pin: bool) -> None:
+    """Refuses a place where the table cannot be written, before anything is measured."""
+    import os
+
+    from .._core.native import ArgumentError
+
+    folder = os.path.dirname(os.path.abspath(out))
+    if os.access(folder, os.W_OK | os.X_OK):
+        return
+    how = "is not there" if not os.path.isdir(folder) else "cannot be written"
+    if pin:
+        raise ArgumentError(
+            f"--pin: the library lies in {folder}, which {how}: write the table to a file of yours, --out FILE, and "
+            "take it by library.tune(tilekiln.tune.read(FILE, library))"
+        )
+    raise ArgumentError(f"--out: was {out}, must be a file in a folder that can be written: {folder} {how}")
 
 
 def _before(path: str) -> list[Any]:
