@@ -44,6 +44,9 @@ struct Backward {
         dq({batch, seqlen_q, nhead_q, 64}),
         dk({batch, seqlen_k, nhead_k, 64}),
         dv({batch, seqlen_k, nhead_k, 64}) {}
+  explicit Backward(const Problem& of)
+      : Backward(of.number("batch"), of.number("seqlen_q"), of.number("seqlen_k"), of.number("nhead_q"),
+                 of.number("nhead_k")) {}
   tilekiln_fmha_bwd_args args(const Asked& asked = {}) const {
     tilekiln_fmha_bwd_args args = tilekiln_fmha_bwd_defaults();
     args.window_left = static_cast<int32_t>(asked.left), args.window_right = static_cast<int32_t>(asked.right);
@@ -118,12 +121,7 @@ EXAMPLE(_22_backward_run,
 
 EXAMPLE(_28_backward_masks,
         "Backward through masks: none, causal from the top left and from the bottom right, a window.") {
-  const Session session(given);
-  const Backward call(1, 48, 80);
-  for (const Mask& mask : masks) {
-    const Problem problem = mask.of(fp32(1, 48, 80).api_family("bwd").lse(true)).build();
-    std::printf("%-14s %s\n", mask.name, call.checked(session, problem, mask.asked).c_str());
-  }
+  table<Backward>(Session(given), masks(fp32(1, 48, 80).api_family("bwd").lse(true)));
 }
 
 EXAMPLE(
@@ -147,7 +145,7 @@ EXAMPLE(
     args.deterministic = deterministic;
     if (!call.forward(session, args) || !session.run("fmha_bwd", args)) continue;
     std::printf("without dropout: %s\n", call.verdict(asked).c_str());
-    const Array forward = Array::bytes({1, 4, 48, 48}), backward = Array::bytes({1, 4, 48, 48});
+    const Array forward({1, 4, 48, 48}, 0, TILEKILN_UINT8), backward({1, 4, 48, 48}, 0, TILEKILN_UINT8);
     args.dropout_p = 0.25f, args.rng_seed = 7, args.randval = backward.tensor();
     call.forward(session, args, forward.tensor());
     session.run("fmha_bwd", args, &problem);
@@ -198,11 +196,11 @@ EXAMPLE(_33_backward_deterministic,
 }
 
 EXAMPLE(_34_backward_gqa, "Backward of grouped heads, 8 of q over 2 of k and v: dk and dv are sums over a group.") {
-  const Session session(given);
-  for (const int nhead_k : {8, 2, 1}) {
-    const Problem problem = fp32(1, 40, 56, 8, nhead_k).api_family("bwd").lse(true).build();
-    std::printf("8 heads over %d: %s\n", nhead_k, Backward(1, 40, 56, 8, nhead_k).checked(session, problem).c_str());
-  }
+  std::vector<Row> rows;
+  for (const int nhead_k : {8, 2, 1})
+    rows.push_back(
+        {"8 heads over " + std::to_string(nhead_k), fp32(1, 40, 56, 8, nhead_k).api_family("bwd").lse(true).build()});
+  table<Backward>(Session(given), rows);
 }
 
 int main(int count, char** words) { return run_examples(count, words); }

@@ -111,72 +111,57 @@ struct Session {
   }
 };
 
-// An array of floats, or of 32-bit indices.
+// An array of floats (fp32 or bf16), of 32-bit indices or of bytes.
 class Array {
  public:
-  explicit Array(std::vector<int64_t> shape, unsigned seed = 0) { shaped(TILEKILN_FP32, shape, seed); }
-  static Array of_bf16(std::vector<int64_t> shape, unsigned seed = 0) { return Array(TILEKILN_BF16, shape, seed); }
+  // seed 0: zeros; else numbers between -1 and 1.
+  explicit Array(const std::vector<int64_t>& shape, unsigned seed = 0, int32_t dtype = TILEKILN_FP32) {
+    tensor_.dtype = dtype, tensor_.device_type = TILEKILN_CPU, tensor_.ndim = static_cast<int32_t>(shape.size());
+    int64_t count = 1;
+    for (size_t i = shape.size(); i-- > 0; count *= shape[i]) tensor_.shape[i] = shape[i], tensor_.stride[i] = count;
+    size_ = static_cast<size_t>(count);
+    bytes_.resize(size_ * (dtype == TILEKILN_UINT8 ? 1 : dtype == TILEKILN_BF16 ? 2 : 4));
+    tensor_.data = bytes_.data();
+    std::mt19937 random(seed);
+    for (size_t i = 0; i < size_ && seed != 0; ++i) set(i, static_cast<float>(random() % 4001) / 2000.f - 1.f);
+  }
   static Array indices(const std::vector<int32_t>& numbers) {
-    Array made(TILEKILN_INT32, {static_cast<int64_t>(numbers.size())}, 0);
+    Array made({static_cast<int64_t>(numbers.size())}, 0, TILEKILN_INT32);
     std::memcpy(made.bytes_.data(), numbers.data(), numbers.size() * 4);
     return made;
   }
-  static Array bytes(std::vector<int64_t> shape) { return Array(TILEKILN_UINT8, std::move(shape), 0); }
+  // fp32 elements of another from one on.
+  static Array part(const std::vector<int64_t>& shape, const Array& of, size_t from = 0) {
+    Array made(shape);
+    for (size_t i = 0; i < made.size(); ++i) made.set(i, static_cast<float>(of[from + i]));
+    return made;
+  }
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
-  Array(Array&& other) noexcept : tensor_(other.tensor_), bytes_(std::move(other.bytes_)) {
-    tensor_.data = bytes_.data();
-  }
+  Array(Array&&) noexcept = default;  // its bytes stay where they are
 
   const tilekiln_tensor* tensor() const { return &tensor_; }
   int64_t shape(int i) const { return tensor_.shape[i]; }
-  size_t size() const { return count_of(tensor_); }
+  size_t size() const { return size_; }
   const std::vector<unsigned char>& raw() const { return bytes_; }
   double operator[](size_t i) const {
     if (tensor_.dtype == TILEKILN_UINT8) return bytes_[i];
+    const size_t size = tensor_.dtype == TILEKILN_FP32 ? 4 : 2;  // bf16 is the upper half
     float number = 0;
-    uint16_t high = 0;
-    if (tensor_.dtype == TILEKILN_FP32) {
-      std::memcpy(&number, bytes_.data() + 4 * i, 4);
-    } else {
-      std::memcpy(&high, bytes_.data() + 2 * i, 2);
-      const uint32_t bits = uint32_t(high) << 16;
-      std::memcpy(&number, &bits, 4);
-    }
+    std::memcpy(reinterpret_cast<char*>(&number) + 4 - size, bytes_.data() + size * i, size);
     return number;
   }
   void set(size_t i, float number) {
     uint32_t bits = 0;
     std::memcpy(&bits, &number, 4);
-    if (tensor_.dtype == TILEKILN_FP32) {
-      std::memcpy(bytes_.data() + 4 * i, &bits, 4);
-    } else {
-      const uint16_t high = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // round to nearest even
-      std::memcpy(bytes_.data() + 2 * i, &high, 2);
-    }
+    const size_t size = tensor_.dtype == TILEKILN_FP32 ? 4 : 2;
+    if (size == 2) bits += 0x7fff + (bits >> 16 & 1);  // round to nearest even
+    std::memcpy(bytes_.data() + size * i, reinterpret_cast<char*>(&bits) + 4 - size, size);
   }
 
  private:
-  Array(int32_t dtype, std::vector<int64_t> shape, unsigned seed) { shaped(dtype, shape, seed); }
-  static size_t count_of(const tilekiln_tensor& tensor) {
-    size_t count = 1;
-    for (int i = 0; i < tensor.ndim; ++i) count *= static_cast<size_t>(tensor.shape[i]);
-    return count;
-  }
-  // seed 0: zeros; else numbers between -1 and 1.
-  void shaped(int32_t dtype, const std::vector<int64_t>& shape, unsigned seed) {
-    tensor_ = {};
-    tensor_.dtype = dtype, tensor_.device_type = TILEKILN_CPU, tensor_.ndim = static_cast<int32_t>(shape.size());
-    int64_t count = 1;
-    for (size_t i = shape.size(); i-- > 0; count *= shape[i]) tensor_.shape[i] = shape[i], tensor_.stride[i] = count;
-    bytes_.resize(static_cast<size_t>(count) * (dtype == TILEKILN_UINT8 ? 1 : dtype == TILEKILN_BF16 ? 2 : 4));
-    tensor_.data = bytes_.data();
-    std::mt19937 random(seed);
-    for (int64_t i = 0; i < count && seed != 0; ++i)
-      set(static_cast<size_t>(i), static_cast<float>(random() % 4001) / 2000.f - 1.f);
-  }
-
-  tilekiln_tensor tensor_;
+  tilekiln_tensor tensor_ = {};
+  size_t size_ = 0;
   std::vector<unsigned char> bytes_;
 };
 
@@ -188,6 +173,18 @@ struct Asked {
   double softcap = 0;
   const Array* bias = nullptr;          // (seqlen_q, seqlen_k)
   const Array* alibi_slopes = nullptr;  // (nhead_q)
+  // Copy with the mask and the sinks of a problem.
+  Asked of(const Problem& problem) const {
+    Asked made = *this;
+    if (problem["mask"] == Value("window")) {
+      const bool window = !problem["window_left"].empty();
+      made.left = window ? problem.number("window_left") : -1;
+      made.right = window ? problem.number("window_right") : 0;
+    }
+    made.top_left = problem["mask_origin"] == Value("top_left");
+    made.sinks = problem.number("sink_size");
+    return made;
+  }
 };
 
 // Answer in double precision: q (b, sq, h, d), k and v (b, sk, hk, d). out as q; lse (b, h, sq); weights (b, h, sq, sk) where given.
@@ -244,12 +241,15 @@ inline std::string verdict(const Array& got, const std::vector<double>& expected
   return worst <= bound ? "agrees with float64" : "is off by " + std::to_string(worst);
 }
 
-// A plan, a stage a line; or why there is none.
+// The stages of a plan and its main kernel; or why there is none.
 inline void say(const Plan& plan) {
   if (!plan.is_valid()) std::printf("  no plan: %s\n", plan.reason.substr(0, plan.reason.find(" in registry")).c_str());
+  for (size_t i = 0; i < plan.stages.size(); ++i)
+    std::printf("%s%s", i == 0 ? "  " : " + ", plan.stages[i].family.c_str());
   for (const Plan::Stage& stage : plan.stages) {
+    if (stage.family != plan.main) continue;
     const Key& key = stage.instance->key();
-    std::printf("  %s: %s", stage.family.c_str(), key.signature[field::dtype].text().c_str());
+    std::printf(": %s", key.signature[field::dtype].text().c_str());
     for (const Field axis : {field::hdim_q, field::hdim_v})
       if (key.signature.has(axis)) std::printf(" %s=%s", axis.name().c_str(), key.signature[axis].text().c_str());
     std::printf(", %s\n", key.algorithm["pipeline"].text().c_str());
@@ -271,6 +271,9 @@ struct Arrays {
         v({batch, seqlen_k, nhead_k, 64}, 3),
         out({batch, seqlen_q, nhead_q, 64}),
         lse({batch, nhead_q, seqlen_q}) {}
+  explicit Arrays(const Problem& of)
+      : Arrays(of.number("batch"), of.number("seqlen_q"), of.number("seqlen_k"), of.number("nhead_q"),
+               of.number("nhead_k")) {}
   tilekiln_fmha_fwd_args forward(const Asked& asked = {}) const {
     tilekiln_fmha_fwd_args args = tilekiln_fmha_fwd_defaults();
     args.q = q.tensor(), args.k = k.tensor(), args.v = v.tensor(), args.out = out.tensor();
@@ -288,6 +291,22 @@ struct Arrays {
   }
 };
 
+// A call a row, on arrays (Arrays, Backward) of its problem's sizes; the rows of one verdict are one line.
+struct Row {
+  std::string label;
+  Problem problem;
+  Asked asked = {};
+};
+template <class Kind>
+void table(const Session& session, const std::vector<Row>& rows) {
+  std::map<std::string, std::string> labels;
+  for (const Row& row : rows) {
+    std::string& to = labels[Kind(row.problem).checked(session, row.problem, row.asked.of(row.problem))];
+    to += (to.empty() ? "" : "; ") + row.label;
+  }
+  for (const auto& [said, of] : labels) std::printf("%s: each %s\n", of.c_str(), said.c_str());
+}
+
 // Slopes of alibi for four heads.
 inline Array slopes_of_four() {
   Array slopes({4});
@@ -295,16 +314,16 @@ inline Array slopes_of_four() {
   return slopes;
 }
 
-struct Mask {
-  const char* name;
-  Asked asked;
-  // A builder with the mask, by its name and window.
-  ProblemBuilder of(ProblemBuilder builder) const {
+// Every kind of mask.
+inline std::vector<Row> masks(const ProblemBuilder& of) {
+  std::vector<Row> rows;
+  for (const char* name : {"no_mask", "top_left", "bottom_right", "window_generic"}) {
+    ProblemBuilder builder = of;
     builder.mask_type(name);
-    return asked.left < 0 ? builder : builder.window(asked.left, asked.right);
+    if (rows.size() == 3) builder.window(20, 5);
+    rows.push_back({name, builder.build()});
   }
-};
-inline const Mask masks[] = {
-    {"no_mask", {}}, {"top_left", {-1, 0, true}}, {"bottom_right", {-1, 0}}, {"window_generic", {20, 5}}};
+  return rows;
+}
 
 }  // namespace example

@@ -44,41 +44,34 @@ EXAMPLE(_14_benchmark,
 EXAMPLE(_15_multi_shape, "One kernel for many shapes.") {
   const Session session(given);
   std::set<std::string> kernels;
+  std::vector<Row> rows;
   for (const auto& [batch, seqlen_q, seqlen_k] :
        {std::array<int, 3>{1, 1, 128}, {1, 7, 7}, {2, 64, 64}, {1, 100, 33}, {1, 64, 200}}) {
-    const Problem problem = fp32(batch, seqlen_q, seqlen_k).build();
-    kernels.insert(session.dispatcher.select(problem)->key().id());
-    std::printf("%d x %3d x %3d %s\n", batch, seqlen_q, seqlen_k,
-                Arrays(batch, seqlen_q, seqlen_k).checked(session, problem).c_str());
+    rows.push_back({std::to_string(batch) + " x " + std::to_string(seqlen_q) + " x " + std::to_string(seqlen_k),
+                    fp32(batch, seqlen_q, seqlen_k).build()});
+    kernels.insert(session.dispatcher.select(rows.back().problem)->key().id());
   }
+  table<Arrays>(session, rows);
   std::printf("kernels: %zu\n", kernels.size());
 }
 
 EXAMPLE(_19_masks,
         "Masks: none, causal from the top left and from the bottom right, a window. One kernel serves all but none.") {
   const Session session(given);
-  const Arrays arrays(1, 64, 128);
-  std::map<std::string, std::string> kernels;
-  for (const Mask& mask : masks) {
-    const Problem problem = mask.of(fp32(1, 64, 128)).build();
-    kernels[mask.name] = session.dispatcher.select(problem)->key().id();
-    std::printf("%-14s %s\n", mask.name, arrays.checked(session, problem, mask.asked).c_str());
-  }
-  std::printf("top_left and bottom_right share a kernel: %d; no_mask has another: %d\n",
-              kernels["top_left"] == kernels["bottom_right"], kernels["no_mask"] != kernels["top_left"]);
+  const std::vector<Row> rows = masks(fp32(1, 64, 128));
+  table<Arrays>(session, rows);
+  const auto kernel = [&](size_t row) { return session.dispatcher.select(rows[row].problem)->key().id(); };
+  std::printf("top_left and bottom_right share a kernel: %d; no_mask has another: %d\n", kernel(1) == kernel(2),
+              kernel(0) != kernel(1));
 }
 
 EXAMPLE(_20_biases, "Biases: none, an array, alibi.") {
-  const Session session(given);
-  const Arrays arrays(1, 64, 96);
   const Array bias({1, 1, 64, 96}, 5), slopes = slopes_of_four();
-  for (const char* name : {"no_bias", "elementwise", "alibi"}) {
-    const Problem problem = fp32(1, 64, 96).bias_type(name).build();
-    Asked asked;
-    if (problem["bias"] == Value("elementwise")) asked.bias = &bias;
-    if (problem["bias"] == Value("alibi")) asked.alibi_slopes = &slopes;
-    std::printf("%-12s %s\n", name, arrays.checked(session, problem, asked).c_str());
-  }
+  Asked elementwise, alibi;
+  elementwise.bias = &bias, alibi.alibi_slopes = &slopes;
+  table<Arrays>(Session(given), {{"no_bias", fp32(1, 64, 96).bias_type("no_bias").build()},
+                                 {"elementwise", fp32(1, 64, 96).bias_type("elementwise").build(), elementwise},
+                                 {"alibi", fp32(1, 64, 96).bias_type("alibi").build(), alibi}});
 }
 
 EXAMPLE(_21_dropout_gqa_lse, "Dropout by seed, grouped heads, and the log-sum-exp.") {
@@ -92,7 +85,7 @@ EXAMPLE(_21_dropout_gqa_lse, "Dropout by seed, grouped heads, and the log-sum-ex
   std::printf("8 heads of q over 2 of k: out %s, lse %s\n", verdict(arrays.out, expected.out).c_str(),
               verdict(arrays.lse, expected.lse).c_str());
 
-  const Array randval = Array::bytes({1, 8, 96, 96});
+  const Array randval({1, 8, 96, 96}, 0, TILEKILN_UINT8);
   args.dropout_p = 0.25f, args.rng_seed = 7, args.randval = randval.tensor();
   session.run("fmha_fwd", args);
   const std::vector<unsigned char> first = arrays.out.raw();
@@ -167,28 +160,26 @@ EXAMPLE(_31_softcap, "Scores that are capped: cap tanh(s / cap). The smaller the
 }
 
 EXAMPLE(_32_sinks, "Sink columns: the first keys are seen by every row of a window, however far it is.") {
-  const Session session(given);
-  const Arrays arrays(1, 96, 96);
+  std::vector<Row> rows;
   for (const int sinks : {0, 1, 4}) {
     ProblemBuilder builder = fp32(1, 96, 96).mask_type("window_generic").window(8, 0);
     if (sinks > 0) builder.sink_size(sinks);
-    Asked asked{8, 0};
-    asked.sinks = sinks;
-    std::printf("%d sink columns: %s\n", sinks, arrays.checked(session, builder.build(), asked).c_str());
+    rows.push_back({std::to_string(sinks) + " sink columns", builder.build()});
   }
+  table<Arrays>(Session(given), rows);
 }
 
 EXAMPLE(_35_windows, "Windows: keys to the left and to the right of a row's own place; -1 is without end.") {
-  const Session session(given);
   const Arrays arrays(1, 64, 96);
+  std::vector<Row> rows;
   for (const auto& [left, right] : {std::pair{-1, -1}, {-1, 0}, {16, 0}, {0, 16}, {16, -1}, {8, 8}}) {
-    ProblemBuilder builder = fp32(1, 64, 96);
-    if (left >= 0 || right >= 0) builder.mask_type("window_generic").window(left, right);
+    rows.push_back({"", fp32(1, 64, 96).window(left, right).build()});
     long seen = 0;
-    for (const double weight : attention(arrays.q, arrays.k, arrays.v, {left, right}).weights) seen += weight > 0;
-    std::printf("left %2d, right %2d: %5ld of %ld pairs, %s\n", left, right, seen / 4, 64L * 96,
-                arrays.checked(session, builder.build(), {left, right}).c_str());
+    for (const double weight : attention(arrays.q, arrays.k, arrays.v, Asked().of(rows.back().problem)).weights)
+      seen += weight > 0;
+    rows.back().label = std::to_string(left) + ", " + std::to_string(right) + " sees " + std::to_string(seen / 4);
   }
+  table<Arrays>(Session(given), rows);
 }
 
 int main(int count, char** words) { return run_examples(count, words); }

@@ -13,14 +13,16 @@ static const Listing& listing(const Options& given, const std::string& receipt) 
 
 using Problems = std::vector<std::pair<const char*, Problem>>;
 
-// A line for each problem: whether one of the receipt's kernels answers it.
+// The problems that one of the receipt's kernels answers, and those that none does.
 static void table(const Options& given, const std::string& receipt, const Problems& problems) {
   Registry registry(receipt);
   registry.add_all(listing(given, receipt).instances);
-  const Dispatcher dispatcher(registry);
-  std::printf("receipt %s\n", receipt.c_str());
-  for (const auto& [name, problem] : problems)
-    std::printf("  %-28s %s\n", name, dispatcher.select(problem) == nullptr ? "no" : "yes");
+  std::string answers[2];
+  for (const auto& [name, problem] : problems) {
+    std::string& to = answers[registry.index()->select(problem) == nullptr];
+    to += (to.empty() ? "" : "; ") + std::string(name);
+  }
+  std::printf("receipt %s answers %s\n  but not %s\n", receipt.c_str(), answers[0].c_str(), answers[1].c_str());
 }
 
 static ProblemBuilder of(const char* dtype, int64_t hdim = 128) {

@@ -46,8 +46,12 @@ EXAMPLE(_13_feature_coverage, "A table of features: whether a kernel here has ea
       {"soft cap and a bias", fp32(2, 128, 128).logits_soft_cap(true).bias_type("elementwise").build()},
       {"column-major v", fp32(2, 128, 128).v_rowmajor(false).build()},
   };
-  for (const auto& [name, problem] : all)
-    std::printf("%-20s %s\n", name, session.dispatcher.plan(problem).is_valid() ? "yes" : "no");
+  for (const bool there : {true, false}) {
+    std::printf("%s:", there ? "here" : "not here");
+    for (const auto& [name, problem] : all)
+      if (session.dispatcher.plan(problem).is_valid() == there) std::printf(" %s;", name);
+    std::printf("\n");
+  }
 }
 
 EXAMPLE(_16_heuristic, "A heuristic of your own: lanes along the head dim for few queries, along queries for many.") {

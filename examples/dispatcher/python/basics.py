@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import tilekiln as tk
-from dispatch_example import forward, given, main, over, qkv, table, verdict
+from dispatch_example import forward, given, main, over, qkv, table, together, verdict
 from tilekiln import reference
 from tilekiln.dispatcher import Call, Dispatcher, Registry
 
@@ -23,12 +23,13 @@ def jitted() -> tk.Library:
 def _02_multi_shape() -> None:
     """One kernel takes many shapes: only head dims and features choose it."""
     of, ids = over("flash"), set()
-    for batch, seqlen_q, seqlen_k, nhead in ((1, 16, 16, 1), (2, 64, 64, 2), (1, 100, 33, 3), (3, 65, 129, 1),
-                                             (1, 128, 256, 2)):  # fmt: skip
+    shapes = (1, 16, 16, 1), (2, 64, 64, 2), (1, 100, 33, 3), (3, 65, 129, 1), (1, 128, 256, 2)
+    for batch, seqlen_q, seqlen_k, nhead in shapes:
         q, k, v = qkv(batch, seqlen_q, seqlen_k, nhead, nhead)
-        forward(f"{batch} x {seqlen_q} x {seqlen_k}, {nhead} heads", of, q, k, v)
+        forward(f"{batch, seqlen_q, seqlen_k, nhead}", of, q, k, v, quiet=True)
         key = of.plan(of.from_call(Call("fmha_fwd", q, k, v))).stages[0].instance.key
         ids.add(tuple(sorted(key.signature.items())))
+    together(shapes)
     print(f"kernels of {len(ids)} signature")
 
 
@@ -64,17 +65,17 @@ SEQLENS = [32, 33, 64, 127, 128, 256, 512, 1024, 2048]
 HEADS = [1, 2, 3, 8, 16, 32]
 _11_bf16 = table(
     "bfloat16, rounded to nearest even: arrays of ml_dtypes.bfloat16, head dims 32 to 256.",
-    "bf16, head dim {hdim}", hdim=[32, 64, 128, 256], seqlen_q=33, seqlen_k=50,
+    "{hdim}", hdim=[32, 64, 128, 256], seqlen_q=33, seqlen_k=50,
 )  # fmt: skip
 _29_sweep_seqlen = table(
     "Lengths from 32 to 2048, by the powers of two and the numbers beside them.",
-    "seqlen {seqlen_q}", seqlen_q=SEQLENS, seqlen_k=SEQLENS, nhead_q=1, nhead_k=1, hdim=32,
+    "{seqlen_q}", seqlen_q=SEQLENS, seqlen_k=SEQLENS, nhead_q=1, nhead_k=1, hdim=32,
 )  # fmt: skip
-_30_sweep_batch = table("Batches of 1 to 16.", "batch {batch}", batch=[1, 2, 3, 4, 8, 16], seqlen_q=20, seqlen_k=20)
-_31_sweep_nhead = table("Heads of 1 to 32.", "{nhead_q} heads", nhead_q=HEADS, nhead_k=HEADS, seqlen_q=20, seqlen_k=20)
+_30_sweep_batch = table("Batches of 1 to 16.", "{batch}", batch=[1, 2, 3, 4, 8, 16], seqlen_q=20, seqlen_k=20)
+_31_sweep_nhead = table("Heads of 1 to 32.", "{nhead_q}", nhead_q=HEADS, nhead_k=HEADS, seqlen_q=20, seqlen_k=20)
 _32_sweep_hdim = table(
     "Head dims from 8 to 248, in steps of 24, each by the kernel that wastes the least.",
-    "head dim {hdim}", hdim=[*range(8, 257, 24)], seqlen_q=16, seqlen_k=20, nhead_q=1, nhead_k=1,
+    "{hdim}", hdim=[*range(8, 257, 24)], seqlen_q=16, seqlen_k=20, nhead_q=1, nhead_k=1,
 )  # fmt: skip
 
 if __name__ == "__main__":

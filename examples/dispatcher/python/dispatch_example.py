@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,12 +48,14 @@ def table(about: str, label: Any, run: Any = None, over_: Any = "flash", **colum
     count = max(len(column) for column in columns.values() if isinstance(column, list))
 
     def rows() -> None:
+        labels = []
         for at in range(count):
             row = {name: column[at] if isinstance(column, list) else column for name, column in columns.items()}
             said = {name: value for name, value in row.items() if value is not None}
-            text, receipt = said.pop("label").format(**said), said.pop("over_")
-            arrays = qkv(**{name: said.pop(name) for name in SHAPES if name in said})
-            (run or forward)(text, over(receipt), *arrays, **said)
+            labels.append(said.pop("label").format(**said))
+            receipt, arrays = said.pop("over_"), qkv(**{name: said.pop(name) for name in SHAPES if name in said})
+            (run or forward)(labels[-1], over(receipt), *arrays, quiet=True, **said)
+        together(labels)
 
     rows.__doc__ = about
     return rows
@@ -99,11 +101,17 @@ def attention(
     return builder.nheads(nhead_q, nhead_k)
 
 
-def verdict(label: str, good: bool, more: object = "") -> None:
-    """A line, and the end of the program where it is bad."""
-    print(f"{label:<36} {more!s:<28} {'PASS' if good else 'FAIL'}".rstrip())
+def verdict(label: str, good: bool, more: object = "", quiet: bool = False) -> None:
+    """A line, and the end of the program where it is bad; quiet says only that."""
+    if not quiet or not good:
+        print(f"{label:<36} {more!s:<28} {'PASS' if good else 'FAIL'}".rstrip())
     if not good:
         raise SystemExit(1)
+
+
+def together(labels: Sequence[object]) -> None:
+    """One line of quiet verdicts, which were all good."""
+    print(f"{'; '.join(map(str, labels))}: {len(labels)} times PASS")
 
 
 def dtype_of(array: Any) -> str:
@@ -112,18 +120,18 @@ def dtype_of(array: Any) -> str:
 
 
 def forward(
-    label: str, of: Dispatcher, q: Any, k: Any, v: Any, only: dict[str, Any] | None = None, **arguments: Any
+    label: str, of: Dispatcher, q: Any, k: Any, v: Any, only: Any = None, quiet: bool = False, **arguments: Any
 ) -> Any:
     """Runs a forward through the dispatcher and holds it to float64. only: arguments that change no value."""
     out = of.run(Call("fmha_fwd", q, k, v, **arguments, **(only or {})))
     of_out = out[0] if isinstance(out, tuple) else out
     worst = reference.excess(dtype_of(q), reference.forward(q, k, v, **arguments), of_out)
-    verdict(label, worst <= 1, f"out {'x'.join(map(str, of_out.shape))}")
+    verdict(label, worst <= 1, f"out {'x'.join(map(str, of_out.shape))}", quiet)
     return out
 
 
 def backward(
-    label: str, of: Dispatcher, q: Any, k: Any, v: Any, only: dict[str, Any] | None = None, **arguments: Any
+    label: str, of: Dispatcher, q: Any, k: Any, v: Any, only: Any = None, quiet: bool = False, **arguments: Any
 ) -> Any:
     """Runs forward and backward through the dispatcher and holds dq, dk and dv to float64."""
     out, lse = of.run("fmha_fwd", q, k, v, return_lse=True, **arguments)
@@ -131,5 +139,5 @@ def backward(
     made = of.run("fmha_bwd", dout, q, k, v, out, lse, **arguments, **(only or {}))
     exact = reference.backward(dout, q, k, v, out, lse, **arguments)
     gradients = dict(zip(("dq", "dk", "dv"), made, strict=False))
-    verdict(label, reference.gradient_excess(dtype_of(q), exact, **gradients) <= 1, "dq dk dv")
+    verdict(label, reference.gradient_excess(dtype_of(q), exact, **gradients) <= 1, "dq dk dv", quiet)
     return made

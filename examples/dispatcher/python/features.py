@@ -2,7 +2,7 @@
 
 import ml_dtypes
 import numpy as np
-from dispatch_example import forward, main, normal, over, qkv, table, verdict
+from dispatch_example import forward, main, normal, over, qkv, table, together, verdict
 from tilekiln import reference
 from tilekiln.dispatcher import Call
 
@@ -19,8 +19,9 @@ def _12_masks() -> None:
     }
     for label, mask in every.items():
         q, k, v = qkv(seqlen_q=64, seqlen_k=128)
-        forward(label, of, q, k, v, **mask)
+        forward(label, of, q, k, v, quiet=True, **mask)
         names.add(of.select(of.from_call(Call("fmha_fwd", q, k, v, **mask))).name)
+    together(every)
     print(f"{len(every)} masks, {len(names)} kernels")
 
 
@@ -51,7 +52,7 @@ def _14_dropout() -> None:
 
 _15_gqa = table(
     "Grouped queries: 1 to 16 query heads of a key head.",
-    "{nhead_q} heads of q, {nhead_k} of k and v", nhead_q=[4, 8, 8, 8, 16], nhead_k=[4, 4, 2, 1, 1],
+    "{nhead_q} over {nhead_k}", nhead_q=[4, 8, 8, 8, 16], nhead_k=[4, 4, 2, 1, 1],
     seqlen_q=20, seqlen_k=40,
 )  # fmt: skip
 
@@ -60,16 +61,18 @@ def _20_fp8() -> None:
     """fp8 inputs: bf16 or fp32 out, one scale a tensor or one a block."""
     one = {name: np.float32([scale]) for name, scale in (("q_descale", 0.5), ("k_descale", 0.25), ("v_descale", 2))}
     blocks = {name: np.full((1, 2, 2), scale[0], np.float32) for name, scale in one.items()}
-    for label, dtype, scales in (
-        ("fp8bf16, a scale a tensor", "bf16", one),
-        ("fp8fp32, a scale a tensor", "fp32", one),
-        ("fp8bf16, no scales", "bf16", {}),
-        ("fp8bf16, a scale a block of 128", "bf16", blocks),
-    ):
+    calls = {
+        "fp8bf16 and a scale a tensor": ("bf16", one),
+        "fp8fp32 and a scale a tensor": ("fp32", one),
+        "fp8bf16 without scales": ("bf16", {}),
+        "fp8bf16 and a scale a block of 128": ("bf16", blocks),
+    }
+    for label, (dtype, scales) in calls.items():
         q, k, v = (array.astype(ml_dtypes.float8_e4m3fn) for array in qkv(seqlen_q=150, seqlen_k=200, hdim=128))
         out = over("fp8").run("fmha_fwd", q, k, v, out_dtype=dtype, **scales)
         worst = reference.excess(f"fp8{dtype}", reference.forward(q, k, v, **scales), out)
-        verdict(label, worst <= 1, out.dtype)
+        verdict(label, worst <= 1, quiet=True)
+    together(calls)
 
 
 def _21_logits_soft_cap() -> None:
@@ -83,7 +86,7 @@ def _21_logits_soft_cap() -> None:
 
 _22_sink_tokens = table(
     "Attention sinks: first keys that a window never hides, or a logit per head.",
-    [*3 * ["window {window[0]},{window[1]}, sink of {sink_size}"], "a logit a head"],
+    [*3 * ["window {window}, sink of {sink_size}"], "a logit a head"],
     over_="aiter", seqlen_q=64, seqlen_k=100, window=[(16, 0), (16, 0), (8, 8), None], sink_size=[0, 4, 1, None],
     sink=[None, None, None, np.float32([0.5, -1.0])],
 )  # fmt: skip
@@ -91,11 +94,13 @@ _22_sink_tokens = table(
 
 def _26_hdim_variety() -> None:
     """Head dims: those that kernels are made for, those between, and different ones of q and v."""
-    of = over("flash")
+    of, labels = over("flash"), []
     for hdim, hdim_v in ((32, 32), (64, 64), (128, 128), (256, 256), (40, 40), (100, 100), (192, 128), (64, 128)):
         q, k, v = qkv(seqlen_q=20, seqlen_k=30, hdim=hdim, hdim_v=hdim_v)
         signature = of.select(of.from_call(Call("fmha_fwd", q, k, v))).key.signature
-        forward(f"{hdim} x {hdim_v} by {signature['hdim_q']} x {signature['hdim_v']}", of, q, k, v)
+        labels.append(f"{hdim}x{hdim_v} by {signature['hdim_q']}x{signature['hdim_v']}")
+        forward(labels[-1], of, q, k, v, quiet=True)
+    together(labels)
 
 
 if __name__ == "__main__":

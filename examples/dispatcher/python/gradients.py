@@ -62,7 +62,7 @@ _33_bwd_masks = table(
 )  # fmt: skip
 _34_bwd_gqa = table(
     "Gradients of grouped queries: dk and dv are sums over the query heads of a group.",
-    "{nhead_q} heads of q, {nhead_k} of k and v", backward, nhead_q=[4, 8, 8], nhead_k=[4, 2, 1],
+    "{nhead_q} over {nhead_k}", backward, nhead_q=[4, 8, 8], nhead_k=[4, 2, 1],
     seqlen_q=20, seqlen_k=24,
 )  # fmt: skip
 _35_bwd_bf16 = table(
@@ -87,7 +87,7 @@ def _37_bwd_deterministic() -> None:
 
 _38_bwd_sweep_hdim = table(
     "Gradients of head dims 32 to 256, and of one of v that is another than that of q and k.",
-    "head dims {hdim} and {hdim_v}", backward, hdim=[32, 64, 96, 128, 256, 192], hdim_v=[32, 64, 96, 128, 256, 128],
+    "{hdim} and {hdim_v}", backward, hdim=[32, 64, 96, 128, 256, 192], hdim_v=[32, 64, 96, 128, 256, 128],
     seqlen_q=20, seqlen_k=24,
 )  # fmt: skip
 
