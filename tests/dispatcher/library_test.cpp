@@ -1,48 +1,17 @@
 // The dispatcher over real libraries, flash and gemm_default: what it chooses is what the library itself does, call for call, and what runs
 // through it is the same to the bit.
-#include <cstring>
-#include <deque>
-#include <random>
-
+#include "../../examples/dispatcher/cpp/example.hpp"
 #include "made.h"
 
 using namespace made;
 
 namespace {
 
-// An array of 16-bit numbers, or fp32.
-class Array {
- public:
-  Array(int32_t dtype, std::vector<int64_t> shape, std::mt19937& random) {
-    tensor_ = {};
-    tensor_.dtype = dtype;
-    tensor_.ndim = static_cast<int32_t>(shape.size());
-    tensor_.device_type = TILEKILN_CPU;
-    int64_t count = 1;
-    for (int i = tensor_.ndim - 1; i >= 0; --i) {
-      tensor_.shape[i] = shape[static_cast<size_t>(i)];
-      tensor_.stride[i] = count;
-      count *= tensor_.shape[i];
-    }
-    const size_t size = dtype == TILEKILN_FP32 ? 4 : 2;
-    data_.resize(static_cast<size_t>(count) * size + 16);
-    // Between 1 and 2, whatever the type.
-    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
-      const uint32_t low = random() & 0x7f;
-      const uint32_t bits = dtype == TILEKILN_FP32   ? 0x3f800000 | low << 16
-                            : dtype == TILEKILN_BF16 ? 0x3f80 | low
-                                                     : 0x3c00 | low << 3;
-      std::memcpy(data_.data() + i * size, &bits, size);
-    }
-    tensor_.data = data_.data();
-  }
-  const tilekiln_tensor* tensor() const { return &tensor_; }
-  const std::vector<unsigned char>& data() const { return data_; }
-
- private:
-  tilekiln_tensor tensor_;
-  std::vector<unsigned char> data_;
-};
+// An array of numbers between -1 and 1 (of another size, where they are read as fp16).
+example::Array array(int32_t dtype, const std::vector<int64_t>& shape) {
+  static unsigned seed = 0;
+  return example::Array(shape, ++seed, dtype);
+}
 
 int found = 0, missing = 0;
 
@@ -102,9 +71,9 @@ void attention_calls(const Dispatcher& dispatcher, const Library& library, std::
     const int32_t dtype = dtypes[pick(0, 1, 1)];
     const int64_t hdim_q = pick(16, 40, 64, 100, 128, 192, 256), hdim_v = pick(0, 1) ? hdim_q : pick(64, 128);
     const int64_t seqlen_q = pick(1, 8, 9, 64, 130), seqlen_k = pick(64, 200);
-    const Array q(dtype, {1, seqlen_q, 4, hdim_q}, random), k(dtype, {1, seqlen_k, 2, hdim_q}, random),
-        v(dtype, {1, seqlen_k, 2, hdim_v}, random), out(dtype, {1, seqlen_q, 4, hdim_v}, random),
-        lse(TILEKILN_FP32, {1, 4, seqlen_q}, random), slopes(TILEKILN_FP32, {4}, random);
+    const example::Array q = array(dtype, {1, seqlen_q, 4, hdim_q}), k = array(dtype, {1, seqlen_k, 2, hdim_q}),
+                         v = array(dtype, {1, seqlen_k, 2, hdim_v}), out = array(dtype, {1, seqlen_q, 4, hdim_v}),
+                         lse = array(TILEKILN_FP32, {1, 4, seqlen_q}), slopes = array(TILEKILN_FP32, {4});
     const auto fill = [&](auto& args) {
       args.q = q.tensor(), args.k = k.tensor(), args.v = v.tensor(), args.out = out.tensor();
       if (random() % 2) args.causal = 1;
@@ -122,13 +91,13 @@ void attention_calls(const Dispatcher& dispatcher, const Library& library, std::
     tilekiln_fmha_bwd_args backward = tilekiln_fmha_bwd_defaults();
     fill(backward);
     backward.lse = lse.tensor();
-    const Array dq(dtype, {1, seqlen_q, 4, hdim_q}, random), dk(dtype, {1, seqlen_k, 2, hdim_q}, random),
-        dv(dtype, {1, seqlen_k, 2, hdim_v}, random), dout(dtype, {1, seqlen_q, 4, hdim_v}, random);
+    const example::Array dq = array(dtype, {1, seqlen_q, 4, hdim_q}), dk = array(dtype, {1, seqlen_k, 2, hdim_q}),
+                         dv = array(dtype, {1, seqlen_k, 2, hdim_v}), dout = array(dtype, {1, seqlen_q, 4, hdim_v});
     backward.dout = dout.tensor(), backward.dq = dq.tensor(), backward.dk = dk.tensor(), backward.dv = dv.tensor();
     backward.deterministic = random() % 2;
     agree(dispatcher, library, Call("fmha_bwd", backward));
     // One new key into a cache, alone or with attention over it.
-    const Array knew(dtype, {1, 1, 2, hdim_q}, random), vnew(dtype, {1, 1, 2, hdim_v}, random);
+    const example::Array knew = array(dtype, {1, 1, 2, hdim_q}), vnew = array(dtype, {1, 1, 2, hdim_v});
     int32_t cached = static_cast<int32_t>(seqlen_k) - 1;
     tilekiln_tensor lengths = {};
     lengths.data = &cached, lengths.dtype = TILEKILN_INT32, lengths.device_type = TILEKILN_CPU;
@@ -146,25 +115,25 @@ void attention_calls(const Dispatcher& dispatcher, const Library& library, std::
 }
 
 void the_same_bits(Dispatcher& dispatcher, const Library& library, std::mt19937& random) {
-  const Array q(TILEKILN_BF16, {1, 70, 4, 60}, random), k(TILEKILN_BF16, {1, 90, 2, 60}, random),
-      v(TILEKILN_BF16, {1, 90, 2, 60}, random), direct(TILEKILN_BF16, {1, 70, 4, 60}, random),
-      ours(TILEKILN_BF16, {1, 70, 4, 60}, random);
+  const example::Array q = array(TILEKILN_BF16, {1, 70, 4, 60}), k = array(TILEKILN_BF16, {1, 90, 2, 60}),
+                       v = array(TILEKILN_BF16, {1, 90, 2, 60}), direct = array(TILEKILN_BF16, {1, 70, 4, 60}),
+                       ours = array(TILEKILN_BF16, {1, 70, 4, 60});
   tilekiln_fmha_fwd_args args = tilekiln_fmha_fwd_defaults();
   args.q = q.tensor(), args.k = k.tensor(), args.v = v.tensor(), args.out = direct.tensor(), args.causal = 1;
   library.run(Call("fmha_fwd", args), -1);
   args.out = ours.tensor();
-  CHECK(direct.data() != ours.data());
+  CHECK(direct.raw() != ours.raw());
   const Problem problem =
       ProblemBuilder().data_type("bf16").dims(60, 60, 1, 70, 90).nheads(4, 2).mask_type("bottom_right").build();
   dispatcher.timing().set(1, 3);
   const Times times = dispatcher.run(problem, Call("fmha_fwd", args));
   CHECK(times.runs == 3 && times.min > 0 && times.min <= times.median && times.median <= times.max);
-  CHECK(direct.data() == ours.data());
+  CHECK(direct.raw() == ours.raw());
   // The problem that was built is the one that the call is.
   const Call call("fmha_fwd", args);
   CHECK(dispatcher.from_call(call).canonical_key() == Problem(problem).set("mask_origin", Value()).canonical_key());
   CHECK_HOLDS(library.why(call).c_str(), dispatcher.select(problem)->name().c_str());
-  const Array wrong(TILEKILN_BF16, {1, 70, 4, 61}, random);
+  const example::Array wrong = array(TILEKILN_BF16, {1, 70, 4, 61});
   args.q = wrong.tensor();
   CHECK_HOLDS(thrown<CallError>([&] { dispatcher.run(Call("fmha_fwd", args)); }).c_str(), "k: hdim was 60, must be 61");
   CHECK_HOLDS(thrown<std::invalid_argument>([&] { library.run(Call("fmha_fwt", args), -1); }).c_str(),
@@ -175,7 +144,8 @@ void the_same_bits(Dispatcher& dispatcher, const Library& library, std::mt19937&
 void products(const Dispatcher& dispatcher, const Library& library, std::mt19937& random) {
   for (int i = 0; i < 60; ++i) {
     const int32_t dtype = dtypes[random() % 3], to = random() % 2 ? dtype : dtypes[random() % 3];
-    const Array a(dtype, {5, 7}, random), b(dtype, {7, 9}, random), out(to, {5, 9}, random), bias(to, {9}, random);
+    const example::Array a = array(dtype, {5, 7}), b = array(dtype, {7, 9}), out = array(to, {5, 9}),
+                         bias = array(to, {9});
     tilekiln_gemm_args args = tilekiln_gemm_defaults();
     args.a = a.tensor(), args.b = b.tensor(), args.out = out.tensor();
     if (random() % 2) args.bias = bias.tensor();

@@ -16,19 +16,8 @@ def test_page(build_library: Callable[..., Path], tmp_path: Path) -> None:
     text = PAGE.read_text()
     (program,), (said,) = (re.findall(rf"^```{word}\n(.*?)^```$", text, re.M | re.S) for word in ("cpp", "text"))
     (tmp_path / "basic.cpp").write_text(program)
-    compiler = [
-        "g++",
-        "-std=c++17",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        f"-I{ROOT}/include",
-        "basic.cpp",
-        "-ldl",
-        "-o",
-        "basic",
-    ]
-    subprocess.run(compiler, cwd=tmp_path, check=True)
+    compiler = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/include"]
+    subprocess.run([*compiler, "basic.cpp", "-ldl", "-o", "basic"], cwd=tmp_path, check=True)
     library = build_library("flash")
     done = subprocess.run([tmp_path / "basic", library], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

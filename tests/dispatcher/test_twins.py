@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,26 @@ FAMILIES = (
     "fmha_fwd_splitkv_combine",
     "fmha_bwd_dq_dk_dv",
     "fmha_bwd_dot_do_o",
+    "fmha_fwd_appendkv",
 )
-OPERATORS = ("fmha_fwd", "fmha_fwd", "fmha_fwd_splitkv", "fmha_bwd", "gemm")
+OPERATORS = ("fmha_fwd", "fmha_fwd", "fmha_fwd_splitkv", "fmha_bwd", "fmha_fwd_appendkv", "gemm")
+
+
+@pytest.fixture(params=["release", "sanitize"])
+def theirs(request: pytest.FixtureRequest, build_program: Callable[..., Path], binding: object, tmp_path: Path) -> Any:
+    """theirs(mode, {name: text}): the lines that C++ prints of files with these texts."""
+
+    def say(mode: str, texts: dict[str, str]) -> list[str]:
+        for name, text in texts.items():
+            (tmp_path / name).write_text(text)
+        command = [build_program("dispatcher_twin", mode=request.param), mode, *(tmp_path / name for name in texts)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    return say
+
+
+def lines(texts: Iterable[object]) -> str:
+    return "".join(f"{text}\n" for text in texts)
 
 
 def some(draw: random.Random, of: dict[str, tuple[Any, ...]], share: float) -> dict[str, Any]:
@@ -73,41 +92,59 @@ def problem(draw: random.Random) -> Any:
     fields |= {"seqlen_q": draw.choice((1, 8, 60, 64, 200, 1000)), "seqlen_k": draw.choice((1, 64, 256, 500))}
     fields |= some(draw, {"num_splits": (2, 7), "max_seqlen_q": (64, 400), "nhead_q": (4,)}, 0.2)
     fields |= some(draw, {"lse": ("yes", "no"), "target": ("cpu-avx2", "ck-gfx942"), "has_seqlen_k": ("yes",)}, 0.1)
+    fields |= some(draw, {"attend": ("yes", "no")}, 0.5)
     return Problem(draw.choice(OPERATORS), **fields)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_they_choose_and_say_the_same(
-    build_program: Callable[..., Path], binding: object, tmp_path: Path, seed: int
-) -> None:
-    from tilekiln.dispatcher import Dispatcher, Registry, Stages
+def test_they_choose_and_say_the_same(theirs: Any, tmp_path: Path, seed: int) -> None:
+    from tilekiln.dispatcher import Dispatcher, FunctionInstance, Key, Registry, Stages
 
     draw = random.Random(seed)
     registry = Registry("twins")
     for priority in ("low", "normal", "normal", "high"):
         registry.add_all([kernel(draw) for _ in range(60)], priority)  # type: ignore[arg-type]
+    if seed % 2:  # so that plans of several stages are made
+        of_any = dict.fromkeys([*SIGNATURE, "hdim_q", "hdim_v", "lse"]) | {"dtype": "bf16"}
+        registry.add_all([FunctionInstance(Key(family, of_any)) for family in FAMILIES], "low")
     problems = [problem(draw) for _ in range(300)]
-    registry.to_file(tmp_path / "registry.json")
-    (tmp_path / "problems.txt").write_text("".join(f"{one}\n" for one in problems))
     ours = Dispatcher(registry)  # whose keys say their fields in another order than the file's
     read = Registry("twins")
-    assert read.from_file(tmp_path / "registry.json") == len(registry) == 240
+    assert read.from_json(registry.to_json()) == len(registry) >= 240
     ours.add_operator("fmha_fwd_splitkv", Stages(["fmha_fwd_splitkv", "fmha_fwd_splitkv_combine"], "fmha_fwd_splitkv"))
     backward = ["fmha_bwd_dot_do_o", "fmha_bwd_dq_dk_dv"]
     ours.add_operator("fmha_bwd", Stages(backward, "fmha_bwd_dq_dk_dv", {"fmha_bwd_dot_do_o": "found"}))
-    command = [build_program("dispatcher_twin"), tmp_path / "registry.json", tmp_path / "problems.txt"]
-    theirs = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    append = ["fmha_fwd_appendkv", "fmha_fwd_splitkv"]
+    ours.add_operator("fmha_fwd_appendkv", Stages(append, append[0], {append[1]: "attend"}))
     chosen = [ours.select(one) for one in problems]
     said = [
         f"{'-' if one is None else one.key.id}\n{ours.why(of, 4)}\n{of.canonical_key()} {of.num_ops}\n"
         for one, of in zip(chosen, problems, strict=True)
     ]
     said.append(read.to_json())
-    assert "".join(said).splitlines() == theirs.splitlines()
+    assert "".join(said).splitlines() == theirs("choices", {"r.json": registry.to_json(), "p.txt": lines(problems)})
     assert any(chosen)
+    plans = {tuple(stage.family for stage in ours.plan(of).stages) for of in problems}
+    assert seed % 2 == 0 or {(), tuple(append), tuple(append[:1]), tuple(backward)} <= plans
 
 
-def test_they_suggest_the_same_words(build_program: Callable[..., Path], binding: object, tmp_path: Path) -> None:
+def test_they_build_and_refuse_the_same(theirs: Any) -> None:
+    from tests.python.test_dispatch_problems import CALLS, told
+
+    assert theirs("builders", {"calls.txt": lines(CALLS)}) == [line for calls in CALLS for line in told(calls)]
+
+
+def test_they_refuse_the_same_files(theirs: Any) -> None:
+    from tests.python.test_dispatch_registry import BROKEN, registered
+
+    document = registered().to_json()
+    beyond = ('"hdim_q":64', f'"hdim_q":{10**19}', ":4: was a number beyond 2\\^61, must be a value")  # of C++ alone
+    for old, new, sentence in [*BROKEN, beyond]:
+        (said,) = theirs("read", {"kernels.json": document.replace(old, new, 1)})
+        assert re.match(f"kernels.json{sentence}.* 0 kernels$", said), said
+
+
+def test_they_suggest_the_same_words(theirs: Any) -> None:
     from tilekiln._core.language import nearest
 
     draw = random.Random(1)
@@ -119,7 +156,6 @@ def test_they_suggest_the_same_words(build_program: Callable[..., Path], binding
             letters.insert(draw.randrange(len(letters) + 1), draw.choice("aeqtx_-TQ"))
             del letters[draw.randrange(len(letters))]
         words.append("".join(letters))
-    (tmp_path / "words.txt").write_text("".join(f"{word}\n" for word in words))
-    command = [build_program("dispatcher_twin"), "nearest", tmp_path / "words.txt", *known]
-    theirs = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert [(nearest(word, known) or [""])[0] for word in words] == theirs.splitlines()
+    assert theirs("nearest", {"words.txt": lines(words), "known.txt": lines(known)}) == [
+        (nearest(word, known) or [""])[0] for word in words
+    ]

@@ -14,6 +14,7 @@ from tilekiln.dispatcher import (
     Choice,
     Dispatcher,
     FunctionInstance,
+    GemmProblemBuilder,
     Instance,
     KernelSet,
     Key,
@@ -25,6 +26,8 @@ from tilekiln.dispatcher import (
     Timing,
 )
 from tilekiln.dispatcher.timing import measure
+
+from tests.python.test_dispatch_problems import call
 
 pytestmark = pytest.mark.usefixtures("binding")
 
@@ -43,7 +46,9 @@ def kernel(name: str = "", hdim: int = 64, tile: int = 64, launch: Any = None, *
     family, target = changes.pop("family", "fmha_fwd"), changes.pop("target", "cpu-generic")
     accepts = changes.pop("accepts", None)
     for field, value in changes.items():
-        (algorithm if field.startswith(("pad", "tile", "max_", "wave", "hdim_q_al")) else signature)[field] = value
+        (algorithm if field.startswith(("pad", "tile", "max_", "wave", "hdim_q_al", "hdim_v_al")) else signature)[
+            field
+        ] = value
     fit = [("seqlen_q", "tile_m0", tile)]
     key = Key(family, signature, algorithm, target)
     return FunctionInstance(key, launch, Choice(("hdim_q", "hdim_v"), fit, **choice), name, accepts)
@@ -96,33 +101,96 @@ def test_the_score() -> None:
     assert not ranked.registry.set_rank("nobody", 0)
 
 
-def test_what_answers() -> None:
-    problem = attention().build()
-    assert chosen(problem, kernel(hdim=32)) == ""
-    assert chosen(attention(64, 128).build(), kernel("wide", hdim=128)) == "wide"
-    assert chosen(attention().mask_type("causal").build(), kernel()) == ""
-    assert chosen(attention().lse().build(), kernel()) == "", "a feature that the kernel does not know"
-    assert chosen(attention().lse(False).build(), kernel("off")) == "off"
-    assert chosen(problem, kernel(lse=True)) == ""
-    assert chosen(attention().v_rowmajor().build(), kernel("usual")) == "usual"
-    assert chosen(attention().v_rowmajor(False).build(), kernel("usual")) == ""
-    # Pads and limits.
-    assert chosen(attention(seqlen_q=100).build(), kernel(pad_s=False)) == ""
-    assert chosen(attention(seqlen_q=128).build(), kernel("whole", pad_s=False)) == "whole"
-    assert chosen(attention().set("is_gappy", True).build(), kernel(pad_sk=False, tile_n0=64)) == ""
-    assert chosen(attention(60).build(), kernel(pad_d=False, hdim_q_alignment=8)) == ""
-    assert chosen(problem, kernel(max_seq_len_q=64)) == ""
-    assert chosen(attention().num_splits(8).build(), kernel(max_splits_log2=2)) == ""
-    assert chosen(attention().num_splits(4).build(), kernel("four", max_splits_log2=2)) == "four"
-    assert chosen(problem, kernel("small", needs="seqlen_q<=64")) == ""
-    assert chosen(attention(seqlen_q=64).build(), kernel("small", needs="seqlen_q<=64")) == "small"
-    assert chosen(problem, kernel("picky", accepts=lambda asked: asked["batch"] == 3)) == ""
+REASONS = [
+    ("", {}, "lse no"),
+    ("", {}, "dims 60 33 2 128 256"),
+    ("", {}, "v_rowmajor yes"),
+    ("its hdim_q, 64, is too small", {}, "dims 65 64 2 128 256"),
+    ("its hdim_v, 64, is too small", {}, "dims 64 65 2 128 256"),
+    ("it has dtype=bf16", {}, "data_type fp16"),
+    ("it has mode=batch", {}, "group_mode yes; max_seqlen 9 9"),
+    ("it is of fmha_fwd", {}, "api_family fwd_splitkv"),
+    ("it is for cpu-generic", {}, "gfx_arch gfx942"),
+    ("", {}, "gfx_arch cpu-generic"),
+    # One kernel serves every kind of mask; the one without serves none of them.
+    ("it has mask=none", {}, "mask_type causal"),
+    *(("", {"mask": "window"}, f"mask_type {mask}") for mask in ("top_left", "bottom_right", "window_generic")),
+    ("it has mask=window", {"mask": "window"}, ""),
+    # A feature that a kernel does not know is never dropped in silence.
+    *((f"it knows no {feature}, and the problem has {value}", {}, setter) for feature, value, setter in (
+        ("softcap", "yes", "logits_soft_cap yes"), ("bias", "alibi", "bias_type alibi"), ("lse", "yes", "lse yes"),
+        ("dropout", "yes", "dropout yes"), ("qscale", "pertensor", "qscale_type pertensor"),
+        ("rope", "half", "rope_type half_rotated"), ("paged", "yes", "paged_kv yes"),
+        ("fp8_static_quant", "yes", "fp8_static_quant yes"), ("skip_min_seqlen_q", "yes", "skip_min_seqlen_q yes"),
+        ("sink", "yes", "sink_size 3"), ("v_layout", "column", "v_rowmajor no"),
+        ("deterministic", "yes", "bwd_flags no no yes"))),
+    ("", {"softcap": True}, "logits_soft_cap yes"),
+    ("it has softcap=yes", {"softcap": True}, ""),
+    # Compared where the key says it, else any: layouts, lookups and pages of a cache.
+    ("", {}, "kv_cache linear vllm 16"),
+    ("", {"page_size": 16, "lookup": "vllm"}, "kv_cache linear vllm 16"),
+    ("it has page_size=16", {"page_size": 16, "lookup": "vllm"}, "kv_cache linear vllm 32"),
+    ("it has lookup=vllm", {"page_size": 16, "lookup": "vllm"}, "kv_cache linear sglang 16"),
+    # What algorithms ask.
+    ("", {"pad_s": False}, "dims 64 64 2 256 256"),
+    ("it has pad_s=no and max_seqlen_q=200 is no multiple of tile_m0=64", {"pad_s": False}, "dims 64 64 2 200 256"),
+    ("", {"pad_s": True}, "dims 64 64 2 200 256"),
+    ("it has pad_s=no and max_seqlen_q=100 is no multiple of tile_m0=64", {"pad_s": False}, "max_seqlen 100 0"),
+    ("", {"pad_sk": False, "tile_n0": 64}, ""),
+    ("it has pad_sk=no and max_seqlen_k=256 is no multiple of tile_n0=96", {"pad_sk": False, "tile_n0": 96}, ""),
+    ("it pads no seqlen_k, which varies here", {"pad_sk": False, "tile_n0": 64}, "set has_seqlen_k yes"),
+    ("it has pad_d=no and hdim_q=60 is no multiple of hdim_q_alignment=8", {"pad_d": False, "hdim_q_alignment": 8},
+     "dims 60 64 2 128 256"),
+    ("", {"pad_d": False, "hdim_q_alignment": 8}, "dims 56 64 2 128 256"),
+    ("", {"pad_d": False}, "dims 60 64 2 128 256"),
+    ("it has pad_dv=no and hdim_v=60 is no multiple of hdim_v_alignment=8", {"pad_dv": False, "hdim_v_alignment": 8},
+     "dims 64 60 2 128 256"),
+    ("it takes at most 100 queries (max_seq_len_q)", {"max_seq_len_q": 100}, ""),
+    ("", {"max_seq_len_q": 128}, ""),
+    ("it takes at most 8 splits (max_splits_log2)", {"max_splits_log2": 3}, "num_splits 9"),
+    ("", {"max_splits_log2": 3}, "num_splits 8"),
+    ("it needs seqlen_q<=8", {"needs": "seqlen_q<=8"}, ""),
+    ("", {"needs": "seqlen_q<=8"}, "dims 64 64 2 8 256"),
+    ("it does not accept the problem", {"accepts": lambda asked: asked["batch"] == 3}, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reason", "fields", "calls"), REASONS)
+def test_what_answers_and_why_not(reason: str, fields: dict[str, Any], calls: str) -> None:
+    builder = attention()
+    for setter in filter(None, calls.split("; ")):
+        call(builder, setter)
+    one, problem = kernel("it", **fields), builder.build()
+    assert one.refusal(problem) == reason
+    assert chosen(problem, one) == ("" if reason else "it")
+
+
+def test_numbers_of_keys() -> None:
+    wide = attention(64, 128).build()
+    assert chosen(wide, kernel("wide", hdim=128)) == "wide"
     # Fields whose numbers must be equal, which words alone do not tell apart.
     pages = [kernel("16", page_size=16), kernel("64", page_size=64)]
     of = dispatcher(*pages)
     sizes = [16, 64, 16, 1]
     found = [of.select(attention().kv_cache("linear", "vllm", size).build()) for size in sizes]
     assert [one and one.name for one in found] == ["16", "64", "16", None]
+
+
+def test_products() -> None:
+    def product(layouts: str, pad: bool) -> FunctionInstance:
+        words = [{"r": "row", "c": "column"}[letter] for letter in layouts]
+        of = dict(zip(("layout_a", "layout_b", "layout_out"), words, strict=True))
+        key = Key("gemm", {"dtype": "bf16", **of, "out_dtype": "bf16"}, {"tile_m": 256, "pad_m": pad})
+        return FunctionInstance(key, name=layouts)
+
+    two = product("rcr", False), product("rrr", True)
+    for layouts, m, name in (
+        ("rcr", 1024, "rcr"), ("rcr", 1000, ""), ("rrr", 1000, "rrr"), ("crr", 1024, "")
+    ):  # fmt: skip
+        asked = GemmProblemBuilder().dimensions(m, 1024, 512).dtypes("bf16").layouts(layouts)
+        assert chosen(asked.build(), *two) == name
+        assert chosen(asked.activation("relu").build(), *two) == ""
+        assert chosen(asked.activation("none").dtypes("bf16", "fp32").build(), *two) == ""
 
 
 def test_targets() -> None:
@@ -376,27 +444,31 @@ def test_json_there_and_back() -> None:
     assert Registry("empty").from_json(Registry("empty").to_json()) == 0
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "sentence"),
-    [
-        ('"kernels"', '"kernel"', r":1: 'kernels' is missing here"),
-        ('"total_kernels":3', '"total_kernels":4', r":1: total_kernels: was 4, must be 3, the kernels that follow"),
-        ('"priority":"low"', '"priority":"soon"', r":6: priority: was soon, must be low, normal or high"),
-        ('"rank":2', '"rank":"2"', r":6: was a string, must be a number"),
-        ('"tile_m0":128', '"tile_m0":64', r":4: identifier: was .*, must be .*, that of its fields"),
-        ('"page_size":16', '"page_size":[16]', r":5: was an array, must be a value"),
-        ('"rank":2', '"rank":2.5', r":6: was a number with a dot, must be a number"),
-        ('"best":"seqlen_q<=8"', '"best":"seqlen_q<8"', r':6: rule: was "seqlen_q<8", must be'),
-        ('"best":"seqlen_q<=8"', '"best":"seqlen_q=8,9"', r':6: rule: was "seqlen_q=8,9", must be'),
-        (
-            '"fit":{"seqlen_q":"tile_m0"}',
-            '"fit":{"seqlen_q":"tile"}',
-            r":4: fit: was tile, must be a number of the alg",
-        ),
-        ('"bias":"alibi"', '"bias":"alibi', r":5: "),
-        ("]}", "", r":8: "),
-    ],
-)
+BROKEN = [
+    ('"kernels"', '"kernel"', r":1: 'kernels' is missing here"),
+    ('"signature"', '"sign"', r":4: 'signature' is missing here"),
+    ('"total_kernels":3', '"total_kernels":4', r":1: total_kernels: was 4, must be 3, the kernels that follow"),
+    ('"priority":"low"', '"priority":"soon"', r":6: priority: was soon, must be low, normal or high"),
+    ('"rank":2', '"rank":"2"', r":6: was a string, must be a number"),
+    ('"rank":2', '"rank":2.5', r":6: was a number with a dot, must be a number"),
+    ('"bf16","pipeline"', '5,"pipeline"', r":4: was a number, must be a string"),
+    ('"bf16","pipeline"', '"fp16","pipeline"', r":4: dtype: was fp16, must be bf16, as in the key"),
+    ('"tile_m0":128', '"tile_m0":64', r":4: identifier: was .*, must be .*, that of its fields"),
+    ('"mode":"batch"', '"mode":"group"', r":4: identifier: was fmha_fwd-bf16-64x64-"),
+    ('"page_size":16', '"page_size":[16]', r":5: was an array, must be a value: true, false, a whole number or a str"),
+    ('"hdim_q":64', '"hdim_q":64.5', r":4: was a number with a dot, must be a value"),
+    ('"fit":{"seqlen_q":"tile_m0"}', '"fit":{"seqlen_q":"tile"}', r":4: fit: was tile, must be a number of the alg"),
+    ('"bias":"alibi"', '"bias":"alibi', r":5: "),
+    ("]}", "", r":8: "),
+    *(
+        ('"best":"seqlen_q<=8"', f'"best":"{rule}"', f':6: rule: was "{rule}", must be such as seqlen_q>=1')
+        for rule in ("seqlen_q1", "seqlen_q>=x", "seqlen_q<8", "seqlen_q!=1", "seqlen_q>=1,2", ">=1", "seqlen_q>=")
+    ),
+]
+"""Parts of a file, what they become, and what is said; C++ says it too (tests/dispatcher/test_twins.py)."""
+
+
+@pytest.mark.parametrize(("old", "new", "sentence"), BROKEN)
 def test_a_broken_file_is_told_by_its_line(old: str, new: str, sentence: str) -> None:
     text = registered().to_json()
     assert old in text
