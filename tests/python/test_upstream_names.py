@@ -94,7 +94,11 @@ def test_its_tests_name_what_is_here(module: upstream.Module) -> None:
     text = "".join((ROOT / test).read_text() for test in module.tests)
 
     def named(name: str) -> bool:
-        forms = [form for form in ("_subset", "_parallel_residual") if name.endswith(form) and form in text]
+        forms = [
+            form
+            for form in ("_subset", "_parallel_residual", "_impl", "_inplace")
+            if name.endswith(form) and form in text
+        ]
         return any(name.removesuffix(form).removeprefix("flash_attn_") in text for form in ("", *forms))
 
     assert [name for name in module.here if not named(name.split(".")[0].removeprefix("_"))] == []
@@ -106,11 +110,16 @@ def test_the_page_has_the_counts(package: str) -> None:
 
 
 def test_names_of_aiter_are_those_of_its_module() -> None:
-    package, mha = module_of("aiter"), module_of("aiter.ops.mha")
+    """Of those that upstream's package takes from its modules, ops."""
+    package = module_of("aiter")
     assert package
-    public = [name for module, name, _ in HERE if module == "aiter.ops.mha" and not name.startswith("_")]
-    assert [name for name in public if getattr(package, name) is not getattr(mha, name)] == []
-    assert set(public) <= set(package.__all__)
+    public = [
+        (module, name.split(".")[0])
+        for module, name, _ in HERE
+        if module.startswith("aiter.ops.") and not name.startswith("_")
+    ]
+    assert [pair for pair in public if getattr(package, pair[1]) is not found(*pair)] == []
+    assert {name for _, name in public} <= set(package.__all__)
 
 
 def test_the_command_prints_the_counts(capsys: pytest.CaptureFixture[str]) -> None:

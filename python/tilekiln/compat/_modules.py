@@ -40,7 +40,7 @@ def errors_as_upstream(**names: str) -> Callable[[Function], Function]:
     """
 
     def text(error: ArgumentError) -> str:
-        name = (error.refusals[0].axis if error.refusals else None) or ""
+        name = (error.refusals[0].axis if error.refusals else None) or str(error).partition(":")[0]
         return names.get(name, name) + str(error)[len(name) :]
 
     def decorate(function: Function) -> Function:

@@ -1,4 +1,4 @@
-"""The attention functions of aiter, to the letter, computed by Tilekiln's kernels.
+"""Functions of aiter, to the letter, computed by Tilekiln's kernels: attention, norms, rotary embedding and more.
 
 >>> import tilekiln.compat.aiter
 >>> tilekiln.compat.aiter.install()  # doctest: +SKIP
@@ -13,34 +13,31 @@ from typing import Any
 
 from ..._core import needs_torch  # noqa: F401
 from .. import _modules
-from .ops.mha import (
-    flash_attn_fp8_pertensor_func,
-    flash_attn_func,
-    flash_attn_varlen_fp8_pertensor_func,
-    flash_attn_varlen_func,
-    mha_batch_prefill_func,
-    mha_bwd,
-    mha_fwd,
-    mha_varlen_bwd,
-    mha_varlen_fwd,
-)
+from . import _absent
+from .ops import activation, enum, groupnorm, mha, norm, quant, rope
+from .ops import rmsnorm as _rmsnorm
+from .ops.activation import *
+from .ops.enum import *
+from .ops.groupnorm import *
+from .ops.mha import *
+from .ops.norm import *
+from .ops.quant import *
+from .ops.rmsnorm import *
+from .ops.rope import *
+from .utility import dtypes as dtypes
 
 __version__ = "0.1.9+tilekiln"
 """Of the distribution that callers see after `install`: an aiter that has these functions. diffusers wants 0.1.5."""
 
-__all__ = [
-    "flash_attn_fp8_pertensor_func",
-    "flash_attn_func",
-    "flash_attn_varlen_fp8_pertensor_func",
-    "flash_attn_varlen_func",
-    "install",
-    "mha_batch_prefill_func",
-    "mha_bwd",
-    "mha_fwd",
-    "mha_varlen_bwd",
-    "mha_varlen_fwd",
-    "uninstall",
-]
+__all__ = ["dtypes", "install", "uninstall"]
+__all__ += activation.__all__
+__all__ += enum.__all__
+__all__ += groupnorm.__all__
+__all__ += mha.__all__
+__all__ += norm.__all__
+__all__ += quant.__all__
+__all__ += _rmsnorm.__all__
+__all__ += rope.__all__
 
 
 def install(over_installed: bool = False) -> None:
@@ -59,6 +56,4 @@ def uninstall() -> None:
 
 def __getattr__(name: str) -> Any:
     """aiter has hundreds of functions; of those that are not here, say so."""
-    hint = "; its attention without assembly is mha_fwd and mha_bwd" if name.startswith("fmha_v3") else ""
-    have = ", ".join(one for one in __all__ if "install" not in one)
-    raise AttributeError(f"tilekiln.compat.aiter has no {name!r}: it has the attention functions {have}{hint}")
+    raise AttributeError(_absent.sentence(__name__, name))

@@ -1,1 +1,1 @@
-"""aiter.ops: the attention of it."""
+"""aiter.ops: attention, norms, activations, rotary embedding and quantisation."""

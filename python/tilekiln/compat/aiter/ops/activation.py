@@ -1,0 +1,64 @@
+"""aiter.ops.activation: gated activations of rows.
+
+input (..., 2 d): the gate, then what it is multiplied by; out (..., d). All is fp32 inside, and rounded once to the
+dtype of out, which may be another than that of input. limit above 0: the gate is at most that, and the other factor
+within -limit and limit. No result has a gradient.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...._core.native import ArgumentError
+from ....torch.calls import without_grad
+from ..._modules import errors_as_upstream
+from .._rows import divided, off, quantise, rows
+
+__all__ = ["scaled_silu_and_mul", "silu_and_mul", "silu_and_mul_bias", "silu_and_mul_quant"]
+
+_named = errors_as_upstream(gate="input", up="input", y="out", scales="scale", quant_dtype="out")
+
+
+def _gated(out: Tensor | None, input: Tensor, limit: float) -> Tensor:
+    """silu(gate) up of rows (rows, 2 d), as (rows, d)."""
+    if input.shape[-1] % 2:
+        raise ArgumentError(f"input: was of shape {tuple(input.shape)}, must have an even number of columns")
+    gate, up = rows("input", input).chunk(2, -1)
+    if limit > 0:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    made: Tensor = without_grad("silu_and_mul", (gate, up), {} if out is None else {"y": out})
+    return made
+
+
+@_named
+def silu_and_mul(out: Tensor, input: Tensor, limit: float = 0.0) -> None:
+    """out = silu(gate) up."""
+    if out.dtype == input.dtype:
+        _gated(rows("out", out), input, limit)
+    else:
+        rows("out", out).copy_(_gated(None, input.float(), limit))
+
+
+@_named
+def silu_and_mul_bias(out: Tensor, input: Tensor, expert_ids: Tensor, bias: Tensor) -> None:
+    """The same of input + bias[expert_ids]: bias (experts, 2 d), expert_ids (rows), its rounded sums in bias' dtype."""
+    sums = rows("input", input) + bias.index_select(0, expert_ids.view(-1))
+    silu_and_mul(rows("out", out), sums.to(bias.dtype))
+
+
+@_named
+def scaled_silu_and_mul(out: Tensor, input: Tensor, scale: Tensor) -> None:
+    """out = silu(gate) up / scale, fp32 of one element: to fp8 and int8 to the nearest, at most the largest."""
+    y = _gated(None, input.float(), 0.0)
+    made = divided(y, scale, out.dtype) if out.dtype in (torch.int8, torch.float8_e4m3fn) else y / scale
+    rows("out", out).copy_(made)
+
+
+@_named
+def silu_and_mul_quant(
+    out: Tensor, input: Tensor, scale: Tensor, group_size: int, limit: float = 0.0, shuffle_scale: bool = False
+) -> None:
+    """out, int8 or fp8, and scale, fp32 (rows, d / group_size): silu(gate) up, quantised by groups of columns."""
+    off("shuffle_scale", shuffle_scale, "it is the order in which other hardware loads scales")
+    quantise(out, _gated(None, input.float(), limit), scale, group_size)

@@ -1,0 +1,1 @@
+"""aiter.utility: dtypes."""
