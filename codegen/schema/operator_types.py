@@ -32,9 +32,12 @@ RANGES = {
     "finite": "finite",
     "0 or above": "0 or a finite number above",
     "off or above": "0 (off) or a finite number above",
+    "above 0": "a finite number above 0",
     "[0, 1)": "at least 0 and below 1",
+    "[0, 1]": "from 0 to 1",
+    "(0, 1]": "above 0 and at most 1",
 }
-Range = Literal["finite", "0 or above", "off or above", "[0, 1)"]
+Range = Literal["finite", "0 or above", "off or above", "above 0", "[0, 1)", "[0, 1]", "(0, 1]"]
 
 
 class SymbolFile(Struct, frozen=True, forbid_unknown_fields=True):

@@ -34,6 +34,7 @@
 #include "tilekiln/operators/rmsnorm2d_bwd.h"
 #include "tilekiln/operators/rmsnorm2d_rdquant.h"
 #include "tilekiln/operators/rotary.h"
+#include "tilekiln/operators/sample.h"
 #include "tilekiln/operators/silu_and_mul.h"
 #include "tilekiln/operators/silu_and_mul_bwd.h"
 #include "tilekiln/operators/smoothquant.h"

@@ -91,8 +91,9 @@ def test_python(  # type: ignore[no-untyped-def]
     if "import jax" in page.read_text():
         request.getfixturevalue("jax_handlers")
     # The page's reader has just built flash; here another test may have built a narrower one since.
-    others = ("aiter", "norm_default") if page.name == "aiter.md" else ()
-    built = [build_library(receipt) for receipt in ("flash", *others)]
+    wanted = ["flash", *(["aiter"] if page.name == "aiter.md" else [])]
+    wanted += ["norm_default"] if page.name == "aiter.md" or "tk.sample(" in page.read_text() else []
+    built = [build_library(receipt) for receipt in wanted]
     monkeypatch.setenv("TILEKILN_PATH", os.pathsep.join(map(str, built)))
     monkeypatch.setattr("tilekiln.api.operators._at_hand", functools.cache(tilekiln.libraries))
     monkeypatch.setattr("tilekiln.api.operators._served", {})

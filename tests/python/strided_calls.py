@@ -361,6 +361,14 @@ CALLS = [
     Call("rmsnorm2d_bwd"),
     Call("rmsnorm2d_rdquant", "smooth_scale residual residual_out unquantised"),
     Call("rotary", values={"positions": draws((2, 42), 64)}),
+    Call(
+        "sample",
+        "prompt generated temperatures top_ks top_ps min_ps repetition_penalties presence_penalties"
+        " frequency_penalties seeds offsets logprobs",
+        values={"prompt": draws((40, 3), 9), "generated": draws((40, 3), 9)}
+        | {"temperatures": np.full(40, 0.7, F32), "top_ps": np.full(40, 0.9, F32), "min_ps": np.zeros(40, F32)}
+        | {"repetition_penalties": np.full(40, 1.2, F32)},
+    ),
     Call("silu_and_mul"),
     Call("silu_and_mul_bwd"),
     Call("smoothquant", "smooth_scale"),

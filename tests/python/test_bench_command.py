@@ -38,6 +38,7 @@ WORDS = [
     "layernorm2d_bwd dbeta=yes",
     "topk_softmax experts=40 topk=3 renormalise=yes",
     "topk_gating experts=40 topk=3 score=sigmoid groups=8 topk_groups=2 renormalise=yes shared=1",
+    "sample dtype=bf16 rows=5 vocabulary=300 top_k=9 top_p=0.9 logprobs=yes",
     "moe_sorting experts=8 unit=4 masked=yes skip_empty=no",
     "fused_moe dtype=bf16 hidden=70 inter=33 activation=gelu masked=yes",
     "reduce shape=3x4x70 axes=0x2 operation=max keepdim=yes",

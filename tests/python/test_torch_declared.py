@@ -22,8 +22,11 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 # Operators outside attention: that area's are called with all that they take in test_torch_operators.py.
 NAMES = [name for name, operator in OPERATORS.items() if operator.area_room != "kernels/attention"]
-OTHERWISE = {"flatmm_quant": {"b_zero"}}
-"""Arrays that go with another dtype than the one drawn here; tests/python/test_optimize_four_bits.py has them."""
+OTHERWISE = {
+    "flatmm_quant": {"b_zero"},
+    "sample": {"temperatures", "top_ps", "min_ps", "repetition_penalties"},
+}
+"""Arrays of another dtype or other values than those drawn here: see test_optimize_four_bits.py and test_sample.py."""
 
 
 @pytest.fixture

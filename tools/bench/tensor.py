@@ -90,6 +90,29 @@ def _gated(tokens: int, experts: int, topk: int, **how: Any) -> Make:
     return make
 
 
+def _sampled(rows: int, vocabulary: int, **how: Any) -> Make:
+    """The peer sorts, as the logits processors of Transformers do, and draws."""
+
+    def make(library: tk.Library, dtype: torch.dtype, threads: int) -> Case:
+        x = (3 * torch.randn(rows, vocabulary)).to(dtype)
+        tokens = library.sample(x, **how)
+
+        def peer(x: Tensor) -> Any:
+            scores = x.float() / how.get("temperature", 1.0)
+            if top_k := how.get("top_k", 0):
+                scores = scores.masked_fill(scores < scores.topk(top_k)[0][:, -1:], float("-inf"))
+            if how.get("top_p", 1.0) < 1:
+                ordered, index = scores.sort()
+                off = ordered.softmax(-1).cumsum(-1) <= 1 - how["top_p"]
+                off[:, -1:] = False
+                scores = scores.masked_fill(off.scatter(1, index, off), float("-inf"))
+            return torch.multinomial(scores.softmax(-1), 1)
+
+        return Case(lambda: library.sample(x, tokens=tokens, num_threads=threads, **how), peer, (x,), (tokens,))
+
+    return make
+
+
 def _sorted(tokens: int, experts: int, topk: int, unit: int = 32) -> Make:
     def make(library: tk.Library, dtype: torch.dtype, threads: int) -> Case:
         ids = torch.rand(tokens, experts).topk(topk).indices.int()
@@ -161,6 +184,9 @@ CASES: dict[str, tuple[dict[str, torch.dtype], Make]] = {
         f"topk_gating {score} 1024x128 k8": (FLOATS, _gated(1024, 128, 8, score=score))
         for score in ("sigmoid", "sqrtsoftplus")
     },
+    "sample 8x151936 top-p": (FLOATS, _sampled(8, 151936, temperature=0.8, top_p=0.9)),
+    "sample 8x151936 top-k top-p": (FLOATS, _sampled(8, 151936, temperature=0.8, top_k=50, top_p=0.9)),
+    "sample 8x151936": (FLOATS, _sampled(8, 151936, temperature=0.8)),
     **{f"moe_sorting {m}x{e} k8": ({"int32": torch.int32}, _sorted(m, e, 8)) for m, e in ((1024, 128), (4096, 256))},
 }  # fmt: skip
 
@@ -180,6 +206,8 @@ BARS: dict[str, dict[str, Bar]] = {
     "topk_softmax": dict.fromkeys(FLOATS, Bar(3.5)),
     "topk_gating": dict.fromkeys(FLOATS, Bar(3)),
     "moe_sorting": {"int32": Bar(10)},
+    "sample 8x151936 top-p": dict.fromkeys(FLOATS, Bar(10)),
+    "sample": dict.fromkeys(FLOATS, Bar(3)),
 }
 """Of the cases whose names begin so."""
 

@@ -9,7 +9,8 @@ from codegen.emit.operators.check import listed
 from codegen.schema.operator_types import RANGES
 from codegen.schema.operators import Argument, Form, Operator
 
-OUTSIDE = {"finite": float("inf"), "0 or above": -1.0, "off or above": -1.0, "[0, 1)": 1.0}
+OUTSIDE = {"finite": float("inf"), "0 or above": -1.0, "off or above": -1.0, "above 0": 0.0, "[0, 1)": 1.0,
+           "[0, 1]": 1.5, "(0, 1]": 0.0}  # fmt: skip
 
 
 class Array(NamedTuple):

@@ -142,7 +142,10 @@ class Check:
             "finite": f"!__builtin_isfinite({shown})",
             "off or above": f"(!({shown} >= 0) || !__builtin_isfinite({shown}))",
             "0 or above": f"(!({shown} >= 0) || !__builtin_isfinite({shown}))",
+            "above 0": f"(!({shown} > 0) || !__builtin_isfinite({shown}))",
             "[0, 1)": f"!({shown} >= 0 && {shown} < 1)",
+            "[0, 1]": f"!({shown} >= 0 && {shown} <= 1)",
+            "(0, 1]": f"!({shown} > 0 && {shown} <= 1)",
         }[range_]
         present = f"{value} != nullptr && " if a.is_pointer else ""
         self._fail(present + bad, a.name, f"was %g, must be {RANGES[range_]}", f"static_cast<double>({shown})")

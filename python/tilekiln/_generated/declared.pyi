@@ -510,6 +510,33 @@ class RotaryArguments(RunArguments, total=False):
     interleaved: bool
     conjugate: bool
 
+class SampleArguments(RunArguments, total=False):
+    """All arguments of `Library.sample` by name; its docstring describes each one."""
+
+    prompt: Array | None
+    generated: Array | None
+    temperatures: Array | None
+    top_ks: Array | None
+    top_ps: Array | None
+    min_ps: Array | None
+    repetition_penalties: Array | None
+    presence_penalties: Array | None
+    frequency_penalties: Array | None
+    seeds: Array | None
+    offsets: Array | None
+    tokens: Array | None
+    logprobs: Array | None
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    rng: tuple[int, int]
+    logprob_of: Literal["drawn", "logits"]
+    return_logprobs: bool
+
 class SiluAndMulArguments(RunArguments, total=False):
     """All arguments of `Library.silu_and_mul` by name; its docstring describes each one."""
 
@@ -693,6 +720,10 @@ class Functions:
     def rotary_find(self, x: Array, cos: Array, sin: Array, **arguments: Unpack[RotaryArguments]) -> int: ...
     def rotary_why(self, x: Array, cos: Array, sin: Array, **arguments: Unpack[RotaryArguments]) -> str: ...
     def rotary_describe(self, x: Array, cos: Array, sin: Array, **arguments: Unpack[RotaryArguments]) -> str: ...
+    def sample(self, logits: Array, **arguments: Unpack[SampleArguments]) -> Any: ...
+    def sample_find(self, logits: Array, **arguments: Unpack[SampleArguments]) -> int: ...
+    def sample_why(self, logits: Array, **arguments: Unpack[SampleArguments]) -> str: ...
+    def sample_describe(self, logits: Array, **arguments: Unpack[SampleArguments]) -> str: ...
     def silu_and_mul(self, gate: Array, up: Array, **arguments: Unpack[SiluAndMulArguments]) -> Any: ...
     def silu_and_mul_find(self, gate: Array, up: Array, **arguments: Unpack[SiluAndMulArguments]) -> int: ...
     def silu_and_mul_why(self, gate: Array, up: Array, **arguments: Unpack[SiluAndMulArguments]) -> str: ...

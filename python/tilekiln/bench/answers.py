@@ -18,6 +18,7 @@ from ..reference import layernorm2d as layer
 from ..reference import reduce as reduce_
 from ..reference import rmsnorm2d as rms
 from ..reference import rotary as rotary_
+from ..reference import sample as sample_
 from ..reference.backward import backward as attention_gradients
 from ..reference.tolerance import excess as attention_excess
 
@@ -336,6 +337,7 @@ ANSWERS: dict[str, Callable[[Given, Given], float]] = {
     "layernorm2d_bwd": _norm_backward,
     "topk_softmax": _chosen,
     "topk_gating": gating.excess,
+    "sample": sample_.excess,
     "moe_sorting": _sorted,
     "fused_moe": _experts,
     "reduce": lambda given, made: reduce_.excess(made["y"], given["x"], **_only(given, "axes", "operation", "keepdim")),

@@ -15,13 +15,14 @@ LENGTHS = {
     "m": 512, "n": 512, "k": 512, "groups": 8,
     "batch": 1, "seqlen_q": 512, "seqlen_k": 512, "seqlen_new": 1, "total_q": 512, "total_k": 512,
     "nhead_q": 8, "nhead_k": 8, "hdim_q": 128, "hdim_v": 128, "pages": 32, "page_size": 16,
-    "height": 28, "width": 28, "channels": 64,
+    "height": 28, "width": 28, "channels": 64, "vocabulary": 151936,
 }  # fmt: skip
 """Default lengths, by their word."""
 LENGTHS_OF = {
     "gemm_multi_d": {},
     "img2col": {"batch": 8},
     "fmha_fwd_appendkv": {"seqlen_q": 1},
+    "sample": {"rows": 8},
     "batched_gemm": {"batch": 16},
 }
 SHAPES = {
