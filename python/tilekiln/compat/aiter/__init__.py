@@ -14,16 +14,19 @@ from typing import Any
 from ..._core import needs_torch  # noqa: F401
 from .. import _modules
 from . import _absent
-from .ops import activation, enum, groupnorm, mha, norm, quant, rope
+from .ops import activation, enum, groupnorm, mha, moe_op, moe_sorting, norm, quant, rope, topk
 from .ops import rmsnorm as _rmsnorm
 from .ops.activation import *
 from .ops.enum import *
 from .ops.groupnorm import *
 from .ops.mha import *
+from .ops.moe_op import *
+from .ops.moe_sorting import *
 from .ops.norm import *
 from .ops.quant import *
 from .ops.rmsnorm import *
 from .ops.rope import *
+from .ops.topk import *
 from .utility import dtypes as dtypes
 
 __version__ = "0.1.9+tilekiln"
@@ -34,10 +37,13 @@ __all__ += activation.__all__
 __all__ += enum.__all__
 __all__ += groupnorm.__all__
 __all__ += mha.__all__
+__all__ += moe_op.__all__
+__all__ += moe_sorting.__all__
 __all__ += norm.__all__
 __all__ += quant.__all__
 __all__ += _rmsnorm.__all__
 __all__ += rope.__all__
+__all__ += topk.__all__
 
 
 def install(over_installed: bool = False) -> None:

@@ -1,1 +1,1 @@
-"""aiter.ops: attention, norms, activations, rotary embedding and quantisation."""
+"""aiter.ops: attention, norms, activations, rotary embedding, quantisation, routing."""

@@ -1,0 +1,55 @@
+"""aiter.ops.moe_op: experts of tokens by softmax and sigmoid, and the sum over a token's experts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ....torch.calls import without_grad
+from ..._modules import errors_as_upstream
+from .._rows import off
+from .topk import route
+
+__all__ = ["moe_sum", "topk_sigmoid", "topk_softmax", "topk_softmax_asm"]
+
+_named = errors_as_upstream(x="gating_output", weights="topk_weights", indices="topk_indices", topk="topk_indices")
+
+
+@_named
+def topk_softmax(
+    topk_weights: Tensor, topk_indices: Tensor, token_expert_indices: Tensor, gating_output: Tensor, need_renorm: bool,
+    num_shared_experts: int = 0, shared_expert_scoring_func: str = "",
+) -> None:  # fmt: skip
+    """topk_weights, fp32, and topk_indices, int32, (tokens, topk): of softmax(gating_output), largest first.
+
+    token_expert_indices, int32 (tokens, topk): slot tokens + token. need_renorm: weights of a token sum to 1.
+    """
+    off("num_shared_experts", num_shared_experts, "append shared experts, or call tilekiln.topk_gating(shared=)")
+    off("shared_expert_scoring_func", shared_expert_scoring_func, "there are no shared experts")
+    tokens, topk = topk_indices.shape
+    arguments = {
+        "topk": topk, "renormalise": bool(need_renorm), "weights": topk_weights, "indices": topk_indices,
+    }  # fmt: skip
+    without_grad("topk_softmax", (gating_output,), arguments)
+    if token_expert_indices.numel():
+        places = torch.arange(tokens * topk, dtype=token_expert_indices.dtype, device=token_expert_indices.device)
+        token_expert_indices.copy_(places.view(topk, tokens).t())
+
+
+@_named
+def topk_softmax_asm(
+    topk_weights: Tensor, topk_indices: Tensor, token_expert_indices: Tensor, gating_output: Tensor, need_renorm: bool
+) -> None:
+    """`topk_softmax`."""
+    topk_softmax(topk_weights, topk_indices, token_expert_indices, gating_output, need_renorm)
+
+
+@_named
+def topk_sigmoid(topk_weights: Tensor, topk_indices: Tensor, gating_output: Tensor) -> None:
+    """The same by sigmoid, without renormalisation."""
+    route(gating_output, None, (topk_weights, topk_indices), topk_indices.shape[-1], "sigmoid", False)
+
+
+def moe_sum(input: Tensor, output: Tensor) -> None:
+    """output (tokens, columns): the sum of input (tokens, topk, columns) over topk."""
+    torch.sum(input, dim=1, out=output)

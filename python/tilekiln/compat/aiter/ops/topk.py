@@ -1,0 +1,150 @@
+"""aiter.ops.topk: the experts of each token by scores of their logits, with a correction of the choice and groups.
+
+gating_output (tokens, experts), fp32, fp16 or bf16; topk_weights, fp32, and topk_indices or topk_ids, int32, (tokens,
+topk), are written. An expert is chosen by its score + correction (experts), a weight is its score; need_renorm: the
+weights of a token are divided by their sum; then all are multiplied by routed_scaling_factor. With num_expert_group
+groups of experts, those of the topk_group best groups are chosen from: with a correction by the sum of a group's two
+highest, else by its highest. Experts of other groups are never chosen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ...._core.native import ArgumentError
+from ....torch.calls import without_grad
+from ..._modules import errors_as_upstream
+from .._rows import off
+
+__all__ = [
+    "biased_grouped_topk",
+    "biased_grouped_topk_hip",
+    "biased_grouped_topk_torch",
+    "grouped_topk",
+    "grouped_topk_torch",
+    "moe_fused_gate",
+    "topk_gating",
+    "topk_gating_fwd",
+]
+
+SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
+_named = errors_as_upstream(
+    x="gating_output", bias="correction_bias", weights="topk_weights", indices="topk_ids", groups="num_expert_group",
+    topk_groups="topk_group", topk="topk_ids",
+)  # fmt: skip
+
+
+def route(
+    logits: Tensor, bias: Tensor | None, places: tuple[Tensor, Tensor] | None, topk: int, score: str, renormalise: bool,
+    scaling: float = 1.0, groups: int = 1, topk_groups: int = 1, group_score: str = "two",
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(weights, indices) of topk_gating, in `places` if given."""
+    if score not in SCORES:
+        raise ArgumentError(f"score_func: was {score!r}, must be one of {', '.join(SCORES)}")
+    arguments: dict[str, Any] = {
+        "topk": topk, "score": score, "renormalise": bool(renormalise), "scaling": float(scaling),
+    }  # fmt: skip
+    if bias is not None and bias.numel():
+        arguments["bias"] = bias.float()
+    if groups > 1:
+        arguments.update(groups=groups, topk_groups=topk_groups, group_score=group_score)
+    if places is not None:
+        arguments["weights"], arguments["indices"] = places
+    made: tuple[Tensor, Tensor] = without_grad("topk_gating", (logits,), arguments)
+    return made
+
+
+@errors_as_upstream(x="gating_output", bias="correction_bias", weights="topk_weights", indices="topk_indices")
+def topk_gating_fwd(
+    topk_weights: Tensor, topk_indices: Tensor, gating_output: Tensor, correction_bias: Tensor, need_renorm: bool,
+    routed_scaling_factor: float = 1.0, score_func: str = "sqrtsoftplus",
+) -> None:  # fmt: skip
+    """Experts by softmax, sigmoid or sqrtsoftplus; a correction of no elements is none."""
+    places, topk = (topk_weights, topk_indices), topk_weights.shape[-1]
+    route(gating_output, correction_bias, places, topk, score_func, need_renorm, routed_scaling_factor)
+
+
+@errors_as_upstream(x="gating_output", bias="correction_bias", weights="topk_weights", indices="topk_indices")
+def topk_gating(
+    topk_weights: Tensor, topk_indices: Tensor, gating_output: Tensor, correction_bias: Tensor | None = None,
+    need_renorm: bool = True, routed_scaling_factor: float = 1.0, score_func: str = "sqrtsoftplus",
+) -> None:  # fmt: skip
+    """Experts by softmax, sigmoid or sqrtsoftplus."""
+    places, topk = (topk_weights, topk_indices), topk_weights.shape[-1]
+    route(gating_output, correction_bias, places, topk, score_func, need_renorm, routed_scaling_factor)
+
+
+@_named
+def biased_grouped_topk_hip(
+    gating_output: Tensor, correction_bias: Tensor, topk_weights: Tensor, topk_ids: Tensor, num_expert_group: int,
+    topk_grp: int, need_renorm: bool, routed_scaling_factor: float = 1.0,
+) -> None:  # fmt: skip
+    """Experts by sigmoid, as DeepSeek-V3 has them."""
+    route(
+        gating_output, correction_bias, (topk_weights, topk_ids), topk_ids.shape[-1], "sigmoid", need_renorm,
+        routed_scaling_factor, num_expert_group, topk_grp,
+    )  # fmt: skip
+
+
+@_named
+def biased_grouped_topk(
+    gating_output: Tensor, correction_bias: Tensor, topk_weights: Tensor, topk_ids: Tensor, num_expert_group: int,
+    topk_group: int, need_renorm: bool, routed_scaling_factor: float = 1.0,
+) -> None:  # fmt: skip
+    """`biased_grouped_topk_hip`."""
+    biased_grouped_topk_hip(
+        gating_output, correction_bias, topk_weights, topk_ids, num_expert_group, topk_group, need_renorm,
+        routed_scaling_factor,
+    )  # fmt: skip
+
+
+@_named
+def grouped_topk(
+    gating_output: Tensor, topk_weights: Tensor, topk_ids: Tensor, num_expert_group: int, topk_group: int,
+    need_renorm: bool, is_softmax: bool = True, routed_scaling_factor: float = 1.0,
+) -> None:  # fmt: skip
+    """Experts by softmax, as DeepSeek-V2 has them, or by sigmoid."""
+    route(
+        gating_output, None, (topk_weights, topk_ids), topk_ids.shape[-1], "softmax" if is_softmax else "sigmoid",
+        need_renorm, routed_scaling_factor, num_expert_group, topk_group, "largest",
+    )  # fmt: skip
+
+
+@errors_as_upstream(x="input", weights="topk_weights", indices="topk_ids", groups="num_expert_group")
+def moe_fused_gate(
+    input: Tensor, bias: Tensor, topk_weights: Tensor, topk_ids: Tensor, num_expert_group: int, topk_group: int,
+    topk: int, n_share_experts_fusion: int, routed_scaling_factor: float = 1.0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(topk_weights, topk_ids), written: `biased_grouped_topk` with renormalisation."""
+    off(
+        "n_share_experts_fusion", n_share_experts_fusion, "append shared experts, or call tilekiln.topk_gating(shared=)"
+    )
+    if topk != topk_ids.shape[-1]:
+        raise ArgumentError(f"topk: was {topk}, must be {topk_ids.shape[-1]}, the columns of topk_ids")
+    biased_grouped_topk_hip(
+        input, bias, topk_weights, topk_ids, num_expert_group, topk_group, True, routed_scaling_factor
+    )
+    return topk_weights, topk_ids
+
+
+@_named
+def biased_grouped_topk_torch(
+    gating_output: Tensor, correction_bias: Tensor, topk: int, renormalize: bool, num_expert_group: int = 0,
+    topk_group: int = 0, return_score: bool = False,
+) -> Any:  # fmt: skip
+    """(weights, ids) of `biased_grouped_topk`, and with return_score sigmoid(gating_output) in fp32."""
+    made = route(gating_output, correction_bias, None, topk, "sigmoid", renormalize, 1.0, num_expert_group, topk_group)
+    return (*made, gating_output.float().sigmoid()) if return_score else made
+
+
+@_named
+def grouped_topk_torch(
+    gating_output: Tensor, topk: int, renormalize: bool, num_expert_group: int = 0, topk_group: int = 0,
+    scoring_func: str = "softmax",
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(weights, ids) of `grouped_topk`."""
+    return route(
+        gating_output, None, None, topk, scoring_func, renormalize, 1.0, num_expert_group, topk_group, "largest"
+    )
