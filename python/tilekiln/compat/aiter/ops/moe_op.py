@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ....torch.calls import without_grad
 from ..._modules import errors_as_upstream
+from .._routing import route
 from .._rows import off
-from .topk import route
 
 __all__ = ["moe_sum", "topk_sigmoid", "topk_softmax", "topk_softmax_asm"]
 

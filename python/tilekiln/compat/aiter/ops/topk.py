@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from ...._core.native import ArgumentError
-from ....torch.calls import without_grad
 from ..._modules import errors_as_upstream
+from .._routing import route
 from .._rows import off
 
 __all__ = [
@@ -29,31 +29,10 @@ __all__ = [
     "topk_gating_fwd",
 ]
 
-SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
 _named = errors_as_upstream(
     x="gating_output", bias="correction_bias", weights="topk_weights", indices="topk_ids", groups="num_expert_group",
     topk_groups="topk_group", topk="topk_ids",
 )  # fmt: skip
-
-
-def route(
-    logits: Tensor, bias: Tensor | None, places: tuple[Tensor, Tensor] | None, topk: int, score: str, renormalise: bool,
-    scaling: float = 1.0, groups: int = 1, topk_groups: int = 1, group_score: str = "two",
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(weights, indices) of topk_gating, in `places` if given."""
-    if score not in SCORES:
-        raise ArgumentError(f"score_func: was {score!r}, must be one of {', '.join(SCORES)}")
-    arguments: dict[str, Any] = {
-        "topk": topk, "score": score, "renormalise": bool(renormalise), "scaling": float(scaling),
-    }  # fmt: skip
-    if bias is not None and bias.numel():
-        arguments["bias"] = bias.float()
-    if groups > 1:
-        arguments.update(groups=groups, topk_groups=topk_groups, group_score=group_score)
-    if places is not None:
-        arguments["weights"], arguments["indices"] = places
-    made: tuple[Tensor, Tensor] = without_grad("topk_gating", (logits,), arguments)
-    return made
 
 
 @errors_as_upstream(x="gating_output", bias="correction_bias", weights="topk_weights", indices="topk_indices")
