@@ -246,37 +246,41 @@ class JsonReader {
   int line_ = 1;
 };
 
-// Adds a string with its quotes; bytes from 0x80 on are taken for UTF-8 as they are.
-inline void add_quoted(std::string& to, std::string_view text) {
-  to += '"';
+// A string with its quotes; bytes from 0x80 on are taken for UTF-8 as they are.
+inline std::string quoted_json(std::string_view text) {
+  static const std::string_view codes = "\"\\bfnrt", meant = "\"\\\b\f\n\r\t", digits = "0123456789abcdef";
+  std::string to = "\"";
   for (const char c : text) {
-    static const std::string_view codes = "\"\\bfnrt", meant = "\"\\\b\f\n\r\t";
     const size_t which = meant.find(c);
     if (which != std::string_view::npos) {
-      to += '\\';
-      to += codes[which];
+      (to += '\\') += codes[which];
     } else if (static_cast<unsigned char>(c) < 0x20) {
-      static const char digits[] = "0123456789abcdef";
-      to += "\\u00";
-      to += digits[c >> 4];
-      to += digits[c & 15];
+      ((to += "\\u00") += digits[static_cast<size_t>(c >> 4)]) += digits[static_cast<size_t>(c & 15)];
     } else {
       to += c;
     }
   }
-  to += '"';
+  return to += '"';
 }
 
-inline void add_value(std::string& to, Value value) {
-  if (value.empty()) {
-    to += "null";
-  } else if (value.is_bool()) {
-    to += value.yes() ? "true" : "false";
-  } else if (value.is_number()) {
-    to += std::to_string(value.number());
-  } else {
-    add_quoted(to, value.text());
-  }
+inline std::string json_of(Value value) {
+  if (value.empty()) return "null";
+  if (value.is_bool()) return value.yes() ? "true" : "false";
+  return value.is_number() ? value.text() : quoted_json(value.text());
+}
+
+// What `say` writes of each, with commas between two brackets.
+template <class All, class Say>
+std::string listed_json(const All& all, const char* brackets, const Say& say) {
+  std::string to(1, brackets[0]);
+  for (const auto& one : all) (to += to.size() == 1 ? "" : ",") += say(one);
+  return to += brackets[1];
+}
+// Members by name.
+template <class All, class Say>
+std::string members_json(const All& all, const Say& say) {
+  return listed_json(all, "{}",
+                     [&](const auto& member) { return quoted_json(member.first) + ':' + say(member.second); });
 }
 
 }  // namespace tilekiln::dispatcher

@@ -172,9 +172,9 @@ class KernelSets {
 
 inline std::string KernelSet::to_yaml() const {
   check();
-  std::string to = "kernel_set: " + name_ + "\nabout: ";
-  add_quoted(to, about_.empty() ? "Kernels declared in " + file_ + "." : about_);
-  to += declarations_.empty() ? "\nkernels: []\n" : "\nkernels:\n";
+  std::string to = "kernel_set: " + name_ +
+                   "\nabout: " + quoted_json(about_.empty() ? "Kernels declared in " + file_ + "." : about_) +
+                   (declarations_.empty() ? "\nkernels: []\n" : "\nkernels:\n");
   const auto add_values = [&to](const char* name, const std::vector<std::pair<std::string, Value>>& values) {
     if (values.empty()) return;
     to += std::string("    ") + name + ": {";
@@ -190,9 +190,7 @@ inline std::string KernelSet::to_yaml() const {
     add_values("signature", values);
     add_values("algorithm", in_axes(one));
     if (one.target != "any") to += "    target: " + one.target + "\n";
-    to += "    declared: ";
-    add_quoted(to, one.place);
-    to += "\n";
+    to += "    declared: " + quoted_json(one.place) + "\n";
   }
   return to;
 }

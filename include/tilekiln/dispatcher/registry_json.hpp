@@ -15,60 +15,35 @@ inline const char* name_of(Priority priority) {
 }
 
 // Members in the order of their names.
-inline void add_values(std::string& to, const Values& values) {
+inline std::string values_json(const Values& values) {
   std::map<std::string, Value> sorted;
   for (const auto& [field, value] : values) sorted.emplace(field.name(), value);
-  const char* before = "{";
-  for (const auto& [name, value] : sorted) {
-    to += before;
-    before = ",";
-    add_quoted(to, name);
-    to += ':';
-    add_value(to, value);
-  }
-  to += sorted.empty() ? "{}" : "}";
+  return members_json(sorted, json_of);
 }
 
 inline std::string choice_json(const Choice& choice) {
-  std::string to = "{\"holds\":[";
-  std::vector<std::string> names;
-  for (const Field field : choice.holds) names.push_back(field.name());
-  std::sort(names.begin(), names.end());
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (i != 0) to += ',';
-    add_quoted(to, names[i]);
-  }
-  to += "],\"fit\":{";
+  std::set<std::string> holds;
+  for (const Field field : choice.holds) holds.insert(field.name());
   std::map<std::string, std::string> fits;
   for (const Choice::Fit& fit : choice.fit) fits.emplace(fit.size.name(), fit.of);
-  const char* before = "";
-  for (const auto& [size, of] : fits) {
-    to += before;
-    before = ",";
-    add_quoted(to, size);
-    to += ':';
-    add_quoted(to, of);
-  }
-  to += "},\"needs\":";
-  add_quoted(to, choice.needs.text());
-  to += ",\"best\":";
-  add_quoted(to, choice.best.text());
-  to += ",\"order\":" + std::to_string(choice.order) + "}";
-  return to;
+  return "{\"holds\":" + listed_json(holds, "[]", quoted_json) + ",\"fit\":" + members_json(fits, quoted_json) +
+         ",\"needs\":" + quoted_json(choice.needs.text()) + ",\"best\":" + quoted_json(choice.best.text()) +
+         ",\"order\":" + std::to_string(choice.order) + "}";
 }
 
-inline void add_counts(std::string& to, const char* name, const std::map<std::string, size_t>& counts) {
-  to += '"';
-  to += name;
-  to += "\":{";
-  const char* before = "";
-  for (const auto& [word, count] : counts) {
-    to += before;
-    before = ",";
-    add_quoted(to, word);
-    to += ':' + std::to_string(count);
+inline std::string statistics_json(const std::vector<Entry>& all) {
+  std::map<std::string, size_t> counts[4];
+  for (const Entry& entry : all) {
+    const Key& key = entry.instance->key();
+    const std::string words[] = {key.family, key.signature[field::dtype].text(), key.algorithm["pipeline"].text(),
+                                 key.target};
+    for (size_t i = 0; i < 4; ++i) ++counts[i][words[i]];
   }
-  to += '}';
+  const char* const names[] = {"by_family", "by_dtype", "by_pipeline", "by_gfx_arch"};
+  size_t at = 0;
+  return listed_json(counts, "{}", [&](const auto& of) {
+    return quoted_json(names[at++]) + ':' + members_json(of, [](size_t count) { return std::to_string(count); });
+  });
 }
 
 inline Values read_values(const Json& from) {
@@ -97,9 +72,8 @@ inline Choice read_choice(const Json& from, const Values& algorithm, int rank) {
 
 inline std::string Registry::to_json(bool statistics, bool timestamp) const {
   const std::vector<Entry> all = entries();
-  std::string to = "{\"metadata\":{\"registry_name\":";
-  add_quoted(to, name_);
-  to += ",\"total_kernels\":" + std::to_string(all.size()) + ",\"export_version\":\"1.0.0\"";
+  std::string to = "{\"metadata\":{\"registry_name\":" + quoted_json(name_) +
+                   ",\"total_kernels\":" + std::to_string(all.size()) + ",\"export_version\":\"1.0.0\"";
   if (timestamp) {
     const std::time_t now = std::time(nullptr);
     char text[32];
@@ -109,59 +83,28 @@ inline std::string Registry::to_json(bool statistics, bool timestamp) const {
     to += std::string(",\"timestamp\":\"") + text + '"';
   }
   to += "},\n";
-  if (statistics) {
-    std::map<std::string, size_t> family, dtype, pipeline, target;
-    for (const Entry& entry : all) {
-      const Key& key = entry.instance->key();
-      ++family[key.family];
-      ++dtype[key.signature[field::dtype].text()];
-      ++pipeline[key.algorithm["pipeline"].text()];
-      ++target[key.target];
-    }
-    to += "\"statistics\":{";
-    detail::add_counts(to, "by_family", family);
-    to += ',';
-    detail::add_counts(to, "by_dtype", dtype);
-    to += ',';
-    detail::add_counts(to, "by_pipeline", pipeline);
-    to += ',';
-    detail::add_counts(to, "by_gfx_arch", target);
-    to += "},\n";
-  }
+  if (statistics) to += "\"statistics\":" + detail::statistics_json(all) + ",\n";
   to += "\"kernels\":[";
   std::map<const Choice*, std::string> choices;
   const char* before = "\n";
   for (const Entry& entry : all) {
     const Key& key = entry.instance->key();
-    to += before;
-    before = ",\n";
-    to += "{\"name\":";
-    add_quoted(to, entry.instance->name());
-    to += ",\"identifier\":";
-    add_quoted(to, entry.id);
-    to += ",\"family\":";
-    add_quoted(to, key.family);
-    to += ",\"dtype\":";
-    add_quoted(to, key.signature[field::dtype].text());
-    to += ",\"pipeline\":";
-    add_quoted(to, key.algorithm["pipeline"].text());
-    to += ",\"gfx_arch\":";
-    add_quoted(to, key.target);
-    to += ",\"receipt\":";
-    add_quoted(to, key.receipt);
-    to += ",\"priority\":\"";
-    to += detail::name_of(entry.priority);
-    to += "\",\"rank\":" + std::to_string(entry.rank) + ",\"signature\":";
-    detail::add_values(to, key.signature);
-    to += ",\"algorithm\":";
-    detail::add_values(to, key.algorithm);
-    to += ",\"choice\":";
+    const std::pair<const char*, std::string> words[] = {{"name", entry.instance->name()},
+                                                         {"identifier", entry.id},
+                                                         {"family", key.family},
+                                                         {"dtype", key.signature[field::dtype].text()},
+                                                         {"pipeline", key.algorithm["pipeline"].text()},
+                                                         {"gfx_arch", key.target},
+                                                         {"receipt", key.receipt},
+                                                         {"priority", detail::name_of(entry.priority)}};
     std::string& choice = choices[&entry.instance->choice()];
     if (choice.empty()) choice = detail::choice_json(entry.instance->choice());
-    to += choice + "}";
+    to += std::exchange(before, ",\n") + members_json(words, quoted_json);
+    to.back() = ',';
+    to += "\"rank\":" + std::to_string(entry.rank) + ",\"signature\":" + detail::values_json(key.signature) +
+          ",\"algorithm\":" + detail::values_json(key.algorithm) + ",\"choice\":" + choice + "}";
   }
-  to += all.empty() ? "]}\n" : "\n]}\n";
-  return to;
+  return to += all.empty() ? "]}\n" : "\n]}\n";
 }
 
 inline bool Registry::to_file(const std::string& path, bool statistics, bool timestamp) const {
@@ -187,11 +130,7 @@ inline size_t from_json(Registry& registry, std::string_view text, const std::st
   if (total.integer() != static_cast<int64_t>(kernels.size()))
     total.fail("total_kernels: was " + std::to_string(total.integer()) + ", must be " + std::to_string(kernels.size()) +
                ", the kernels that follow");
-  struct Read {
-    Registry::Pointer instance;
-    Priority priority;
-  };
-  std::vector<Read> read;
+  std::vector<std::pair<Registry::Pointer, Priority>> read;
   for (const Json& one : kernels) {
     Key key;
     key.family = one["family"].text();
@@ -224,10 +163,10 @@ inline size_t from_json(Registry& registry, std::string_view text, const std::st
       }
       instance = std::make_shared<FunctionInstance>(std::move(key), nullptr, std::move(choice), one["name"].text());
     }
-    read.push_back({std::move(instance), priority});
+    read.emplace_back(std::move(instance), priority);
   }
   size_t added = 0;
-  for (const Read& one : read) added += registry.add(one.instance, one.priority);
+  for (const auto& [instance, priority] : read) added += registry.add(instance, priority);
   return added;
 }
 
