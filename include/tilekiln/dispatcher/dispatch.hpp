@@ -84,7 +84,7 @@ class Dispatcher {
     }
     if (asked.asked().within(answered)) return result;
     for (const auto& [name, value] : asked.named())
-      if (asked.asked().has(name) && !answered.has(name))
+      if (asked.asked().has(name) && !answered.has(name) && result.reason.empty())
         result.reason = "no stage of " + problem.operator_name().text() + " knows " + name + "=" + value.text();
     result.stages.clear();
     return result;
