@@ -355,6 +355,7 @@ CALLS = [
             "total_tokens_post_pad": ((2,), "int32"),
         },
     ),
+    Call("causal_conv1d", "bias", values={"initial_state": ((2, 41, 3), "fp16"), "final_state": ((2, 41, 3), "fp16")}),
     Call("permute", values={"y": ((7, 5, 6), "fp16"), "axes": (2, 0, 1)}),
     Call("reduce", values={"y": ((5, 7), "fp16"), "axes": (1,)}),
     Call("rmsnorm2d", "residual residual_out inv_rms"),

@@ -74,3 +74,8 @@ def listed(given: Given) -> list[Any]:
 def latent(given: Given) -> list[Any]:
     *rest, hdim_q = given["q"].shape
     return [*rest, given["hdim_v"] or min(512, hdim_q)]
+
+
+def state(given: Given) -> list[Any]:
+    batch, _, channels = given["x"].shape
+    return [batch, channels, given["weight"].shape[1] - 1]
