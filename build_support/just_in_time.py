@@ -1,8 +1,9 @@
 """Build of `tilekiln.jit` in the tree: from kernels as people ask for them to libraries, by everybody's build.
 
-Reads JSON from standard input: {"kernels": ["fmha_fwd dtype=bf16 ...", ...], "options": ["launcher=ccache"]}. Says
-the build's own lines on standard error; the answer is JSON on standard output: {"libraries": [path, ...]}, by kernel,
-or {"error": text, "wrong": whether it is what was asked that is wrong}.
+Reads JSON from standard input: {"kernels": ["fmha_fwd dtype=bf16 ...", ...], "operators": [folder, ...],
+"options": ["launcher=ccache"]}. Says the build's own lines on standard error; the answer is JSON on standard output:
+{"libraries": [path, ...]}, by kernel and then by operator from outside, or {"error": text, "wrong": whether it is what
+was asked that is wrong}.
 """
 
 from __future__ import annotations
@@ -135,6 +136,11 @@ def build(root: Tree, kernels: Sequence[str], options: Sequence[str]) -> list[st
     return made
 
 
+def build_operators(root: Tree, folders: Sequence[str], options: Sequence[str]) -> list[str]:
+    """The library of each operator from outside. CalledProcessError where the build fails."""
+    return [_built(root, os.path.basename(folder), [f"operators={folder}", *options]) for folder in folders]
+
+
 @contextlib.contextmanager
 def taken(path: str) -> Iterator[None]:
     """The tree has a kernel set while it lasts."""
@@ -159,7 +165,8 @@ def main() -> None:
     asked = json.load(sys.stdin)
     answer: dict[str, object]
     try:
-        answer = {"libraries": build(tree(), asked["kernels"], asked["options"])}
+        kernels = build(tree(), asked["kernels"], asked["options"])
+        answer = {"libraries": [*kernels, *build_operators(tree(), asked["operators"], asked["options"])]}
     except CodegenError as error:
         answer = {"error": str(error), "wrong": True}
     except subprocess.CalledProcessError as error:

@@ -5,8 +5,9 @@
 >>> out = lib.fmha_fwd(q, k, v, causal=True)  # doctest: +SKIP
 
 `load` gives one library, `attention` and `attention_backward` pick a kernel from all that are built or installed,
-`KVCache` and `decode` serve from a cache, `matmul`, `grouped_gemm`, `linear`, `PackedWeight` and `QuantisedWeight`
-multiply matrices, `experts` and `PackedExperts` are the feed-forward part of a mixture of experts,
+`function_attention` takes scores and masks of your own (`score_function`, `mask_function`), `KVCache` and `decode`
+serve from a cache, `matmul`, `grouped_gemm`, `linear`, `PackedWeight` and `QuantisedWeight` multiply matrices,
+`experts` and `PackedExperts` are the feed-forward part of a mixture of experts,
 `info` says what there is, `reference` is the float64 NumPy reference, `tune` has what was measured, `dtypes` knows
 dtypes by name. Every other operator is here under its own name, over all libraries as `attention` is:
 `tk.rmsnorm2d(x, gamma)`.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from . import reference, tune
     from ._binding import ArgumentError, NoKernelError, Stream, __version__
     from ._core import dtypes
+    from .api.functions.call import function_attention, mask_function, score_function
     from .api.just_in_time import jit
     from .api.kv_cache import KVCache, decode
     from .api.launcher import BackwardLauncher
@@ -58,15 +60,18 @@ _HOME = {
     "attention_backward": ".api.operators",
     "decode": ".api.kv_cache",
     "experts": ".api.packed_experts",
+    "function_attention": ".api.functions.call",
     "grouped_gemm": ".api.product_lists",
     "info": ".api.machine",
     "jit": ".api.just_in_time",
     "libraries": ".api.library",
     "linear": ".api.products",
     "load": ".api.library",
+    "mask_function": ".api.functions.call",
     "matmul": ".api.products",
     "plan_backward_workspace": ".api.workspace",
     "reference": ".reference",
+    "score_function": ".api.functions.call",
     "tune": ".tune",
 }
 
@@ -89,15 +94,18 @@ __all__ = [
     "decode",
     "dtypes",
     "experts",
+    "function_attention",
     "grouped_gemm",
     "info",
     "jit",
     "libraries",
     "linear",
     "load",
+    "mask_function",
     "matmul",
     "plan_backward_workspace",
     "reference",
+    "score_function",
     "tune",
 ]
 

@@ -18,13 +18,18 @@ struct Score {
   i64 bias_row;
   int rows, keys;  // that exist in this tile and block
   i64 distance;    // (first row + shift) - first key
-  // Problem of an operator from outside, for its score, and the query head.
+  // Problem of an operator whose score or mask is its own, the query head, the sequence, and the block's first row and key.
   const void* own;
-  int head;
+  int head, batch;
+  i64 row, key;
 };
 
 // Vectors [j0, j1), keys [begin, end). maximum[j] is read and raised.
 using ScoreStage = void (*)(float* s, int j0, int j1, int begin, int end, vf* maximum, const Score&);
+
+// A mask of an operator's own. What the rows of a tile see of a block; some: by the lanes of seen[vector * kTileK + key].
+enum class Sees { none, some, all };
+using MaskStage = Sees (*)(const Score&, lane_bits* seen);
 
 struct Scaled {
   vf c;

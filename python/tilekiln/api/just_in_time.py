@@ -34,6 +34,13 @@ class Entry(NamedTuple):
     used: float  # seconds since 1970, when it was last asked for
 
 
+class Outside(NamedTuple):
+    """An operator from outside: its name, and the text of its files by relative path."""
+
+    name: str
+    files: Mapping[str, str]
+
+
 @overload
 def jit(config: Config, *, progress: bool | Progress | None = None) -> Library: ...
 @overload
@@ -65,18 +72,33 @@ def jit(config: Config | list[Config], *, progress: bool | Progress | None = Non
     texts = [_text(one) for one in (config if isinstance(config, list) else [config])]
     if not texts:
         return []
-    store = place()
-    recipe = _jit_key.recipe(store, _sources())
-    paths = [_found(store, recipe, text) for text in texts]
-    if None in paths:
-        _build(store, recipe, [text for text, path in zip(texts, paths, strict=True) if path is None], progress)
-        paths = [path or _found(store, recipe, text) for text, path in zip(texts, paths, strict=True)]
-    libraries = [_open(path) for path in paths if path is not None]
+    libraries = _libraries(texts, {}, progress)
     for library in dict.fromkeys(libraries):
         if library not in registry.built:
             registry.built.insert(0, library)
             registry.invalidate()
     return libraries if isinstance(config, list) else libraries[0]
+
+
+def jit_operator(name: str, files: Mapping[str, str], progress: bool | Progress | None = None) -> Library:
+    """The library of an operator from outside, whose folder holds `files`: text by relative path.
+
+    It comes from the store as a kernel of `jit` does, with the same errors, and is under the hash of its files.
+    """
+    text = f"{name} {_jit_key.digest(*(word for file in sorted(files.items()) for word in file))}"
+    return _libraries([text], {text: Outside(name, files)}, progress)[0]
+
+
+def _libraries(texts: list[str], operators: Mapping[str, Outside], progress: bool | Progress | None) -> list[Library]:
+    """The library of each text, a kernel's or an operator's, which is built where the store has none."""
+    store = place()
+    recipe = _jit_key.recipe(store, _sources())
+    paths = [_found(store, recipe, text) for text in texts]
+    if None in paths:
+        missing = [text for text, path in zip(texts, paths, strict=True) if path is None]
+        _build(store, recipe, missing, operators, progress)
+        paths = [path or _found(store, recipe, text) for text, path in zip(texts, paths, strict=True)]
+    return [_open(path) for path in paths if path is not None]
 
 
 def _text(config: Config) -> str:
@@ -237,7 +259,13 @@ def _locked(store: pathlib.Path, lacks: str = "") -> Iterator[None]:
         yield
 
 
-def _build(store: pathlib.Path, recipe: Recipe, texts: list[str], progress: bool | Progress | None) -> None:
+def _build(
+    store: pathlib.Path,
+    recipe: Recipe,
+    texts: list[str],
+    operators: Mapping[str, Outside],
+    progress: bool | Progress | None,
+) -> None:
     """Puts the libraries of kernels into the store; one process builds, others wait and find."""
     sources = _sources()
     if sources is None:
@@ -253,11 +281,30 @@ def _build(store: pathlib.Path, recipe: Recipe, texts: list[str], progress: bool
             return
         bytes_ = limit()
         tree = _workplace(store, sources)
-        made = _run(tree, {"kernels": texts, "options": _options()}, progress)
+        texts.sort(key=lambda text: text in operators)
+        asked = {
+            "kernels": [text for text in texts if text not in operators],
+            "operators": [_folder(store, operators[text]) for text in texts if text in operators],
+            "options": _options(),
+        }
+        made = _run(tree, asked, progress)
         entries = {library: _put(store, tree / library) for library in dict.fromkeys(made)}
         for text, library in zip(texts, made, strict=True):
             _jit_key.write(_request(store, text) / recipe.name(), entries[library])
+            if text in operators:  # or it would be among the tree's own
+                for file in (tree / library).parent.glob(f"{pathlib.Path(library).stem}.*"):
+                    file.unlink()
         evict(store, bytes_, keep=set(entries.values()))
+
+
+def _folder(store: pathlib.Path, operator: Outside) -> str:
+    """The folder of an operator from outside, in the store."""
+    folder = store / "operators" / operator.name
+    for name, text in operator.files.items():
+        path = folder / name
+        if not path.is_file() or path.read_text() != text:
+            _jit_key.write(path, text)
+    return str(folder.absolute())
 
 
 def _run(tree: pathlib.Path, asked: Mapping[str, Any], progress: bool | Progress | None) -> list[str]:
@@ -405,6 +452,6 @@ def clear(store: pathlib.Path | None = None) -> list[pathlib.Path]:
     with _locked(root):
         import shutil
 
-        for name in ("tree", "digests"):  # where installed sources are built, and what was asked of files
+        for name in ("tree", "digests", "operators"):  # where sources are built, and what was asked of files
             shutil.rmtree(root / name, ignore_errors=True)
         return evict(root, -1, keep=set())

@@ -89,7 +89,8 @@ TILEKILN_INLINE void fetch_edges(Block& b, const Stages& storage, const Problem&
 }
 
 // Source: where the keys come from (keys.h). The arguments are Storage, FwdProblem, FwdUnit and Scratch, or extend them. Stages may
-// have `own_score`, a ScoreStage that does all that there is between scores and logits: an operator's own score function.
+// have `own_score`, a ScoreStage that does all that there is between scores and logits: an operator's own score function; and
+// `own_mask`, a MaskStage, for which the operator goes without dropout: its lanes lie where dropout keeps its bits.
 template <class Compute, class Source = DenseKeys, class Stages, class Problem, class Unit, class Space>
 void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   const int rows = u.seqlen_q - u.row < kTileQ ? u.seqlen_q - u.row : kTileQ;
@@ -115,7 +116,7 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   const bool has_sink = a.features.sink && a.sink && Source::has_sink(u) && a.sink[u.head] != -kInfinity;
   const float sink = has_sink ? a.sink[u.head] : 0.f;
   float scale = a.softmax_scale * descales.q;
-  constexpr bool kOwnScore = requires { Stages::own_score; };
+  constexpr bool kOwnScore = requires { Stages::own_score; }, kOwnMask = requires { Stages::own_mask; };
   ScoreStage stage;
   if constexpr (kOwnScore)
     stage = Stages::own_score;
@@ -140,8 +141,11 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   }
 
   Block b{w, state, c, stage, {}, false, {w.keep, 1.f}, q_words, o_rows, {}, {}, {}, {}, {}, {}, {}};
-  b.score = {1.f, scale, a.softcap, 0.f, nullptr, a.bias_row, rows, 0, 0, nullptr, 0};
-  if constexpr (kOwnScore) b.score.own = &a, b.score.head = u.head;
+  b.score = {1.f, scale, a.softcap, 0.f, nullptr, a.bias_row, rows, 0, 0, nullptr, 0, 0, 0, 0};
+  if constexpr (kOwnScore || kOwnMask) {
+    b.score.own = &a;
+    b.score.head = u.head, b.score.batch = u.batch, b.score.row = u.row;
+  }
   if (a.features.bias == Bias::alibi) b.score.slope = -a.alibi_slopes[u.alibi_offset + u.head];
   const char* bias = nullptr;
   if (a.features.bias == Bias::elementwise)
@@ -158,6 +162,13 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
     if (key >= window.sink && key < begin) key = begin;
     if (key >= end) break;
     const int keys = last_key - key < kTileK ? int(last_key - key) : kTileK;
+    b.score.keys = keys;
+    b.score.key = key;
+    Sees sees = Sees::all;
+    if constexpr (kOwnMask) {
+      sees = Stages::own_mask(b.score, w.keep);
+      if (sees == Sees::none) continue;
+    }
     source.block(b, key, keys, end);
     b.fetch_q.count = b.fetch_out.count = 0;
     const i64 left = end - key;  // from this block on
@@ -167,16 +178,22 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
       b.score.c = scale * descales.k[descales.at(key)];
       b.alteration.gain = descales.v_blocks[descales.at(key)];
     }
-    b.score.keys = keys;
     b.score.distance = shifted - key;
     if (bias) b.score.bias = bias + storage.bias_bytes * key;
 
     // Lane i sees the block's keys [i + first, i + last].
     const i64 first = shifted - window.left - key, last = shifted + window.right - key;
+    const Edges edges{first, last, window.sink - key, keys};
+    if constexpr (kOwnMask) {
+      if (sees == Sees::some) {
+        partial_block<Compute, OwnLanes>(b, vectors, edges);
+        continue;
+      }
+    }
     if (last >= keys - 1 && (first + rows - 1 <= 0 || key + keys <= window.sink))
       full_block<Compute>(b, vectors);
     else
-      partial_block<Compute>(b, vectors, {first, last, window.sink - key, keys});
+      partial_block<Compute>(b, vectors, edges);
   }
 
   finish(storage, a, u, w, state, rows, unit, descales.v);

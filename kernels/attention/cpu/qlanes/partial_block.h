@@ -25,7 +25,8 @@ struct Edges {
 // took a tenth of the block (bf16, D = 64, causal); the backward's blocks, which use few, gain nothing.
 class SeenLanes {
  public:
-  explicit SeenLanes(const Edges& edges) : edges_(edges) {
+  static constexpr bool kOwn = false;
+  explicit SeenLanes(const Edges& edges, const lane_bits* = nullptr) : edges_(edges) {
     const int first = near(edges.first), last = near(edges.last);
     for (int i = 0; i < kPlaces; ++i)
       lanes_[i] = Edges::between(Edges::lane(i - kLastVector - last), Edges::lane(i - kLastVector - first + 1));
@@ -45,6 +46,18 @@ class SeenLanes {
 
   const Edges edges_;
   int lanes_[kPlaces];  // by key - q
+};
+
+// Lanes that an operator's own mask shows as well.
+class OwnLanes {
+ public:
+  static constexpr bool kOwn = true;
+  OwnLanes(const Edges& edges, const lane_bits* own) : seen_(edges), own_(own) {}
+  TILEKILN_INLINE lane_bits of(int q, int key) const { return seen_.of(q, key) & own_[q / kLanes * kTileK + key]; }
+
+ private:
+  const SeenLanes seen_;
+  const lane_bits* own_;
 };
 
 // Keys that one vector of queries sees: some lane [begin, end), all lanes [all_begin, all_end), where no mask is needed.
@@ -77,16 +90,16 @@ TILEKILN_INLINE Range range_of(const Edges& edges, int q, bool needs_stage) {
   return r;
 }
 
-template <class Compute> void partial_block(const Block& b, int vectors, const Edges& edges) {
+template <class Compute, class Lanes = SeenLanes> void partial_block(const Block& b, int vectors, const Edges& edges) {
   Scratch& w = b.scratch;
   State& state = b.state;
   const int keys = b.keys.count;
   const vf c = broadcast(b.c);
-  const SeenLanes lanes(edges);
+  const Lanes lanes(edges, w.keep);
   Range range[kVectors];
   vf maximum[kVectors];
   for (int j = 0; j < vectors; ++j) {
-    range[j] = range_of(edges, j * kLanes, b.stage != nullptr);
+    range[j] = range_of(edges, j * kLanes, Lanes::kOwn || b.stage != nullptr);
     maximum[j] = state.m[j];
   }
 

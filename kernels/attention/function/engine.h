@@ -1,0 +1,31 @@
+// The border of attention with functions from Python, between its host code and its engines: plain data, no ISA, no std header, no
+// inline function. Both are generated just in time around these types (python/tilekiln/api/functions).
+#pragma once
+#include "kernels/attention/fwd_engine.h"
+
+namespace tilekiln::fmha {
+
+constexpr int kFunctionTensors = 8, kFunctionDims = 4;  // as python/tilekiln/api/functions/expression.py has them
+
+// A tensor that a function reads: fp32 or int32, of any strides (elements); its numbers are at least 1.
+struct FunctionTensor {
+  const void* data;
+  i64 stride[kFunctionDims];
+  int count[kFunctionDims];
+};
+
+// A call. What FwdProblem has beside strides, head dims, LSE and the mask is absent.
+struct FunctionProblem : FwdProblem {
+  FunctionTensor tensor[kFunctionTensors];
+  i64 q_batch, k_batch, v_batch, out_batch, lse_batch;
+  int batch, seqlen_q, seqlen_k;
+};
+
+// Engine of one target, dtype and pair of functions: one tile of queries of one head.
+struct FunctionEngine {
+  void (*tile)(const FunctionProblem&, const FwdUnit&, void* scratch);
+  u64 scratch_bytes;
+  int tile_q;
+};
+
+}  // namespace tilekiln::fmha

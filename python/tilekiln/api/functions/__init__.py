@@ -1,0 +1,1 @@
+"""Score and mask functions of attention: written in Python, compiled just in time."""

@@ -1,0 +1,199 @@
+"""Attention with score and mask functions: `tilekiln.score_function`, `mask_function` and `function_attention`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from ..._core.native import ArgumentError
+from ..just_in_time import jit_operator
+from ..library import Library
+from ..operators import refuse_gradients
+from .expression import Node, Tensor
+from .folder import Functions
+from .parse import Parsed
+
+NAMES = ("q", "k", "h", "b", "score")
+DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+ELEMENTS = {"float32": "fp32", "int32": "int32"}
+
+
+class Function:
+    """An expression over pairs of queries and keys, with the tensors that it reads; made by the two below."""
+
+    def __init__(self, argument: str, source: Any, names: tuple[str, ...], tensors: Mapping[str, Any]) -> None:
+        self.bound = {name: one for name, one in tensors.items() if not isinstance(one, str)}
+        if isinstance(source, str):
+            dtypes = {name: _dtype_of(name, one) for name, one in tensors.items()}
+            parsed = Parsed(argument, source, names, dtypes)
+            self.source, self.node, self.tensors = source, parsed.node, parsed.tensors
+        else:
+            raise ArgumentError(f"{argument}: was {type(source).__name__}, must be a text")
+
+    def __repr__(self) -> str:
+        return f"<tilekiln.{type(self).__name__} {self.source!r}>"
+
+
+class ScoreFunction(Function):
+    """A score function; see `tilekiln.score_function`."""
+
+    def __init__(self, source: Any, tensors: Mapping[str, Any]) -> None:
+        super().__init__("score_function", source, NAMES, tensors)
+        if self.node.kind == "truth":
+            raise ArgumentError(
+                f"score_function: {self.source!r} is a comparison, must be a number: use mask_function, or where(...)"
+            )
+
+
+class MaskFunction(Function):
+    """A mask function; see `tilekiln.mask_function`."""
+
+    def __init__(self, source: Any, tensors: Mapping[str, Any]) -> None:
+        super().__init__("mask_function", source, NAMES[:-1], tensors)
+        if self.node.kind != "truth":
+            raise ArgumentError(f"mask_function: {self.source!r} is a number, must be a comparison, as in k <= q")
+
+
+def _dtype_of(name: str, given: Any) -> str:
+    """Word of the dtype of a declared tensor."""
+    dtype = given if isinstance(given, str) else str(getattr(given, "dtype", type(given).__name__)).rpartition(".")[2]
+    word = ELEMENTS.get(dtype, dtype)
+    if word not in ELEMENTS.values():
+        raise ArgumentError(f"{name}: dtype was {dtype}, must be fp32 or int32, as a word or an array of it")
+    return word
+
+
+def score_function(source: str, /, **tensors: Any) -> ScoreFunction:
+    """A function from the score of a query and a key to the logit that the softmax sees.
+
+        tk.score_function("score + slope[h] * (k - q)")
+        tk.score_function("20 * tanh(score / 20)")
+
+    source: an expression of score (softmax_scale times q k^T, a number), q and k (the positions of query and key in
+    their sequence, from 0), h and b (query head and sequence), of + - * /, comparisons, and, or, not (or & | ~),
+    where(c, x, y), min, max, exp, tanh, abs, numbers, inf, and elements of tensors, slope[h], whose indices are
+    integers made of q, k, h, b. It is read, never run.
+
+    tensors: by name, the dtype of a tensor, "fp32" (as without a word) or "int32"; or the tensor, which calls then need
+    not name.
+
+    q, k, h, b and int32 are integers of 32 bits, which wrap; all else is fp32, / too. An index below 0 is 0, one past
+    the last is the last. What is divided by 0, NaN and infinities are IEEE's; a logit of -inf has weight 0, one of NaN
+    or inf makes NaN of its row.
+
+    Raises ArgumentError for anything else, with its column and what is allowed.
+    """
+    return ScoreFunction(source, tensors)
+
+
+def mask_function(source: str, /, **tensors: Any) -> MaskFunction:
+    """A function that says which keys a query sees.
+
+        tk.mask_function("k <= q and q - k < 1024")
+        tk.mask_function("document[b, q] == document[b, k]", document="int32")
+
+    source: a comparison of what `score_function` has, without the score. Blocks of 64 x 64 pairs of which it shows none
+    are skipped, most of them without a look at a pair.
+
+    Raises ArgumentError as `score_function`.
+    """
+    return MaskFunction(source, tensors)
+
+
+def function_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    score: ScoreFunction | str | None = None,
+    mask: MaskFunction | str | None = None,
+    tensors: Mapping[str, Any] | None = None,
+    **arguments: Any,
+) -> Any:
+    """softmax(score(softmax_scale q k^T), masked) v, by a kernel that is compiled at the first call of both functions.
+
+    q (batch, seqlen_q, nhead_q, hdim_q), k (batch, seqlen_k, nhead_k, hdim_q), v (batch, seqlen_k, nhead_k, hdim_v):
+    fp32, fp16 or bf16 on the CPU; result out (batch, seqlen_q, nhead_q, hdim_v) of their dtype. No array of seqlen_q
+    by seqlen_k is made.
+
+    score, mask: of `score_function` and `mask_function`, or what these take. tensors: by name, those of the functions
+    that have none yet, of (nhead_q) where h alone indexes them, (batch) where b does, else of any length above 0.
+    arguments: softmax_scale, causal, window, mask_origin, sink_size, return_lse, out, num_threads and stream, as
+    `attention` has them; a window goes beside the mask.
+
+    Raises ArgumentError for wrong arguments; NoKernelError and RuntimeError as `jit`, where a kernel must be built
+    first and cannot.
+    """
+    if score is not None and not isinstance(score, Function):
+        score = ScoreFunction(score, {})
+    if mask is not None and not isinstance(mask, Function):
+        mask = MaskFunction(mask, {})
+    of = Compiled(score, mask, q, tensors or {})
+    refuse_gradients("function_attention", "", {"q": q, "k": k, "v": v, **of.arrays})
+    return of.forward(q, k, v, **arguments)
+
+
+class Compiled:
+    """Two functions with their tensors, for q of one dtype. ArgumentError for what does not fit together."""
+
+    def __init__(self, score: Function | None, mask: Function | None, q: Any, tensors: Mapping[str, Any]) -> None:
+        self._check(score, ScoreFunction, "score")
+        self._check(mask, MaskFunction, "mask")
+        if score is None and mask is None:
+            raise ArgumentError(
+                "score, mask: were both None, must be a function in one of them; without, call attention"
+            )
+        declared, given = dict[str, Tensor](), dict[str, Any]()
+        for one in (score, mask):
+            for tensor in one.tensors.values() if one else ():
+                if declared.setdefault(tensor.name, tensor) != tensor:
+                    raise ArgumentError(f"{tensor.name}: was one tensor in score and another in mask, must be the same")
+            for name, array in one.bound.items() if one else ():
+                if given.setdefault(name, array) is not array:
+                    raise ArgumentError(f"{name}: was bound to one array in score and another in mask, must be one")
+        for name in tensors:
+            if name not in declared:
+                raise ArgumentError(f"tensors: had {name!r}, must have {_listed(declared)}, which the functions index")
+            if name in given:
+                raise ArgumentError(f"tensors: had {name!r}, which the function has already, must not name it")
+        given.update(tensors)
+        missing = [name for name in declared if name not in given]
+        if missing:
+            raise ArgumentError(
+                f"tensors: had no {missing[0]!r}, must have {_listed(declared)}, which the functions index"
+            )
+        if len(declared) > 8:
+            raise ArgumentError(f"tensors: were {len(declared)} in score and mask, must be at most 8")
+        self.arrays = {name: given[name] for name in declared}
+        dtype = str(getattr(q, "dtype", type(q).__name__)).rpartition(".")[2]
+        if dtype not in DTYPES:
+            raise ArgumentError(f"q: dtype was {dtype}, must be fp32, fp16 or bf16")
+        self.functions = _functions(
+            score.node if score else None, mask.node if mask else None, tuple(declared.values()), DTYPES[dtype]
+        )
+
+    @staticmethod
+    def _check(given: Any, kind: type[Function], name: str) -> None:
+        if given is not None and not isinstance(given, kind):
+            raise ArgumentError(f"{name}: was {given!r}, must be of {'score' if name == 'score' else 'mask'}_function")
+
+    def forward(self, q: Any, k: Any, v: Any, **arguments: Any) -> Any:
+        """Results of the forward."""
+        operator = self.functions.operator()
+        return getattr(_library(self.functions), operator)(q, k, v, *self.arrays.values(), **arguments)
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(repr(name) for name in names) or "none"
+
+
+@functools.lru_cache(maxsize=1024)
+def _functions(score: Node | None, mask: Node | None, tensors: tuple[Tensor, ...], dtype: str) -> Functions:
+    return Functions(score, mask, tensors, dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def _library(functions: Functions) -> Library:
+    """The library of a pair of functions, one object for equal ones."""
+    return jit_operator(functions.operator(), functions.files())

@@ -1,0 +1,226 @@
+"""C++ of functions, in the words of kernels/attention/function/lanes.h and bounds.h.
+
+What does not depend on the query is computed once for all lanes, what depends on neither query nor key once a block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from .expression import Node, Tensor, depends
+
+Level = Literal["block", "key", "row", "pair"]
+
+_WORDS = {
+    "add": "plus", "sub": "minus", "mul": "times", "div": "over", "min": "least", "max": "most", "abs": "size",
+    "exp": "exponential", "tanh": "tangent", "and": "both", "or": "either", "not": "opposite", "where": "choose",
+    "float": "number",
+}  # fmt: skip
+_SIGNS = {"lt": "<", "le": "<=", "eq": "=="}
+_BOUND_SIGNS = {"lt": "less", "le": "less_or_equal", "eq": "same"}
+_ONE = {"float": "float", "int": "int", "truth": "bool"}
+_MANY = {"float": "vfloat", "int": "vint", "truth": "vint"}
+
+
+def _level(node: Node) -> Level:
+    names = depends(node)
+    row, key = "q" in names or "score" in names, "k" in names or "score" in names
+    return "pair" if row and key else "row" if row else "key" if key else "block"
+
+
+def ordered(roots: Sequence[Node]) -> list[Node]:
+    """Every node below, operands first, each once."""
+    found = dict[Node, None]()
+
+    def visit(node: Node) -> None:
+        if node not in found:
+            for one in node.operands:
+                visit(one)
+            found[node] = None
+
+    for root in roots:
+        visit(root)
+    return list(found)
+
+
+def _literal(node: Node) -> str:
+    if node.kind == "int":
+        return f"int({node.value}LL)"
+    value = float(node.value)
+    if math.isinf(value) or abs(value) > 3.4028235677973366e38:
+        return "kInfinity" if value > 0 else "-kInfinity"
+    return f"{value!r}f"
+
+
+class _Lanes:
+    """The statements of some expressions, by the level at which each is computed."""
+
+    def __init__(self, problem: str, roots: Sequence[Node], tensors: Sequence[Tensor]) -> None:
+        self.tensors = {tensor.name: at for at, tensor in enumerate(tensors)}
+        self.problem = problem
+        self.nodes = ordered(roots)
+        self.roots = roots
+        self.names = {node: f"n{at}" for at, node in enumerate(self.nodes)}
+        self.lines: dict[Level, list[str]] = {"block": [], "key": [], "row": [], "pair": []}
+        wanted = {one for node in self.nodes if _level(node) == "pair" for one in node.operands} | set(roots)
+        self.kept = [node for node in self.nodes if _level(node) == "key" and node in wanted and node.op != "name"]
+        for node in self.nodes:
+            self._add(node)
+
+    def use(self, node: Node, level: Level) -> str:
+        """A node where something of `level` is computed."""
+        own = _level(node)
+        many = level in ("row", "pair")
+        if node.op == "constant":
+            text = _literal(node)
+        elif node.op == "name":
+            text = str(node.value)
+        else:
+            text = f"{self.names[node]}_of[i]" if own == "key" and level == "pair" else self.names[node]
+        return f"lanes({text})" if many and own in ("block", "key") else text
+
+    def _add(self, node: Node) -> None:
+        if node.op in ("constant", "name"):
+            return
+        level = _level(node)
+        type_ = (_MANY if level in ("row", "pair") else _ONE)[node.kind]
+        if node.op == "element":
+            word = "elements" if level in ("row", "pair") else "element"
+            # An index that all lanes share stays one number.
+            places = [
+                self.use(one, level)
+                if _level(one) == level or _level(one) in ("row", "pair")
+                else self._one(one, level)
+                for one in node.operands
+            ]
+            made = f"{word}<{_ONE[node.kind]}>(a.tensor[{self.tensors[str(node.value)]}], {', '.join(places)})"
+        else:
+            given = [self.use(one, level) for one in node.operands]
+            if node.op in _SIGNS:
+                made = f"{given[0]} {_SIGNS[node.op]} {given[1]}"
+            elif node.op == "neg":
+                zero = "0" if node.kind == "int" else "-0.f"
+                made = f"minus(lanes({zero}), {given[0]})" if level in ("row", "pair") else f"minus({zero}, {given[0]})"
+            else:
+                made = f"{_WORDS[node.op]}({', '.join(given)})"
+        self.lines[level].append(f"const {type_} {self.names[node]} = {made};")
+        if node in self.kept:
+            self.lines[level].append(f"{self.names[node]}_of[i] = {self.names[node]};")
+
+    def _one(self, node: Node, level: Level) -> str:
+        text = self.use(node, level)
+        return text.removeprefix("lanes(").removesuffix(")") if text.startswith("lanes(") else text
+
+
+def _indented(lines: Sequence[str], depth: int) -> list[str]:
+    return [" " * depth + line for line in lines]
+
+
+def _body(code: _Lanes, begin: str, end: str, vectors: str, head: Sequence[str], pair: Sequence[str]) -> list[str]:
+    """The loops over a block around the statements of `pair`, which may use q, k, i, j and p."""
+    lines = [
+        f"[[maybe_unused]] const auto& a = *(const {code.problem}*)x.own;",
+        "[[maybe_unused]] const int b = x.batch, h = x.head;",
+        *code.lines["block"],
+        *(f"{_ONE[node.kind]} {code.names[node]}_of[kTileK];" for node in code.kept),
+    ]
+    if code.lines["key"]:
+        lines += [
+            f"for (int i = {begin}; i < {end}; ++i) {{",
+            "  [[maybe_unused]] const int k = int(x.key) + i;",
+            *_indented(code.lines["key"], 2),
+            "}",
+        ]
+    return [
+        *lines,
+        f"for (int j = {vectors}; ++j) {{",
+        *_indented(head, 2),
+        "  [[maybe_unused]] const vint q = numbered(int(x.row) + j * kLanes);",
+        *_indented(code.lines["row"], 2),
+        f"  for (int i = {begin}; i < {end}; ++i) {{",
+        "    [[maybe_unused]] const int k = int(x.key) + i;",
+        *_indented(pair, 4),
+        "  }",
+    ]
+
+
+def _score_lines(code: _Lanes) -> list[str]:
+    return ["[[maybe_unused]] const vfloat score = same_bits<vfloat>(mul(load(p), c));", *code.lines["pair"]]
+
+
+def _function(head: str, body: Sequence[str]) -> str:
+    return "\n".join([f"{head} {{", *_indented(body, 2), "}", ""])
+
+
+def score(node: Node, slope: Node | None, tensors: Sequence[Tensor], problem: str) -> str:
+    """The score stage; with `slope` that of the backward, which puts the derivative beside the logits."""
+    code = _Lanes(problem, [node] if slope is None else [node, slope], tensors)
+    beside = [] if slope is None else [f"store(x.slopes + i * kTileQ + j * kLanes, same_bits<vf>({_root(code, 1)}));"]
+    pair = [
+        "float* const p = s + i * kTileQ + j * kLanes;",
+        *_score_lines(code),
+        f"const vf t = same_bits<vf>({_root(code, 0)});",
+        "store(p, t);",
+        *beside,
+        "m = max(m, t);",
+    ]
+    body = _body(code, "begin", "end", "j0; j < j1", ["vf m = maximum[j];"], pair)
+    head = "inline void own_score_stage(float* s, int j0, int j1, int begin, int end, vf* maximum, const Score& x)"
+    return _function(head, ["const vf c = broadcast(x.c);", *body, "  maximum[j] = m;", "}"])
+
+
+def _root(code: _Lanes, at: int) -> str:
+    return code.use(code.roots[at], "pair")
+
+
+def mask(node: Node, tensors: Sequence[Tensor], problem: str) -> str:
+    """The mask stage: by bounds where they tell, else by every pair."""
+    bounds = _bounds(node, tensors, problem)
+    code = _Lanes(problem, [node], tensors)
+    pair = [*code.lines["pair"], f"seen[j * kTileK + i] = bits_of({_root(code, 0)});"]
+    body = _body(code, "0", "x.keys", "0; j * kLanes < x.rows", [], pair)
+    head = "inline Sees own_mask_stage(const Score& x, lane_bits* seen)"
+    first = [
+        "const Truth sees = own_mask_bounds(x);",
+        "if (!sees.may_hold) return Sees::none;",
+        "if (!sees.may_fail) return Sees::all;",
+    ]
+    return bounds + "\n" + _function(head, [*first, *body, "}", "return sees_of(seen, x.rows, x.keys);"])
+
+
+def _bounds(node: Node, tensors: Sequence[Tensor], problem: str) -> str:
+    places = {tensor.name: at for at, tensor in enumerate(tensors)}
+    nodes = ordered([node])
+    names = {one: f"n{at}" for at, one in enumerate(nodes)}
+    lines = [f"[[maybe_unused]] const auto& a = *(const {problem}*)x.own;"]
+    for one in nodes:
+        made = _bound(one, [names[operand] for operand in one.operands], places)
+        lines.append(f"const {'Truth' if one.kind == 'truth' else 'Bounds'} {names[one]} = {made};")
+    return _function("inline Truth own_mask_bounds(const Score& x)", [*lines, f"return {names[node]};"])
+
+
+_PLACES = {
+    "q": "bound_lanes(x.row, x.rows)",
+    "k": "bound_lanes(x.key, x.keys)",
+    "h": "bound(x.head)",
+    "b": "bound(x.batch)",
+}
+
+
+def _bound(node: Node, given: Sequence[str], tensors: Mapping[str, int]) -> str:
+    match node.op:
+        case "constant":
+            return f"bound(double({_literal(node)}))"
+        case "name":
+            return _PLACES[str(node.value)]
+        case "element":
+            return f"element_bounds<{_ONE[node.kind]}>(a.tensor[{tensors[str(node.value)]}], {', '.join(given)})"
+        case "float":
+            return f"rounded({given[0]})"
+    word = {**_BOUND_SIGNS, **_WORDS, "neg": "negative"}[node.op]
+    made = f"{word}({', '.join(given)})"
+    if node.op not in ("add", "sub", "mul", "div", "neg", "abs"):
+        return made
+    return f"rounded({made})" if node.kind == "float" else f"wrapped({made})"

@@ -1,0 +1,190 @@
+"""Expressions over a query, a key, a head, a sequence and their score: what text and traced functions become.
+
+A node is a number of fp32, an integer of 32 bits or a truth. What a function says twice is one node, computed once.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal, NamedTuple
+
+Kind = Literal["float", "int", "truth"]
+
+MOST = 200  # operations of a function
+TENSORS, DIMENSIONS = 8, 4  # as kernels/attention/function/engine.h has them
+
+
+class ExpressionError(Exception):
+    """What an expression cannot be, in words that follow the place."""
+
+
+class Node(NamedTuple):
+    """An operation: its name, operands and kind; `value`: of a constant, or the word of a name or a tensor."""
+
+    op: str
+    operands: tuple[Node, ...]
+    kind: Kind
+    value: str | float | int | bool = ""
+    size: int = 1  # operations, those that several operands share counted each time
+
+
+def _made(op: str, operands: tuple[Node, ...], kind: Kind, value: str | float | int = "") -> Node:
+    return Node(op, operands, kind, value, 1 + sum(one.size for one in operands))
+
+
+class Tensor(NamedTuple):
+    """A tensor that functions read."""
+
+    name: str
+    dtype: Literal["fp32", "int32"]
+    dimensions: int
+
+
+def name(text: str) -> Node:
+    """q, k, h, b or score."""
+    return Node("name", (), "float" if text == "score" else "int", text)
+
+
+def constant(value: float | int) -> Node:
+    """A number. ExpressionError for an integer beyond 32 bits."""
+    if isinstance(value, float):
+        return Node("constant", (), "float", value)
+    if not -(2**31) <= value < 2**31:
+        raise ExpressionError(f"was {value}, must be an integer of 32 bits or a number with a point")
+    return Node("constant", (), "int", value)
+
+
+def numbers(*operands: Node) -> tuple[Node, ...]:
+    """Operands of one kind, of which a truth is none."""
+    for one in operands:
+        if one.kind == "truth":
+            raise ExpressionError("a comparison is no number: where(comparison, 1, 0) makes one of it")
+    return tuple(map(as_float, operands)) if any(one.kind == "float" for one in operands) else operands
+
+
+def as_float(node: Node) -> Node:
+    """A number as fp32."""
+    if node.kind == "float":
+        return node
+    (node,) = numbers(node)
+    return constant(float(node.value)) if node.op == "constant" else _made("float", (node,), "float")
+
+
+def truths(*operands: Node) -> tuple[Node, ...]:
+    for one in operands:
+        if one.kind != "truth":
+            raise ExpressionError("a number is no comparison: compare it, as in x != 0")
+    return operands
+
+
+def unary(op: str, x: Node) -> Node:
+    """neg, abs, exp, tanh or not of a node. ExpressionError where its kind is wrong."""
+    if op == "not":
+        return _made(op, truths(x), "truth")
+    (x,) = numbers(x)
+    if op in ("exp", "tanh"):
+        x = as_float(x)
+    if op == "neg" and x.op == "constant":
+        return constant(-x.value)  # type: ignore[operator]
+    return _made(op, (x,), x.kind)
+
+
+def binary(op: str, a: Node, b: Node) -> Node:
+    """An operation of two nodes. ExpressionError where a kind is wrong."""
+    if op in ("and", "or"):
+        return _made(op, truths(a, b), "truth")
+    a, b = numbers(a, b)
+    if op == "div":
+        a, b = as_float(a), as_float(b)
+    return _made(op, (a, b), "truth" if op in ("lt", "le", "eq") else a.kind)
+
+
+def compare(sign: str, a: Node, b: Node) -> Node:
+    """A comparison by its sign: <, <=, >, >=, == or !=."""
+    if sign in (">", ">="):
+        a, b = b, a
+    if sign in ("==", "!="):
+        same = binary("eq", a, b)
+        return same if sign == "==" else unary("not", same)
+    return binary("lt" if sign in ("<", ">") else "le", a, b)
+
+
+def where(which: Node, yes: Node, no: Node) -> Node:
+    """Either of two numbers. ExpressionError where a kind is wrong."""
+    truths(which)
+    yes, no = numbers(yes, no)
+    return _made("where", (which, yes, no), yes.kind)
+
+
+def element(tensor: Tensor, indices: tuple[Node, ...]) -> Node:
+    """The element of a tensor at integers. ExpressionError for another number of them, or for what is no integer."""
+    if len(indices) != tensor.dimensions:
+        raise ExpressionError(
+            f"{tensor.name} was given {len(indices)} indices, must have {tensor.dimensions} as elsewhere"
+        )
+    for one in indices:
+        if one.kind != "int":
+            raise ExpressionError(f"an index of {tensor.name} was no integer, must be made of q, k, h, b and integers")
+    return _made("element", indices, "float" if tensor.dtype == "fp32" else "int", tensor.name)
+
+
+@functools.cache
+def depends(node: Node) -> frozenset[str]:
+    """The names that a node depends on, of q, k, h, b and score."""
+    if node.op == "name":
+        return frozenset([str(node.value)])
+    return frozenset().union(*map(depends, node.operands))
+
+
+@functools.cache
+def text(node: Node) -> str:
+    """A spelling that only equal nodes have: what a kernel is known by."""
+    value = node.value.hex() if isinstance(node.value, float) else str(node.value)
+    return f"{node.op}:{node.kind}:{value}({','.join(map(text, node.operands))})"
+
+
+def slope(node: Node) -> Node:
+    """The derivative by score: at a kink that of one side, of a comparison none."""
+    zero, one = constant(0.0), constant(1.0)
+    if "score" not in depends(node):
+        return zero
+    if node.op == "name":
+        return one
+    inner = [slope(one) if one.kind == "float" else zero for one in node.operands]
+    match node.op, node.operands:
+        case "add" | "sub" | "neg", _:
+            return _sum(node.op, inner)
+        case "mul", (a, b):
+            return _sum("add", [_product(inner[0], b), _product(a, inner[1])])
+        case "div", (a, b):
+            first = zero if inner[0] == zero else binary("div", inner[0], b)
+            return _sum("sub", [first, _product(binary("div", node, b), inner[1])])
+        case "exp", _:
+            return _product(node, inner[0])
+        case "tanh", _:
+            return _product(binary("sub", one, binary("mul", node, node)), inner[0])
+        case "abs", (a,):
+            return where(compare("<", a, zero), _sum("neg", inner), inner[0])
+        case "min" | "max", (a, b):
+            return where(compare("<=" if node.op == "min" else ">=", a, b), inner[0], inner[1])
+        case "where", (which, _, _):
+            return where(which, inner[1], inner[2])
+    raise AssertionError(node.op)
+
+
+def _product(a: Node, b: Node) -> Node:
+    zero, one = constant(0.0), constant(1.0)
+    if zero in (a, b):
+        return zero
+    return b if a == one else a if b == one else binary("mul", a, b)
+
+
+def _sum(op: str, inner: list[Node]) -> Node:
+    zero = constant(0.0)
+    if op == "neg":
+        return inner[0] if inner[0] == zero else unary("neg", inner[0])
+    if inner[1] == zero:
+        return inner[0]
+    if inner[0] == zero:
+        return inner[1] if op == "add" else unary("neg", inner[1])
+    return binary(op, inner[0], inner[1])

@@ -1,0 +1,164 @@
+"""The operator of a pair of functions: the files that a build from outside takes, as text by name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from . import emit
+from .expression import Node, Tensor, text
+
+_CODE_DTYPES = {"fp32": "float", "fp16": "fp16", "bf16": "bf16"}
+_SHAPES = {"h": "H", "b": "B"}  # a dimension that h or b alone indexes has as many numbers as there are
+
+
+class Functions:
+    """A score and a mask, of which one may be none, over tensors, for q of one dtype."""
+
+    def __init__(self, score: Node | None, mask: Node | None, tensors: Sequence[Tensor], dtype: str) -> None:
+        self.score, self.mask, self.tensors, self.dtype = score, mask, tuple(tensors), dtype
+        said = [dtype, *map(repr, tensors), *(text(one) if one else "" for one in (score, mask))]
+        self.key = hashlib.blake2b("\n".join(said).encode(), digest_size=8).hexdigest()
+
+    def operator(self) -> str:
+        """The name of its operator."""
+        return f"attention_{self.key}"
+
+    def files(self) -> dict[str, str]:
+        """What its folder holds."""
+        name = self.operator()
+        return {
+            "operator.yaml": self._operator(name),
+            "family.yaml": _FAMILY.format(name=name, dtype=self.dtype),
+            "host.cpp": self._host(name),
+            "cpu/qlanes.cpp": self._kernel(name),
+        }
+
+    def _operator(self, name: str) -> str:
+        shapes, letters, batched = [], dict[str, str](), list[str]()
+        for tensor in self.tensors:
+            shape = []
+            for at in range(tensor.dimensions):
+                letter = _SHAPES.get(self._index(tensor, at), "")
+                if not letter:
+                    letter = f"N{len(letters)}"
+                    words = f"name: length {at}, word: {tensor.name}_{at}, of: {tensor.name}"
+                    letters[letter] = f"{{{words}, least: 1, most: 2147483647}}"
+                if letter == "B":
+                    batched.append(tensor.name)
+                shape.append(letter)
+            shapes.append(f"{tensor.name}: {' '.join(shape)}")
+        arguments = [
+            f"  {one.name}: {{array: {one.dtype}, place: yes, strides: any, about: a tensor of the functions}}"
+            for one in self.tensors
+        ]
+        return _FORWARD.format(
+            name=name,
+            dtype=self.dtype,
+            shapes="".join(f", {one}" for one in shapes),
+            batched="".join(f"{one}, " for one in dict.fromkeys(batched)),
+            symbols="".join(f"\n  {letter}: {made}" for letter, made in letters.items()),
+            order="".join(f", {letter}" for letter in letters),
+            arguments="".join(f"{line}\n" for line in arguments),
+        )
+
+    def _index(self, tensor: Tensor, at: int) -> str:
+        """The one name that every use of a tensor has at a place; "" where there are several or another."""
+        found = {
+            str(node.operands[at].value) if node.operands[at].op == "name" else ""
+            for root in (self.score, self.mask)
+            if root is not None
+            for node in emit.ordered([root])
+            if node.op == "element" and node.value == tensor.name
+        }
+        return found.pop() if len(found) == 1 else ""
+
+    def _host(self, name: str) -> str:
+        tensors = [f"  fmha::fill_tensor(call.in.{one.name}, to.tensor[{at}]);" for at, one in enumerate(self.tensors)]
+        return _HOST.format(name=name, tensors="".join(f"{line}\n" for line in tensors))
+
+    def _kernel(self, name: str) -> str:
+        parts, members = [], []
+        if self.score is not None:
+            parts.append(emit.score(self.score, None, self.tensors, "FunctionProblem"))
+            members.append("static constexpr ScoreStage own_score = own_score_stage;")
+        if self.mask is not None:
+            parts.append(emit.mask(self.mask, self.tensors, "FunctionProblem"))
+            members.append("static constexpr MaskStage own_mask = own_mask_stage;")
+        functions = "\n".join(["struct Functions {", *(f"  {one}" for one in members), "};", ""])
+        return _KERNEL.format(name=name, parts="\n".join([*parts, functions]), dtype=_CODE_DTYPES[self.dtype])
+
+
+_FAMILY = """family: {name}
+about: Attention with functions of a program.
+axes:
+  - {{name: dtype, values: [{dtype}], about: "Element type of q, k, v and out."}}
+pipelines:
+  - {{name: qlanes, about: Vector lanes run along queries.}}
+engine: {{header: kernels/attention/function/engine.h, type: "tilekiln::fmha::FunctionEngine"}}
+entries:
+  - member: tile
+source_by: [dtype]
+algorithms:
+  cpu-generic:
+    - {{pipeline: qlanes}}
+"""
+_FORWARD = """operator: {name}
+about: Attention with functions of a program.
+details: |
+  Arrays have any strides, the last dimension of q, k, v and out is contiguous. out overlaps no input.
+defaults: All fields absent, instance -1.
+stages: [{name}]
+area: attention
+call: {{header: kernels/attention/function/engine.h, problem: fmha::FunctionProblem}}
+forms:
+  batch: {{q: B Sq H D, k: B Sk Hk D, v: B Sk Hk Dv, lse: B H Sq, out: B Sq H Dv{shapes}}}
+symbols:
+  B: {{name: batch, of: q, most: 2147483647, equal: [k, v, {batched}out]}}{symbols}
+symbol_order: [B, D, H, Hk, Sq, Sk, Dv{order}]
+arguments:
+  q: {{array: [{dtype}], place: yes, about: queries}}
+  k: {{array: as q, place: yes, about: keys}}
+  v: {{array: as q, place: yes, about: values}}
+{arguments}  out: {{result: as q, about: the weighted values}}
+  lse: {{result: fp32, asked_by: return_lse, about: natural log of the sum of exponentials}}
+  softmax_scale: {{float: derived, range: finite, about: "null: 1 / sqrt(hdim_q)"}}
+  include mask:
+  include run:
+signature:
+  dtype: {{q: {{{dtype}: {dtype}}}}}
+work: [q, Sk]
+"""
+_HOST = """// Arguments of {name} as the plain data of its engines. Generated.
+#include "kernels/generated/operators/{name}_entries.h"
+
+#include "kernels/attention/function/host.h"
+
+namespace tilekiln::op::{name} {{
+
+void fill(const Args& args, Call& call) {{
+  fmha::FunctionProblem& to = call.to.problem;
+  fmha::fill_forward(args, call, to);
+{tensors}}}
+
+tilekiln_status launch(StageCall<fmha::FunctionProblem>& call) {{ return fmha::launch_forward(call); }}
+
+}}  // namespace tilekiln::op::{name}
+"""
+_KERNEL = """// The functions of {name} as stages of the attention engine. Generated.
+#include "kernels/attention/function/forward.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {{
+namespace {{
+
+{parts}
+using Element = {dtype};
+}}  // namespace
+}}  // namespace tilekiln::cpu::inline TILEKILN_TARGET
+
+#define TILEKILN_JOIN(a, b, c) a##b##c
+#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _{name}_qlanes)
+
+extern "C" const tilekiln::fmha::FunctionEngine TILEKILN_ENGINE(TILEKILN_TARGET) =
+    tilekiln::cpu::forward_engine<tilekiln::cpu::Functions, tilekiln::cpu::Element>;
+"""
