@@ -116,7 +116,7 @@ def test_names_of_aiter_are_those_of_its_module() -> None:
     public = [
         (module, name.split(".")[0])
         for module, name, _ in HERE
-        if module.startswith("aiter.ops.") and not name.startswith("_")
+        if module.startswith("aiter.ops.") and module != "aiter.ops.shuffle" and not name.startswith("_")
     ]
     assert [pair for pair in public if getattr(package, pair[1]) is not found(*pair)] == []
     assert {name for _, name in public} <= set(package.__all__)

@@ -14,10 +14,29 @@ from typing import Any
 from ..._core import needs_torch  # noqa: F401
 from .. import _modules
 from . import _absent
-from .ops import activation, enum, groupnorm, mha, moe_op, moe_sorting, norm, quant, rope, topk
+from .ops import (
+    activation,
+    batched_gemm_op_a8w8,
+    batched_gemm_op_bf16,
+    enum,
+    gemm_op_a8w8,
+    gemm_op_a16w16,
+    groupnorm,
+    mha,
+    moe_op,
+    moe_sorting,
+    norm,
+    quant,
+    rope,
+    topk,
+)
 from .ops import rmsnorm as _rmsnorm
 from .ops.activation import *
+from .ops.batched_gemm_op_a8w8 import *
+from .ops.batched_gemm_op_bf16 import *
 from .ops.enum import *
+from .ops.gemm_op_a8w8 import *
+from .ops.gemm_op_a16w16 import *
 from .ops.groupnorm import *
 from .ops.mha import *
 from .ops.moe_op import *
@@ -34,7 +53,11 @@ __version__ = "0.1.9+tilekiln"
 
 __all__ = ["dtypes", "install", "uninstall"]
 __all__ += activation.__all__
+__all__ += batched_gemm_op_a8w8.__all__
+__all__ += batched_gemm_op_bf16.__all__
 __all__ += enum.__all__
+__all__ += gemm_op_a16w16.__all__
+__all__ += gemm_op_a8w8.__all__
 __all__ += groupnorm.__all__
 __all__ += mha.__all__
 __all__ += moe_op.__all__

@@ -1,1 +1,1 @@
-"""aiter.ops: attention, norms, activations, rotary embedding, quantisation, routing."""
+"""aiter.ops: attention, norms, activations, rotary embedding, quantisation, routing, matrix products."""

@@ -1,0 +1,37 @@
+"""aiter.ops.batched_gemm_op_bf16: batches of products of 16 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....torch.calls import without_grad
+from ..._modules import errors_as_upstream
+
+__all__ = ["batched_gemm_bf16", "batched_gemm_bf16_CK"]
+
+_named = errors_as_upstream(a="XQ", b="WQ", c="bias")
+
+
+@_named
+def batched_gemm_bf16(XQ: Tensor, WQ: Tensor, out: Tensor, bias: Tensor | None = None, splitK: int = 0) -> Tensor:
+    """out (b, m, n): XQ (b, m, k) times WQ (b, n, k) transposed, + bias, (n) or (b, 1, n); of fp32, fp16 or bf16."""
+    given: dict[str, Any] = {"out": out}
+    if bias is not None and bias.dim() == 1:
+        given["bias"] = bias.float()
+    elif bias is not None:
+        given["c"] = bias.to(out.dtype).view(out.shape[0], 1, -1).expand(out.shape)
+    made: Tensor = without_grad("batched_gemm", (XQ, WQ.mT), given)
+    return made
+
+
+@errors_as_upstream(a="XQ", b="WQ", c="bias", out="dtype")
+def batched_gemm_bf16_CK(
+    XQ: Tensor, WQ: Tensor, bias: Tensor | None = None, dtype: torch.dtype = torch.bfloat16, splitK: int | None = None
+) -> Tensor:
+    """`batched_gemm_bf16` in a new tensor; dtype is that of XQ."""
+    out = torch.empty(*XQ.shape[:2], WQ.shape[1], dtype=dtype, device=XQ.device)
+    made: Tensor = batched_gemm_bf16(XQ, WQ, out, bias)
+    return made
