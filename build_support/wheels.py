@@ -146,7 +146,7 @@ def package_files(root: str) -> dict[str, bytes]:
     for directory, inner, names in os.walk(os.path.join(root, "python", PACKAGE)):
         inner[:] = [name for name in inner if name != "__pycache__"]
         for name in names:
-            if name.endswith((".py", ".pyi", "py.typed", "operators.json")):
+            if name.endswith((".py", ".pyi", "py.typed", ".json")):
                 path = os.path.join(directory, name)
                 files[os.path.relpath(path, os.path.join(root, "python"))] = _read(path)
     return files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -47,7 +48,8 @@ def written(function: Callable[..., Any]) -> str:
     for p in parameters:
         if p.kind is p.KEYWORD_ONLY and not starred:
             words, starred = [*words, "*"], True
-        words.append(one.get(p.kind, "") + p.name + ("" if p.default is p.empty else f"={p.default!r}"))
+        default = p.default.__name__ if callable(p.default) else repr(p.default)
+        words.append(one.get(p.kind, "") + p.name + ("" if p.default is p.empty else f"={default}"))
     return ", ".join(words)
 
 
@@ -58,11 +60,7 @@ def test_arguments_are_upstreams(module: str, name: str, arguments: str) -> None
     assert written(made) == arguments
     parameters = inspect.signature(made).parameters.values()
     positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert {p.kind for p in parameters} <= {
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.KEYWORD_ONLY,
-        inspect.Parameter.VAR_KEYWORD,
-    }
+    assert inspect.Parameter.POSITIONAL_ONLY not in {p.kind for p in parameters}
     # ring-flash-attn fills in its calls by getfullargspec, which does not look behind a decorator.
     if inspect.isfunction(made):
         assert inspect.getfullargspec(made).args == positional
@@ -78,6 +76,9 @@ def test_what_is_absent_is_listed(module: upstream.Module) -> None:
     if made is None:
         return
     assert [name for name in module.absent if hasattr(made, name)] == []
+    for name, reason in module.absent.items() if module.package == "flash_attn" else ():
+        with pytest.raises(AttributeError, match=rf"\.{name} is not here: {re.escape(reason)}$"):
+            getattr(made, name)
     own = {
         name
         for name, one in vars(made).items()
@@ -129,4 +130,30 @@ def test_the_command_prints_the_counts(capsys: pytest.CaptureFixture[str]) -> No
     assert upstream.main(["--absent"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == sum(len(one.absent) for one in MODULES)
-    assert "flash_attn.flash_attn_interface.round_multiple: a helper of upstream's own kernels" in lines
+    assert any(
+        line.startswith("flash_attn.cute.interface.FwdConfig: a part of upstream's own kernels") for line in lines
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def round_multiple(x, m):\n    pass\n", ""),
+        ("def round_multiple(x: int, n) -> int: ...\n", "round_multiple: is listed as (x, m), is (x, n)"),
+        ("def newer(x): ...\nclass Newest: ...\ndef _private(): ...\nalias = newer\n", "Newest: is not in the list"),
+    ],
+)
+def test_a_checkout_is_compared(tmp_path, text, said, capsys):
+    """Of one module with one function: other arguments and new names are told, and what is in the list alone."""
+    (tmp_path / "hopper").mkdir()
+    (tmp_path / "hopper/flash_attn_interface.py").write_text(text)
+    assert upstream.main(["--against", "flash_attn", str(tmp_path)]) == 1
+    module = "flash_attn_3.flash_attn_interface."
+    lines = [line.removeprefix(module) for line in capsys.readouterr().out.splitlines() if line.startswith(module)]
+    assert "flash_attn_func: is in the list alone" in lines
+    mine = [line for line in lines if not line.endswith("in the list alone")]
+    assert mine[:1] == ([said] if said else [])
+    if "newer" in text:
+        names = ["Newest", "alias", "newer"]
+        assert mine == [f"{name}: is not in the list" for name in names]
+    assert ("round_multiple: is in the list alone" in lines) == ("newer" in text)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from codegen.emit import cpu_targets, dispatcher, dispatcher_header, files
+from codegen.emit import cpu_targets, dispatcher, dispatcher_header, files, upstream_names
 from codegen.emit.operators import header, python_table, stubs
 from codegen.schema.errors import CodegenError
 from codegen.schema.operators import Operator
@@ -38,7 +38,7 @@ def contents(operators: Mapping[str, Operator], receipts: Mapping[str, str]) -> 
 
 def of_tree(tree: Tree) -> dict[str, str]:
     """Text by path of all such files of a tree."""
-    return _of_operators(tree) | cpu_targets.contents(tree)
+    return _of_operators(tree) | cpu_targets.contents(tree) | upstream_names.contents(tree.root)
 
 
 def _of_operators(tree: Tree) -> dict[str, str]:

@@ -93,12 +93,12 @@ def longest(max_seqlen_q: Any, max_seqlen_k: Any, index: Any) -> dict[str, int]:
 
 
 class _Distribution(importlib.metadata.Distribution):
-    """Name and version of a compatibility module, for importlib.metadata."""
+    """Name and version of a distribution, for importlib.metadata, and the module that it has."""
 
-    def __init__(self, name: str, version: str) -> None:
+    def __init__(self, name: str, version: str, module: str) -> None:
         self._files = {
             "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-            "top_level.txt": f"{name}\n",
+            "top_level.txt": f"{module}\n",
         }
 
     def read_text(self, filename: str | os.PathLike[str]) -> str | None:
@@ -124,14 +124,21 @@ class _Alias(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds `name` and its submodules in the package `home`, and what others have beside: see `_beside`."""
+    """Finds `name` and its submodules in the package `home`, and what others have beside: see `_beside`.
 
-    def __init__(self, name: str, home: str, version: str) -> None:
-        self.name, self.home, self.version = name, home, version
+    distributions: name -> version. apart: submodules of a distribution of their own, which is taken where it is there.
+    """
+
+    def __init__(self, name: str, home: str, distributions: dict[str, str], apart: tuple[str, ...] = ()) -> None:
+        self.name, self.home, self.distributions, self.apart = name, home, distributions, apart
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if fullname != self.name and not fullname.startswith(f"{self.name}."):
             return None
+        if any(fullname == one or fullname.startswith(f"{one}.") for one in self.apart):
+            other = importlib.machinery.PathFinder.find_spec(fullname, _beside(fullname.rpartition(".")[0]))
+            if other is not None and other.origin is not None:
+                return other
         home = self.home + fullname.removeprefix(self.name)
         try:
             found = importlib.util.find_spec(home)
@@ -143,8 +150,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         return importlib.machinery.ModuleSpec(fullname, _Alias(home), origin=found.origin, is_package=package)
 
     def find_distributions(self, context: Any) -> Iterable[importlib.metadata.Distribution]:
-        if context.name is None or context.name.replace("-", "_").lower() == self.name:
-            yield _Distribution(self.name, self.version)
+        for name, version in self.distributions.items():
+            if context.name is None or context.name.replace("-", "_").lower() == name:
+                yield _Distribution(name, version, self.name)
 
 
 def _beside(package: str) -> list[str]:
@@ -158,10 +166,19 @@ def _beside(package: str) -> list[str]:
     return [str(one) for one in directories if one.is_dir() and not one.resolve().is_relative_to(COMPAT)]
 
 
-def resolve(name: str, home: str, version: str) -> None:
-    """From now on `import name` is the module `home`, and so are submodules; importlib.metadata knows the version."""
+def resolve(
+    name: str,
+    home: str,
+    version: str,
+    distributions: dict[str, str] | None = None,
+    apart: tuple[str, ...] = (),
+) -> None:
+    """From now on `import name` is the module `home`, and so are submodules; importlib.metadata knows the version.
+
+    distributions: names and versions where it is not one distribution of the module's name. apart: as of `_Finder`.
+    """
     if not any(isinstance(finder, _Finder) and finder.name == name for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder(name, home, version))
+        sys.meta_path.insert(0, _Finder(name, home, distributions or {name: version}, apart))
     sys.modules[name] = importlib.import_module(home)
 
 
@@ -179,8 +196,8 @@ def _installed(name: str, home: str) -> str | None:
     return None if pathlib.Path(spec.origin).is_relative_to(COMPAT) else spec.origin
 
 
-def install(name: str, home: str, version: str, over_installed: bool) -> None:
-    """`resolve`, unless another package of this name is installed and over_installed is False: then ImportError."""
+def check_installed(name: str, home: str, over_installed: bool) -> None:
+    """ImportError if another package of this name is installed and over_installed is False."""
     place = _installed(name, home)
     if place is not None and not over_installed:
         raise ImportError(
@@ -188,8 +205,20 @@ def install(name: str, home: str, version: str, over_installed: bool) -> None:
             f"call install(over_installed=True), or uninstall {name}",
             name=name,
         )
+
+
+def install(
+    name: str,
+    home: str,
+    version: str,
+    over_installed: bool,
+    distributions: dict[str, str] | None = None,
+    apart: tuple[str, ...] = (),
+) -> None:
+    """`resolve`, unless another package of this name is installed and over_installed is False: then ImportError."""
+    check_installed(name, home, over_installed)
     _forget(name)
-    resolve(name, home, version)
+    resolve(name, home, version, distributions, apart)
 
 
 def uninstall(name: str) -> None:

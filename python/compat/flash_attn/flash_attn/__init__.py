@@ -11,4 +11,5 @@ except ModuleNotFoundError:  # in a source tree, beside python/tilekiln
 
 import tilekiln.compat.flash_attn
 
-tilekiln.compat._modules.resolve(__name__, "tilekiln.compat.flash_attn", tilekiln.compat.flash_attn.__version__)
+_home = tilekiln.compat.flash_attn
+tilekiln.compat._modules.resolve(__name__, _home.__name__, _home.__version__, _home.DISTRIBUTIONS, _home.APART)

@@ -24,6 +24,11 @@ from .flash_attn_interface import (
 __version__ = "2.8.4"
 """The version of flash_attn whose functions these are; callers compare it."""
 
+DISTRIBUTIONS = {"flash_attn": __version__, "flash_attn_4": "4.0.0"}
+"""The distributions of upstream whose modules are here, and their versions."""
+APART = ("flash_attn.cute",)
+"""What flash_attn_4 has, and gives way to one that is installed."""
+
 __all__ = [
     "flash_attn_func",
     "flash_attn_kvpacked_func",
@@ -43,7 +48,7 @@ def install(over_installed: bool = False) -> None:
     over_installed: put it over another flash_attn that is installed or imported; without it that is an ImportError that
     names where the other one is. Names that were imported from the other one before stay what they are.
     """
-    _modules.install("flash_attn", __name__, __version__, over_installed)
+    _modules.install("flash_attn", __name__, __version__, over_installed, DISTRIBUTIONS, APART)
 
 
 def uninstall() -> None:

@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "IndexFirstAxis",
+    "IndexFirstAxisResidual",
+    "IndexPutFirstAxis",
     "index_first_axis",
     "index_first_axis_residual",
     "index_put_first_axis",
@@ -78,6 +81,24 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
     """
     padded: Tensor = index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(0, (batch, seqlen))
     return padded
+
+
+class IndexFirstAxis:
+    """index_first_axis for callers of upstream's autograd function: `IndexFirstAxis.apply`."""
+
+    apply = staticmethod(index_first_axis)
+
+
+class IndexFirstAxisResidual:
+    """index_first_axis_residual for callers of upstream's autograd function."""
+
+    apply = staticmethod(index_first_axis_residual)
+
+
+class IndexPutFirstAxis:
+    """index_put_first_axis for callers of upstream's autograd function."""
+
+    apply = staticmethod(index_put_first_axis)
 
 
 def __getattr__(name: str) -> Any:

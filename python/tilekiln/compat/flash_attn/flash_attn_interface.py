@@ -31,6 +31,7 @@ from torch.autograd.function import once_differentiable
 from ...torch import calls
 from .._modules import FaceArgumentError, errors_as_upstream, longest
 from . import attn_probs
+from ._applied import applied
 from ._arguments import (
     check_dimensions,
     in_vectors,
@@ -45,6 +46,12 @@ from ._kvcache import flash_attn_with_kvcache, over_pages
 from ._packed import forward, split
 
 __all__ = [
+    "FlashAttnFunc",
+    "FlashAttnKVPackedFunc",
+    "FlashAttnQKVPackedFunc",
+    "FlashAttnVarlenFunc",
+    "FlashAttnVarlenKVPackedFunc",
+    "FlashAttnVarlenQKVPackedFunc",
     "flash_attn_func",
     "flash_attn_kvpacked_func",
     "flash_attn_qkvpacked_func",
@@ -496,3 +503,38 @@ class FlashAttnFunc(torch.autograd.Function):
         options: tuple[Any, ...] = *ctx.options, rng_state
         _flash_attn_backward(dout, q, k, v, out, lse, dq, dk, dv, *options)
         return dq, dk, dv, *(None,) * 9
+
+
+def round_multiple(x: int, m: int) -> int:
+    """The least multiple of m that is x or more."""
+    return -(-x // m) * m
+
+
+class FlashAttnQKVPackedFunc:
+    """flash_attn_qkvpacked_func for callers of upstream's autograd function: `FlashAttnQKVPackedFunc.apply`."""
+
+    apply = applied(flash_attn_qkvpacked_func)
+
+
+class FlashAttnKVPackedFunc:
+    """flash_attn_kvpacked_func for callers of upstream's autograd function."""
+
+    apply = applied(flash_attn_kvpacked_func)
+
+
+class FlashAttnVarlenFunc:
+    """flash_attn_varlen_func for callers of upstream's autograd function."""
+
+    apply = applied(flash_attn_varlen_func)
+
+
+class FlashAttnVarlenQKVPackedFunc:
+    """flash_attn_varlen_qkvpacked_func for callers of upstream's autograd function."""
+
+    apply = applied(flash_attn_varlen_qkvpacked_func)
+
+
+class FlashAttnVarlenKVPackedFunc:
+    """flash_attn_varlen_kvpacked_func for callers of upstream's autograd function."""
+
+    apply = applied(flash_attn_varlen_kvpacked_func)

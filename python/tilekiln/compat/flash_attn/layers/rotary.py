@@ -8,10 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ... import _absent
 from ..._modules import FaceArgumentError
 from ..ops.triton.rotary import apply_rotary
 
 __all__ = [
+    "ApplyRotaryEmb",
+    "ApplyRotaryEmbKV_",
+    "ApplyRotaryEmbQKV_",
     "RotaryEmbedding",
     "apply_rotary_emb",
     "apply_rotary_emb_func",
@@ -20,6 +24,8 @@ __all__ = [
     "apply_rotary_emb_torch",
     "rotate_half",
 ]
+
+__getattr__ = _absent.sentences(__name__)
 
 
 def rotate_half(x: Tensor, interleaved: bool = False) -> Tensor:
@@ -258,3 +264,21 @@ class RotaryEmbedding(torch.nn.Module):
         q = apply_rotary_emb(qkv, cos, sin, self.interleaved, True, seqlen_offset)
         keys = cos if cos_k is None else cos_k, sin if sin_k is None else sin_k
         return q, apply_rotary_emb_kv_(kv, *keys, self.interleaved, seqlen_offset)
+
+
+class ApplyRotaryEmb:
+    """apply_rotary_emb for callers of upstream's autograd function: `ApplyRotaryEmb.apply`."""
+
+    apply = staticmethod(apply_rotary_emb)
+
+
+class ApplyRotaryEmbQKV_:  # noqa: N801
+    """apply_rotary_emb_qkv_ for callers of upstream's autograd function."""
+
+    apply = staticmethod(apply_rotary_emb_qkv_)
+
+
+class ApplyRotaryEmbKV_:  # noqa: N801
+    """apply_rotary_emb_kv_ for callers of upstream's autograd function."""
+
+    apply = staticmethod(apply_rotary_emb_kv_)

@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ... import _absent
 from ..._modules import FaceArgumentError
 from .._kvcache import flash_attn_with_kvcache
 from ..layers.rotary import RotaryEmbedding
 from ._attention import CrossAttention, FlashCrossAttention, FlashSelfAttention, SelfAttention, get_alibi_slopes
 
 __all__ = ["MHA", "CrossAttention", "FlashCrossAttention", "FlashSelfAttention", "SelfAttention", "get_alibi_slopes"]
+
+__getattr__ = _absent.sentences(__name__)
 
 
 class MHA(torch.nn.Module):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ....torch import norms
+from ... import _absent
 from ._dropout_add import (
     DropoutAddNorm,
     dropout_add_norm,
@@ -26,6 +27,8 @@ __all__ = [
     "dropout_add_layer_norm_subset",
     "layer_norm",
 ]
+
+__getattr__ = _absent.sentences(__name__)
 
 
 def _norm(x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:

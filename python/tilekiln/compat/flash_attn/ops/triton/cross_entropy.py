@@ -14,9 +14,12 @@ from torch.autograd.function import once_differentiable
 
 from .....api.operators import _call, at_hand_has
 from .....torch import calls, operators
+from .... import _absent
 from ...._modules import FaceArgumentError
 
 __all__ = ["CrossEntropyLoss", "cross_entropy_loss"]
+
+__getattr__ = _absent.sentences(__name__)
 
 AT_ONCE = 2**22
 """Logits that are in fp32 at a time, 16 MiB."""

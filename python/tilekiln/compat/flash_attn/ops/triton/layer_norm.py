@@ -11,12 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .... import _absent
 from ...._modules import FaceArgumentError
 from .._dropout_add import _as, _dropped, _sum, in_widest, like, scale_of_rows
 from ..layer_norm import _norm as _layer
 from ..rms_norm import _norm as _rms
 
 __all__ = ["RMSNorm", "layer_norm_fn", "rms_norm_fn"]
+
+__getattr__ = _absent.sentences(__name__)
 
 
 def _normed(

@@ -10,9 +10,12 @@ from torch import Tensor
 
 from .....api.operators import _call, at_hand_has
 from .....torch import calls, operators
+from .... import _absent
 from ...._modules import FaceArgumentError
 
 __all__ = ["apply_rotary"]
+
+__getattr__ = _absent.sentences(__name__)
 
 
 def apply_rotary(
