@@ -57,6 +57,17 @@ template <class T> void narrowing() {
   CHECK(right);
 }
 
+// Numbers become the nearest bytes, even ones of two, at the ends the last one; NaN of either sign is -128.
+void bytes() {
+  const float given[] = {0.f, 0.5f, 1.5f, -2.5f, 126.6f, 127.5f, 3000.f, -127.6f, -128.5f, -7e8f, NAN, -NAN};
+  const int right[] = {0, 0, 2, -2, 127, 127, 127, -128, -128, -128, -128, -128};
+  for (size_t i = 0; i < std::size(given); ++i) {
+    signed char got[kLanes];
+    narrow(got, broadcast(given[i]));
+    CHECK(got[0] == right[i] && got[kLanes - 1] == right[i]);
+  }
+}
+
 // Rows that end at an inaccessible page are read and written exactly as far as they go.
 template <class T> void partial_rows(test::Kind kind) {
   for (int n = 1; n <= kLanes; ++n) {
@@ -312,6 +323,7 @@ void vocabulary() {
   widening<core::fp8>();
   narrowing<core::fp16>();
   narrowing<core::bf16>();
+  bytes();
   partial_rows<float>(test::Kind::fp32);
   partial_rows<core::fp16>(test::Kind::fp16);
   partial_rows<core::bf16>(test::Kind::bf16);

@@ -51,8 +51,8 @@ TILEKILN_INLINE uint16x4_t narrow_bf16(vf a) {
 }
 TILEKILN_INLINE void narrow(bf16* p, vf a) { vst1_u16((uint16_t*)p, narrow_bf16(a)); }
 
-TILEKILN_INLINE void narrow(signed char* p, vf a) {  // saturated
-  const int16x4_t halves = vqmovn_s32(vcvtnq_s32_f32(a.v));
+TILEKILN_INLINE void narrow(signed char* p, vf a) {  // saturated; NaN is -128, as it is to other ISAs
+  const int16x4_t halves = vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(a.v, vdupq_n_f32(-128.f))));
   const int8x8_t bytes = vqmovn_s16(vcombine_s16(halves, halves));
   *(unaligned_word*)p = vget_lane_u32(vreinterpret_u32_s8(bytes), 0);
 }
