@@ -13,7 +13,7 @@ from typing import Any
 from codegen.emit import files
 from codegen.emit.flags import COMMON_HEADERS
 
-from . import console, launchers, lock, options, own_flags, toolchain
+from . import console, extension_python, launchers, lock, options, own_flags, toolchain
 from .request import Request
 from .variant import every_variant, variant
 
@@ -143,6 +143,11 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
             f"static=yes: no linker keeps targets apart in one object of macOS, and {tools.cxx} compiles for it. "
             "Leave static=yes out."
         )
+    if values["python"] and tools.cross:
+        raise options.UsageError(
+            f"python={values['python']}: {tools.cxx} compiles for another machine, whose extension is of the stable "
+            "ABI by the headers of the Python that runs this build. Leave python= out."
+        )
     host = of_compiler
     everything = list(host if host.keys() >= {*chosen} else tree().every_target)
     programs = values["compiledb"] == "yes" or any(t in PROGRAMS or t.startswith("build/") for t in goals)
@@ -163,6 +168,7 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
         dry=dry,
         programs=programs,
         static=values["static"] == "yes",
+        python=extension_python.of(values["python"]) if values["python"] else None,
         executor=programs or "executor" in goals,
     )
 

@@ -94,6 +94,13 @@ OPTIONS = (
         ("also libtilekiln_RECEIPT.a, whose functions bear the receipt's name;", "of CPUs alone"),
         YES_NO,
     ),
+    Option(
+        "python",
+        "How to build",
+        "PROGRAM",
+        "",
+        ("the Python, with NumPy, that the extension is for, as one without a GIL;", "the one that runs scons"),
+    ),
     Option("compiledb", "How to build", "yes|no", "no", ("also writes compile_commands.json",), YES_NO),
     Option("prefix", "Where to", "DIR", "", ("of install; /usr/local where none is given",)),
     Option("DESTDIR", "Where to", "DIR", "", ("of install: stands before prefix, for packages; $DESTDIR",)),

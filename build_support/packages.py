@@ -28,6 +28,8 @@ def check(targets: Sequence[str], request: Request) -> None:
             f"target {asked[0]} with mode={request.variant.mode}: a plain Python cannot load a sanitized library. "
             "Use mode=release."
         )
+    if "hf-kernels" in asked and request.python:
+        raise UsageError("target hf-kernels with python=: its extension is for every Python. Leave python= out.")
     if "hf-kernels" in asked and request.toolchain.cross:
         raise UsageError(
             "target hf-kernels: its variants are named after the machine that builds them, and "
@@ -55,7 +57,7 @@ def commands(root: str, request: Request, build: Build) -> dict[str, Callable[..
 
         places = {f"jax/{jax_handlers.NAME}": build.jax_handlers, f"torch/{torch_kernels.NAME}": build.torch_kernels}
         more = {f"{wheels.PACKAGE}/{place}": str(node.abspath) for place, node in places.items() if node}
-        return wheels.facade(root, tree(root).version, build.binding.abspath, more)
+        return wheels.facade(root, tree(root).version, build.binding.abspath, more, request.python)
 
     def kernels(receipt: str) -> Wheel:
         from . import wheels

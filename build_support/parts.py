@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import sys
-import sysconfig
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,7 @@ from codegen.emit.flags import EXPORTS, define
 from codegen.out import static as static_names
 from codegen.schema.tree import tree
 
-from . import budget, console, jobs, toolchains, unanswered
+from . import budget, console, extension_python, jobs, toolchains, unanswered
 from .programs import read_programs
 from .toolchain import Toolchain
 
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
     from codegen.schema.targets import Target
 
     from .graph import Graph
-
-
-STABLE_ABI = 0x030B0000  # the Python extension works with Python 3.11 and every later one
 
 
 def build_info(root: str, tools: Toolchain) -> dict[str, str]:
@@ -213,20 +208,20 @@ def manifest(graph: Graph, receipt: str, made: Generated, generated: str) -> Any
 
 
 def binding(graph: Graph) -> Any:
-    """The Python extension, for the Python that runs this build; None where that has no NumPy (needed.py).
+    """The Python extension, for the Python that runs this build or is named by python=; None where that has no NumPy
+    (needed.py).
 
     A cross compiler makes that of another machine's Python >= 3.11 by the headers of this one, whose stable ABI is the
     same for both.
     """
     written = _written(graph, "python/binding/*.c")
-    numpy = importlib.util.find_spec("numpy")
-    if not written or numpy is None or numpy.origin is None:
+    python = graph.request.python or extension_python.this()
+    if not written or not python.numpy:
         return None
-    numpy_include = os.path.join(os.path.dirname(numpy.origin), "_core", "include")
-    with open(os.path.join(numpy_include, "numpy", "_numpyconfig.h"), "rb") as file:
+    with open(os.path.join(python.numpy_include, "numpy", "_numpyconfig.h"), "rb") as file:
         numpy_identity = hashlib.sha256(file.read()).hexdigest()
     tools = graph.request.toolchain
-    suffix = CROSS_SUFFIX if tools.cross else extension_suffix()
+    suffix = CROSS_SUFFIX if tools.cross else python.suffix
     target = f"{graph.request.variant.python_directory}/_binding{suffix}"
     command = [
         tools.cxx,
@@ -239,20 +234,20 @@ def binding(graph: Graph) -> Any:
         "-Wall",
         "-Wextra",
         "-Werror=implicit-function-declaration",  # of what the stable ABI has not: its result would be an int
-        f"-DPy_LIMITED_API={STABLE_ABI:#010x}",
+        *python.macros,
         f'-DTILEKILN_VERSION="{tree(graph.env.Dir(graph.node_path(".")).abspath).version}"',
     ]
     command += [f"-I{graph.at('include')}", *map(graph.at, written)]
     # The places of Python and NumPy differ between machines; their versions are in the identity.
-    places = [f"-I{sysconfig.get_paths()['include']}", f"-I{numpy_include}"]
-    identity = f"{tools.identity}\n{sys.version}\n{numpy_identity}"
+    places = [f"-I{python.include}", f"-I{python.numpy_include}"]
+    identity = f"{tools.identity}\n{python.version}\n{numpy_identity}"
     graph.compiled.append({"file": graph.at(written[0]), "output": graph.at(target), "arguments": [*command, *places]})
     # Python's functions are its program's, which macOS's linkers are to be told.
     own = ["-Wl,-undefined,dynamic_lookup"] if tools.mach_o else ["-Wl,--build-id=none", "-Wl,--as-needed", "-ldl"]
     tail = ["-bundle" if tools.mach_o else "-shared", *tools.ldflags, *own]
     job = jobs.Job(
         "compile",
-        "python/binding for Python " + sys.version.split()[0],
+        f"python/binding for Python {python.version.split()[0]}{'t' if python.free_threaded else ''}",
         [[*command, *tail, "-o", jobs.OUT]],
         identity=identity,
         launcher=(),  # compiles and links at once, which launchers do not cache
@@ -265,7 +260,7 @@ CROSS_SUFFIX = ".abi3.so"
 
 
 def extension_suffix() -> str:
-    return str(sysconfig.get_config_var("EXT_SUFFIX"))
+    return extension_python.this().suffix
 
 
 def programs(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .extension_python import ExtensionPython
 from .toolchain import Toolchain
 from .variant import Variant
 
@@ -21,6 +22,7 @@ class Request:
     programs: bool = True  # declare the test programs as well
     executor: bool = True  # and what runs GPU code objects on this CPU
     static: bool = False  # static libraries too
+    python: ExtensionPython | None = None  # of the extension; None: the one that runs this build
     embedded: bool = False  # in a host's build: the libraries and nothing for us, no extension, no test programs
 
 

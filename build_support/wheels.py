@@ -18,6 +18,8 @@ from wheel.wheelfile import WheelFile
 
 from codegen.out import sbom
 
+from . import extension_python
+from .extension_python import ExtensionPython
 from .platform_tag import loaded, platform_tag
 
 NAMES = runpy.run_path(
@@ -27,7 +29,6 @@ NAMES = runpy.run_path(
 PACKAGE: str = NAMES["PACKAGE"]
 EXTRAS = {"demo": "rich", "install": "packaging"}
 ENTRY_POINTS = "tilekiln.libraries"
-EXTENSION = f"{PACKAGE}/_binding.abi3.so"
 DATE = (1980, 1, 1, 0, 0, 0)  # the first that an archive can name
 
 
@@ -89,14 +90,18 @@ class _Archive(WheelFile):
         super().writestr(entry, data, compress_type)
 
 
-def facade(root: str, version: str, binding: str, more: Mapping[str, str]) -> Wheel:
-    """python/tilekiln and its extension. `more`: other binaries, by their path in the archive."""
-    binaries = {EXTENSION: binding, **more}
+def facade(
+    root: str, version: str, binding: str, more: Mapping[str, str], python: ExtensionPython | None = None
+) -> Wheel:
+    """python/tilekiln and its extension. `more`: other binaries, by their path in the archive. `python`: that of the
+    extension, where it is not the one that runs this."""
+    python_abi, ending = (python or extension_python.this()).in_wheel
+    binaries = {f"{PACKAGE}/_binding{ending}": binding, **more}
     files = {name: _read(path) for name, path in binaries.items()}
     return Wheel(
         NAMES["FACADE"],
         version,
-        f"cp311-abi3-{platform_tag(binaries.values())}",
+        f"{python_abi}-{platform_tag(binaries.values())}",
         "Receipts in, attention kernels out: the Python facade. Kernels come in packages of their own.",
         NAMES["FACADE_NEEDS"],
         {**files, **package_files(root)},
@@ -179,7 +184,10 @@ def kernels(root: str, version: str, receipt: str, library: str, manifest: str) 
 
 
 def write(wheel: Wheel, directory: str) -> tuple[str, bool]:
-    """(path, was it written): an archive that is there with the same bytes is left alone, older ones of it go."""
+    """(path, was it written): an archive that is there with the same bytes is left alone, older ones of it go.
+
+    Those of other Pythons stay: a wheel of the stable ABI and one without a GIL lie side by side.
+    """
     os.makedirs(directory, exist_ok=True)
     path = os.path.join(directory, wheel.file_name)
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
@@ -190,8 +198,9 @@ def write(wheel: Wheel, directory: str) -> tuple[str, bool]:
         same = os.path.exists(path) and _read(path) == _read(new)
         if not same:
             os.replace(new, path)
+    name, python_abi = re.escape(wheel.name.replace("-", "_")), re.escape(wheel.tag.rpartition("-")[0])
     for other in os.listdir(directory):
-        ours = re.fullmatch(rf"{re.escape(wheel.name.replace('-', '_'))}-\d[^-]*-.*\.whl", other)
+        ours = re.fullmatch(rf"{name}-\d[^-]*-{python_abi}-.*\.whl", other)
         if ours and other != wheel.file_name:
             os.remove(os.path.join(directory, other))
     return path, not same

@@ -1,5 +1,5 @@
 /* Arrays of any framework as tilekiln_tensor: NumPy through its C API, others through DLPack's C exchange API, else the capsule.
- * A view is never a copy. Everything here runs with the GIL held. */
+ * A view is never a copy. Everything here runs with the GIL held, where there is one (threads.h). */
 #ifndef TILEKILN_BINDING_ARRAYS_H
 #define TILEKILN_BINDING_ARRAYS_H
 
@@ -11,8 +11,10 @@
 
 #include "dlpack.h"
 #include "refusals.h"
+#include "threads.h"
 
-static PyObject* facade; /* tilekiln._core.frameworks */
+static PyObject* facade;        /* tilekiln._core.frameworks */
+static PyObject* exchange_name; /* "__dlpack_c_exchange_api__" */
 
 /* Sets ArgumentError "argument: ...", whose reason is the argument, and returns -1. */
 static int refuse(const char* argument, const char* format, ...) {
@@ -51,16 +53,28 @@ static int ml_dtypes_number(PyObject* module, const char* name, PyArray_Descr** 
   return number;
 }
 
+/* Are they known? Then all of them are. */
+static inline int ml_dtypes_known(void) { return __atomic_load_n(&ml_dtypes.bf16_descr, __ATOMIC_ACQUIRE) != NULL; }
+
 /* Numbers the types of ml_dtypes. When the module cannot be imported no array can have them. */
 static int ml_dtypes_import(void) {
   PyObject* module = PyImport_ImportModule("ml_dtypes");
   if (!module) return -1;
-  ml_dtypes.fp8 = ml_dtypes_number(module, "float8_e4m3fn", &ml_dtypes.fp8_descr);
-  ml_dtypes.bf8 = ml_dtypes_number(module, "float8_e5m2", &ml_dtypes.bf8_descr);
-  ml_dtypes.fp8fnuz = ml_dtypes_number(module, "float8_e4m3fnuz", NULL);
-  ml_dtypes.bf8fnuz = ml_dtypes_number(module, "float8_e5m2fnuz", NULL);
-  ml_dtypes.bf16 = ml_dtypes_number(module, "bfloat16", &ml_dtypes.bf16_descr);
+  __typeof__(ml_dtypes) made = {-1, -1, -1, -1, -1, NULL, NULL, NULL};
+  made.fp8 = ml_dtypes_number(module, "float8_e4m3fn", &made.fp8_descr);
+  made.bf8 = ml_dtypes_number(module, "float8_e5m2", &made.bf8_descr);
+  made.fp8fnuz = ml_dtypes_number(module, "float8_e4m3fnuz", NULL);
+  made.bf8fnuz = ml_dtypes_number(module, "float8_e5m2fnuz", NULL);
+  made.bf16 = ml_dtypes_number(module, "bfloat16", &made.bf16_descr);
   Py_DECREF(module);
+  share();
+  if (!ml_dtypes_known()) {
+    PyArray_Descr* const last = made.bf16_descr;
+    made.bf16_descr = NULL;
+    ml_dtypes = made;
+    __atomic_store_n(&ml_dtypes.bf16_descr, last, __ATOMIC_RELEASE);
+  }
+  shared_end();
   return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -77,7 +91,7 @@ static int numpy_dtype(PyArrayObject* array, const char* argument) {
     default: break;
   }
   if (number >= NPY_USERDEF) {
-    if (ml_dtypes.bf16 < 0 && ml_dtypes_import() < 0) PyErr_Clear(); /* refused below, by the dtype's own name */
+    if (!ml_dtypes_known() && ml_dtypes_import() < 0) PyErr_Clear(); /* refused below, by the dtype's own name */
     if (number == ml_dtypes.bf16) return TILEKILN_BF16;
     if (number == ml_dtypes.fp8) return TILEKILN_FP8;
     if (number == ml_dtypes.bf8) return TILEKILN_BF8;
@@ -148,16 +162,16 @@ static int view_dlpack(const DLTensor* tensor, tilekiln_tensor* view, const char
   return 0;
 }
 
-/* The exchange API of a type, or null when it has none. Two types are remembered: torch.Tensor and one more. */
+/* The exchange APIs of the first types that have one, for as long as the process: torch.Tensor, torch.nn.Parameter and some more. */
 static struct {
   PyTypeObject* type; /* a strong reference */
   const DLPackExchangeAPI* api;
-} exchange_cache[2];
+} exchange_cache[8];
+static int exchange_count; /* of them; it grows after they are written */
 
+/* The exchange API of a type, or null when it has none. */
 static const DLPackExchangeAPI* exchange_api_slow(PyTypeObject* type) {
-  static PyObject* name;
-  if (!name && !(name = PyUnicode_InternFromString("__dlpack_c_exchange_api__"))) return NULL;
-  PyObject* capsule = PyObject_GetAttr((PyObject*)type, name);
+  PyObject* capsule = PyObject_GetAttr((PyObject*)type, exchange_name);
   const DLPackExchangeAPI* api = NULL;
   if (capsule && PyCapsule_IsValid(capsule, "dlpack_exchange_api"))
     api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
@@ -165,18 +179,22 @@ static const DLPackExchangeAPI* exchange_api_slow(PyTypeObject* type) {
   Py_XDECREF(capsule); /* the struct lives as long as the type */
   while (api && api->version.major > 1) api = api->previous;
   if (api && (api->version.major != 1 || !api->tensor_from_object)) api = NULL;
-  if (api) {
-    Py_INCREF(type);
-    Py_XDECREF(exchange_cache[1].type);
-    exchange_cache[1] = exchange_cache[0];
-    exchange_cache[0].type = type;
-    exchange_cache[0].api = api;
+  if (!api) return NULL;
+  share();
+  int at = 0;
+  while (at < exchange_count && exchange_cache[at].type != type) ++at;
+  if (at == exchange_count && at < (int)(sizeof(exchange_cache) / sizeof(*exchange_cache))) {
+    exchange_cache[at].type = (PyTypeObject*)Py_NewRef((PyObject*)type);
+    exchange_cache[at].api = api;
+    __atomic_store_n(&exchange_count, at + 1, __ATOMIC_RELEASE);
   }
+  shared_end();
   return api;
 }
 
 static inline const DLPackExchangeAPI* exchange_api(PyTypeObject* type) {
-  for (int i = 0; i < 2; ++i)
+  const int count = __atomic_load_n(&exchange_count, __ATOMIC_ACQUIRE);
+  for (int i = 0; i < count; ++i)
     if (exchange_cache[i].type == type) return exchange_cache[i].api;
   return exchange_api_slow(type);
 }

@@ -130,14 +130,21 @@ PyMODINIT_FUNC PyInit__binding(void) {
   import_array();
   PyObject* module = PyModule_Create(&definition);
   if (!module) return NULL;
+#ifdef Py_GIL_DISABLED
+  PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#endif
+  pthread_atfork(share, shared_end, shared_end); /* else another thread's lock would be locked in a child for ever */
+  exchange_name = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
+  spoken.lock = lock_new();
   StreamType = (PyTypeObject*)PyType_FromSpec(&stream_spec);
   LibraryType = (PyTypeObject*)PyType_FromSpec(&library_spec);
   PyObject* launcher_type = PyType_FromSpec(&launcher_spec);
   OperatorType = (PyTypeObject*)PyType_FromSpec(&operator_spec);
   PyObject* chooser_type = PyType_FromSpec(&chooser_spec);
   facade = PyImport_ImportModule("tilekiln._core.frameworks");
-  const int good = refusal_types() == 0 && StreamType && LibraryType && OperatorType && launcher_type && chooser_type &&
-                   facade && PyModule_AddObjectRef(module, "ArgumentError", ArgumentError) == 0 &&
+  const int good = refusal_types() == 0 && exchange_name && spoken.lock && StreamType && LibraryType && OperatorType &&
+                   launcher_type && chooser_type && facade &&
+                   PyModule_AddObjectRef(module, "ArgumentError", ArgumentError) == 0 &&
                    PyModule_AddObjectRef(module, "NoKernelError", NoKernelError) == 0 &&
                    PyModule_AddObjectRef(module, "Refusal", (PyObject*)RefusalType) == 0 &&
                    PyModule_AddObjectRef(module, "Stream", (PyObject*)StreamType) == 0 &&

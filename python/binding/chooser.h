@@ -17,6 +17,7 @@ static struct {
   long unasked;                       /* fields below ask for no feature */
   int64_t* usual;
   tilekiln_terms terms;
+  PyObject* lock; /* held by whoever reads or writes the rest */
 } spoken;
 
 /* Whether chooser_terms was called; else an exception. */
@@ -102,7 +103,7 @@ static const char* asked_word(const void* context, int64_t value) {
 }
 
 /* The memory of a problem, which the caller frees; null with an exception. forgiven: a set of features that need not be known, or null. */
-static void* asked_from(PyObject* values, PyObject* forgiven, Asked* asked) {
+static void* asked_from_locked(PyObject* values, PyObject* forgiven, Asked* asked) {
   const size_t said = (size_t)PyDict_Size(values), count = (size_t)PyList_Size(spoken.field_names);
   char* const memory =
       PyMem_Malloc((count + said + 1) * sizeof(int64_t) + (said + 1) * (2 * sizeof(PyObject*) + sizeof(uint16_t)));
@@ -154,6 +155,15 @@ static void* asked_from(PyObject* values, PyObject* forgiven, Asked* asked) {
   if (!PyErr_Occurred()) return memory;
   PyMem_Free(memory);
   return NULL;
+}
+
+/* With the lock of the values, too, which another thread may change. */
+static void* asked_from(PyObject* values, PyObject* forgiven, Asked* asked) {
+  void* memory;
+  BEGIN_LOCKED(values)
+  memory = asked_from_locked(values, forgiven, asked);
+  END_LOCKED
+  return memory;
 }
 
 /* ---- a kernel ----------------------------------------------------------------------------------------------------- */
@@ -263,7 +273,7 @@ static void* kernel_from(PyObject* tuple, tilekiln_kernel* kernel) {
 /* ---- functions for Python ------------------------------------------------------------------------------------------- */
 
 /* terms(unasked, usual, variable, pads, limits): the tables of kernels/dispatcher.yaml, once, before all else. */
-static PyObject* chooser_terms(PyObject* unused, PyObject* arguments) {
+static PyObject* chooser_terms_locked(PyObject* unused, PyObject* arguments) {
   (void)unused;
   PyObject *unasked, *usual, *variable, *pads, *limits;
   if (!PyArg_ParseTuple(arguments, "O!O!O!O!O!:terms", &PyList_Type, &unasked, &PyDict_Type, &usual, &PyTuple_Type,
@@ -327,7 +337,7 @@ typedef struct {
 } Chooser;
 
 /* Chooser(kernels) */
-static PyObject* chooser_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
+static PyObject* chooser_new_locked(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   (void)keywords;
   PyObject* kernels;
   if (!is_told() || !PyArg_ParseTuple(arguments, "O!:Chooser", &PyList_Type, &kernels)) return NULL;
@@ -364,7 +374,7 @@ static int chooser_asks(void* context, int32_t kernel) {
 }
 
 /* choose(values, forgiven, origin, asks) */
-static PyObject* chooser_choose(Chooser* self, PyObject* const* arguments, Py_ssize_t count) {
+static PyObject* chooser_choose_locked(Chooser* self, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 4 || !PyDict_Check(arguments[0]))
     return PyErr_Format(PyExc_TypeError, "choose: takes values, forgiven, origin and asks");
   int64_t origin = TILEKILN_NOTHING;
@@ -379,7 +389,7 @@ static PyObject* chooser_choose(Chooser* self, PyObject* const* arguments, Py_ss
 }
 
 /* mismatch(kernel, values, needs) */
-static PyObject* chooser_mismatch(PyObject* unused, PyObject* arguments) {
+static PyObject* chooser_mismatch_locked(PyObject* unused, PyObject* arguments) {
   (void)unused;
   PyObject *tuple, *values, *made = NULL;
   const char* needs;
@@ -403,7 +413,7 @@ static PyObject* chooser_mismatch(PyObject* unused, PyObject* arguments) {
 }
 
 /* differences(kernel, values) */
-static PyObject* chooser_differences(PyObject* unused, PyObject* arguments) {
+static PyObject* chooser_differences_locked(PyObject* unused, PyObject* arguments) {
   (void)unused;
   PyObject *tuple, *values;
   if (!PyArg_ParseTuple(arguments, "O!O!:differences", &PyTuple_Type, &tuple, &PyDict_Type, &values)) return NULL;
@@ -418,7 +428,7 @@ static PyObject* chooser_differences(PyObject* unused, PyObject* arguments) {
 }
 
 /* rule_holds(clauses, values) */
-static PyObject* chooser_rule_holds(PyObject* unused, PyObject* arguments) {
+static PyObject* chooser_rule_holds_locked(PyObject* unused, PyObject* arguments) {
   (void)unused;
   PyObject *clauses, *values;
   if (!is_told() || !PyArg_ParseTuple(arguments, "O!O!:rule_holds", &PyList_Type, &clauses, &PyDict_Type, &values))
@@ -433,6 +443,24 @@ static PyObject* chooser_rule_holds(PyObject* unused, PyObject* arguments) {
   PyMem_Free(rule);
   return made ? made : PyErr_Occurred() ? NULL : PyErr_NoMemory();
 }
+
+/* ---- the same with the lock of what is spoken --------------------------------------------------------------------- */
+
+#define LOCKED(name, parameters, ...)  \
+  static PyObject* name parameters {   \
+    PyObject* made;                    \
+    BEGIN_LOCKED(spoken.lock)          \
+    made = name##_locked(__VA_ARGS__); \
+    END_LOCKED                         \
+    return made;                       \
+  }
+LOCKED(chooser_terms, (PyObject * module, PyObject* arguments), module, arguments)
+LOCKED(chooser_mismatch, (PyObject * module, PyObject* arguments), module, arguments)
+LOCKED(chooser_differences, (PyObject * module, PyObject* arguments), module, arguments)
+LOCKED(chooser_rule_holds, (PyObject * module, PyObject* arguments), module, arguments)
+LOCKED(chooser_new, (PyTypeObject * type, PyObject* arguments, PyObject* keywords), type, arguments, keywords)
+LOCKED(chooser_choose, (Chooser * self, PyObject* const* arguments, Py_ssize_t count), self, arguments, count)
+#undef LOCKED
 
 static PyMethodDef chooser_methods[] = {{"choose", (PyCFunction)(void (*)(void))chooser_choose, METH_FASTCALL,
                                          "choose(values, forgiven, origin, asks)\n--\n\nThe number of the best kernel "

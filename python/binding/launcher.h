@@ -106,6 +106,26 @@ static PyObject* launcher_library(Launcher* self, void* unused) {
   return Py_NewRef((PyObject*)self->library);
 }
 
+/* Enqueues on a stream, which outlives it; with the lock of the stream's work. */
+static tilekiln_status launcher_enqueue(Launcher* self, Stream* stream, const tilekiln_tensor* const* field,
+                                        PyObject* const* given, PyObject* const* held, int count, int* bad) {
+  tilekiln_stream* native = stream_native(stream, self->library);
+  *bad = !native;
+  for (int i = 0; !*bad && i < count; ++i)
+    *bad = (given[i] && stream_hold(stream, given[i]) < 0) || (held[i] && stream_hold(stream, held[i]) < 0);
+  if (*bad) return TILEKILN_OK;
+  const tilekiln_status status = self->launchers->prepare_async(self->native, field[0], field[1], field[2], native,
+                                                                self->library->staging_default());
+  if (status != TILEKILN_OK) return status;
+  Py_INCREF(stream);
+  share();
+  Stream* before = self->stream;
+  self->stream = stream;
+  shared_end();
+  Py_XDECREF(before);
+  return status;
+}
+
 static PyObject* launcher_prepare(Launcher* self, PyObject* arguments, PyObject* keywords) {
   static char* names[] = {"workspace", "seqstart_q", "seqstart_k", "stream", NULL};
   enum { COUNT = 3 };
@@ -125,17 +145,11 @@ static PyObject* launcher_prepare(Launcher* self, PyObject* arguments, PyObject*
   if (view_arrays(COUNT, given, (const char* const*)names, 1, tensor, field, &in, held, &held_count) < 0) goto end;
   tilekiln_status status;
   if (stream) {
-    tilekiln_stream* native = stream_native(stream, library);
-    if (!native) goto end;
-    for (int i = 0; i < COUNT; ++i)
-      if ((given[i] && stream_hold(stream, given[i]) < 0) || (held[i] && stream_hold(stream, held[i]) < 0)) goto end;
-    status =
-        self->launchers->prepare_async(self->native, field[0], field[1], field[2], native, library->staging_default());
-    if (status == TILEKILN_OK) {
-      Stream* before = self->stream;
-      self->stream = (Stream*)Py_NewRef((PyObject*)stream);
-      Py_XDECREF(before);
-    }
+    int bad;
+    BEGIN_LOCKED(stream->work->lock)
+    status = launcher_enqueue(self, stream, field, given, held, COUNT, &bad);
+    END_LOCKED
+    if (bad) goto end;
   } else {
     Py_BEGIN_ALLOW_THREADS /* it may have much to zero */
         status = self->launchers->prepare(self->native, field[0], field[1], field[2]);

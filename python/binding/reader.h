@@ -449,7 +449,7 @@ static inline int find_written(const OperatorCall* call, uint64_t* written) {
   for (uint64_t left = call->present & (((uint64_t)1 << table->array_count) - 1); left; left &= left - 1) {
     const int i = __builtin_ctzll(left);
     if (!is_written(call, i) || PyArray_CheckExact(call->given[i])) continue;
-    if (!torch.tensor && meet_torch() < 0) return -1;
+    if (!torch_tensor() && meet_torch() < 0) return -1;
     if (!is_torch(call->given[i])) continue;
     if (check_written_tensor(call->given[i], table->arguments[i].name) < 0) return -1;
     *written |= (uint64_t)1 << i;
@@ -464,8 +464,8 @@ __attribute__((noinline)) static int count_written_of(const OperatorCall* call, 
   return count_written(arrays, count);
 }
 
-/* Runs a call that has begun; `with` null: by its operator. */
-static inline PyObject* call_run(OperatorCall* call, RunWith with, void* context) {
+/* As call_run, where a stream's lock is held. */
+static inline PyObject* call_run_locked(OperatorCall* call, RunWith with, void* context) {
   const Operator* self = call->operator_;
   Library* library = self->library;
   tilekiln_status status;
@@ -499,6 +499,16 @@ static inline PyObject* call_run(OperatorCall* call, RunWith with, void* context
   if (work) library->stream_destroy(work);
   if (written && status == TILEKILN_OK && count_written_of(call, written) < 0) return NULL;
   return status == TILEKILN_OK ? results_of(call) : library_error(library, status);
+}
+
+/* Runs a call that has begun; `with` null: by its operator. */
+static inline PyObject* call_run(OperatorCall* call, RunWith with, void* context) {
+  if (!call->stream) return call_run_locked(call, with, context);
+  PyObject* result;
+  BEGIN_LOCKED(call->stream->work->lock)
+  result = call_run_locked(call, with, context);
+  END_LOCKED
+  return result;
 }
 
 #endif

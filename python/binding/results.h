@@ -109,7 +109,7 @@ static PyObject* new_array(PyObject* like, tilekiln_tensor* view, int zero, cons
   }
   if (view->device_type != TILEKILN_CPU) return new_foreign(like, view, zero, name, in, 0, held);
   if (view->dtype == TILEKILN_BF16 || view->dtype == TILEKILN_FP8 || view->dtype == TILEKILN_BF8) {
-    if (!ml_dtypes.bf16_descr && ml_dtypes_import() < 0) return NULL;
+    if (!ml_dtypes_known() && ml_dtypes_import() < 0) return NULL;
     PyArray_Descr* const of_8_bits = view->dtype == TILEKILN_FP8 ? ml_dtypes.fp8_descr : ml_dtypes.bf8_descr;
     return new_numpy(view, view->dtype == TILEKILN_BF16 ? ml_dtypes.bf16_descr : of_8_bits, zero);
   }

@@ -14,7 +14,9 @@ typedef struct {
 } Queue;
 
 /* The work of a stream. It ends after its queues, which can be later than the Stream object: see stream_dealloc. */
-typedef struct {
+typedef struct Work {
+  struct Work *next, *previous; /* of all whose Stream is alive, see streams_drain */
+  PyObject* lock;               /* held by whoever touches what follows, but `failure`, which `shared` guards */
   Queue* queues;
   Py_ssize_t count;
   Py_ssize_t current; /* index of the queue in use; -1: none yet */
@@ -23,22 +25,24 @@ typedef struct {
   void* native;
   PyObject* held;    /* list: what enqueued work still uses */
   PyObject* failure; /* the first exception of a host function, or null */
+  int drained;       /* by streams_drain, or it is being */
+  int orphan;        /* its Stream died while streams_drain was at it, which ends it */
 } Work;
 
 typedef struct Stream {
   PyObject ob_base;
-  struct Stream *next, *previous; /* of all that are alive, see streams_drain */
   Work* work;
 } Stream;
 
 static PyTypeObject* StreamType;
-static Stream* streams_alive;
-static int streams_closed;            /* Python shuts down: no host function is enqueued any more */
+static Work* works_alive;             /* `shared` guards the list, `orphan` and what is counted */
+static Work* work_draining;           /* by streams_drain */
+static _Atomic int streams_closed;    /* Python shuts down: no host function is enqueued any more */
 static int works_ending;              /* whose Stream has died; threads wait for their queues */
 static pid_t works_process;           /* the process that works_ending counts in */
 static _Thread_local Work* worker_of; /* the work whose host function this thread runs, or null */
 
-/* Call this and enqueue without letting go of the GIL between: else another thread may see the stream idle and drop the object. */
+/* Call this and enqueue without letting go of the lock between: else another thread may see the stream idle and drop the object. */
 static int stream_hold(Stream* self, PyObject* object) { return PyList_Append(self->work->held, object); }
 
 /* Waits for the queues, lets go of everything and tells of errors nobody asked for. Not in a worker. */
@@ -61,6 +65,7 @@ static void work_end(Work* work) {
     Py_DECREF(work->failure);
   }
   Py_XDECREF(work->held);
+  Py_XDECREF(work->lock);
   PyMem_Free(work->queues);
   PyMem_Free(work);
 }
@@ -69,11 +74,13 @@ static Work* work_new(void) {
   Work* work = PyMem_Calloc(1, sizeof(Work));
   if (!work) return (Work*)PyErr_NoMemory();
   work->current = -1;
-  if (!(work->held = PyList_New(0))) {
-    PyMem_Free(work);
-    return NULL;
-  }
-  return work;
+  work->held = PyList_New(0);
+  work->lock = lock_new();
+  if (work->held && work->lock) return work;
+  Py_XDECREF(work->held);
+  Py_XDECREF(work->lock);
+  PyMem_Free(work);
+  return NULL;
 }
 
 static PyObject* stream_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
@@ -99,6 +106,7 @@ static PyObject* stream_new(PyTypeObject* type, PyObject* arguments, PyObject* k
   if (work)
     *work = (Work){.current = -1,
                    .held = work->held,
+                   .lock = work->lock,
                    .wrapped = native != NULL,
                    .device_type = device_type,
                    .device_id = device_id,
@@ -109,9 +117,11 @@ static PyObject* stream_new(PyTypeObject* type, PyObject* arguments, PyObject* k
     return NULL;
   }
   self->work = work;
-  self->next = streams_alive;
-  if (streams_alive) streams_alive->previous = self;
-  streams_alive = self;
+  share();
+  work->next = works_alive;
+  if (works_alive) works_alive->previous = work;
+  works_alive = work;
+  shared_end();
   return (PyObject*)self;
 }
 
@@ -135,7 +145,7 @@ static int queue_wait(const Queue* queue) {
 static int work_drain(Work* work, int patient) {
   PyObject* held = PyList_New(0);
   if (!held) return -1;
-  PyObject* done = work->held; /* what others enqueue while the GIL is away stays held */
+  PyObject* done = work->held; /* what others enqueue while the lock is away stays held */
   work->held = held;
   tilekiln_status status = TILEKILN_OK;
   Library* library = NULL;
@@ -157,9 +167,11 @@ static int work_drain(Work* work, int patient) {
   }
   if (status != TILEKILN_OK) library_error(library, status);
   Py_DECREF(done);
-  if (!work->failure) return status == TILEKILN_OK ? 0 : -1;
+  share();
   PyObject* failure = work->failure;
   work->failure = NULL;
+  shared_end();
+  if (!failure) return status == TILEKILN_OK ? 0 : -1;
   PyErr_SetObject((PyObject*)Py_TYPE(failure), failure);
   Py_DECREF(failure);
   return -1;
@@ -201,9 +213,18 @@ static uintptr_t stream_number(const Stream* self) {
   return self->work->native ? (uintptr_t)self->work->native : LEGACY_STREAM;
 }
 
+/* As work_drain, of work that other threads know. */
+static int work_drain_locked(Work* work, int patient) {
+  int bad;
+  BEGIN_LOCKED(work->lock)
+  bad = work_drain(work, patient);
+  END_LOCKED
+  return bad;
+}
+
 static PyObject* stream_synchronize(Stream* self, PyObject* unused) {
   (void)unused;
-  if (work_drain(self->work, 0) < 0) return NULL;
+  if (work_drain_locked(self->work, 0) < 0) return NULL;
   Py_RETURN_NONE;
 }
 
@@ -211,15 +232,48 @@ static PyObject* stream_query(Stream* self, PyObject* unused) {
   (void)unused;
   int32_t idle = 1;
   Work* work = self->work;
+  tilekiln_status status = TILEKILN_OK;
+  Library* library = NULL;
+  BEGIN_LOCKED(work->lock)
   if (work->current >= 0) {
     const Queue* queue = &work->queues[work->current];
-    const tilekiln_status status = queue->library->stream_query(queue->native, &idle);
-    if (status != TILEKILN_OK) return library_error(queue->library, status);
+    library = queue->library;
+    status = library->stream_query(queue->native, &idle);
   }
-  return PyBool_FromLong(idle);
+  END_LOCKED
+  return status == TILEKILN_OK ? PyBool_FromLong(idle) : library_error(library, status);
 }
 
 /* ---- the end of the program ----------------------------------------------------------------------------------------- */
+
+static void work_unlisted(Work* work) {
+  if (work->next) work->next->previous = work->previous;
+  if (work->previous)
+    work->previous->next = work->next;
+  else if (works_alive == work)
+    works_alive = work->next;
+}
+
+/* The next one that streams_drain waits for, which nobody else ends; null where there is none. */
+static Work* work_to_drain(void) {
+  share();
+  Work* work = works_alive;
+  while (work && work->drained) work = work->next;
+  if (work) work->drained = 1;
+  work_draining = work;
+  shared_end();
+  return work;
+}
+
+/* Whether it is for the caller to end it. */
+static int work_drain_ended(Work* work) {
+  share();
+  work_draining = NULL;
+  const int orphan = work->orphan;
+  if (orphan) work_unlisted(work);
+  shared_end();
+  return orphan;
+}
 
 /* Python calls this before it shuts down: afterwards no worker can take the GIL any more, and one that tried would end the process.
  * So from here on no host function is enqueued, and all that were have run when this returns. The first error is raised, as no one
@@ -228,21 +282,24 @@ static PyObject* streams_drain(PyObject* module, PyObject* unused) {
   (void)module, (void)unused;
   PyObject *type = NULL, *value = NULL, *trace = NULL;
   streams_closed = 1;
-  Stream* stream = streams_alive;
-  Py_XINCREF(stream);
-  while (stream) {
-    if (work_drain(stream->work, 1) < 0) {
+  for (Work* work; (work = work_to_drain());) {
+    if (work_drain_locked(work, 1) < 0) {
       if (type)
-        PyErr_WriteUnraisable((PyObject*)stream);
+        PyErr_WriteUnraisable((PyObject*)StreamType);
       else
         PyErr_Fetch(&type, &value, &trace);
     }
-    Stream* next = stream->next;
-    Py_XINCREF(next);
-    Py_DECREF(stream);
-    stream = next;
+    if (!work_drain_ended(work)) continue;
+    PyObject *kept_type, *kept_value, *kept_trace;
+    PyErr_Fetch(&kept_type, &kept_value, &kept_trace);
+    work_end(work);
+    PyErr_Restore(kept_type, kept_value, kept_trace);
   }
-  while (works_ending && works_process == getpid()) {
+  for (;;) {
+    share();
+    const int ending = works_ending && works_process == getpid();
+    shared_end();
+    if (!ending) break;
     Py_BEGIN_ALLOW_THREADS usleep(500);
     Py_END_ALLOW_THREADS
   }
@@ -255,9 +312,9 @@ static PyObject* streams_drain(PyObject* module, PyObject* unused) {
 
 /* Python calls this after it has shut down: late calls, such as those of another module's exit handler, end before the process does. */
 static void streams_wait(void) {
-  for (Stream* stream = streams_alive; stream; stream = stream->next)
-    for (Py_ssize_t i = 0; i < stream->work->count; ++i) {
-      const Queue queue = stream->work->queues[i];
+  for (Work* work = works_alive; work; work = work->next)
+    for (Py_ssize_t i = 0; i < work->count; ++i) {
+      const Queue queue = work->queues[i];
       queue.library->stream_synchronize(queue.native);
     }
 }
@@ -279,10 +336,11 @@ static void host_call(void* context) {
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
     if (trace) PyException_SetTraceback(value, trace);
-    if (call->work->failure)
-      Py_DECREF(value); /* the first one is reported */
-    else
-      call->work->failure = value;
+    share();
+    PyObject* const other = call->work->failure ? value : NULL; /* the first one is reported */
+    if (!other) call->work->failure = value;
+    shared_end();
+    Py_XDECREF(other);
     Py_XDECREF(type);
     Py_XDECREF(trace);
   }
@@ -293,14 +351,7 @@ static void host_call(void* context) {
   PyGILState_Release(state);
 }
 
-static PyObject* stream_launch_host(Stream* self, PyObject* function) {
-  if (!PyCallable_Check(function)) {
-    PyObject* type = PyObject_GetAttrString((PyObject*)Py_TYPE(function), "__name__");
-    if (type) PyErr_Format(PyExc_TypeError, "launch_host takes a callable, not %U", type);
-    Py_XDECREF(type);
-    return NULL;
-  }
-  Work* work = self->work;
+static PyObject* stream_launch_locked(Work* work, PyObject* function) {
   if (streams_closed && worker_of)
     return PyErr_Format(PyExc_RuntimeError,
                         "launch_host: was called by a host function after the program had ended, "
@@ -325,6 +376,20 @@ static PyObject* stream_launch_host(Stream* self, PyObject* function) {
   Py_RETURN_NONE;
 }
 
+static PyObject* stream_launch_host(Stream* self, PyObject* function) {
+  if (!PyCallable_Check(function)) {
+    PyObject* type = PyObject_GetAttrString((PyObject*)Py_TYPE(function), "__name__");
+    if (type) PyErr_Format(PyExc_TypeError, "launch_host takes a callable, not %U", type);
+    Py_XDECREF(type);
+    return NULL;
+  }
+  PyObject* result;
+  BEGIN_LOCKED(self->work->lock)
+  result = stream_launch_locked(self->work, function);
+  END_LOCKED
+  return result;
+}
+
 static PyObject* stream_enter(Stream* self, PyObject* unused) {
   (void)unused;
   return Py_NewRef(self);
@@ -337,7 +402,9 @@ static PyObject* stream_exit(Stream* self, PyObject* const* arguments, Py_ssize_
 
 static void work_end_counted(Work* work) {
   work_end(work);
+  share();
   --works_ending;
+  shared_end();
 }
 
 static void work_end_in_thread(void* work) {
@@ -353,19 +420,24 @@ static void stream_dealloc(Stream* self) {
   Work* work = self->work;
   PyObject *kept_type, *kept_value, *kept_trace;
   PyErr_Fetch(&kept_type, &kept_value, &kept_trace);
-  if (self->next) self->next->previous = self->previous;
-  if (self->previous)
-    self->previous->next = self->next;
-  else if (streams_alive == self)
-    streams_alive = self->next;
   if (work) {
+    share();
     if (works_process != getpid()) works_ending = 0; /* threads of a forked child's parent are none of its own */
     works_process = getpid();
-    ++works_ending;
-    if (!worker_of) {
+    if (work_draining == work) { /* by this thread or another, which ends it */
+      work->orphan = 1;
+    } else {
+      work_unlisted(work);
+      ++works_ending;
+    }
+    const int ours = !work->orphan;
+    shared_end();
+    if (ours && !worker_of) {
       work_end_counted(work);
-    } else if (PyThread_start_new_thread(work_end_in_thread, work) == (unsigned long)-1) {
+    } else if (ours && PyThread_start_new_thread(work_end_in_thread, work) == (unsigned long)-1) {
+      share();
       --works_ending; /* its queues and arrays stay: they are in use */
+      shared_end();
       PyErr_SetString(PyExc_RuntimeError, "a stream could not be ended: the system gives no thread more");
       PyErr_WriteUnraisable(NULL);
     }

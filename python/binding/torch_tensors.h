@@ -4,12 +4,14 @@
 
 #include "arrays.h"
 
-/* Of the torch that was imported when its first tensor was met; null before. Strong references. */
-static struct {
+/* Of the torch that was imported when its first tensor was met; null before. Strong references. `tensor` is written last. */
+static struct Torch {
   PyTypeObject* tensor;
   PyObject *modes, *tracing; /* how many dispatch modes this thread is in; whether torch.jit.trace records it */
   PyObject *grad, *increment, *requires_grad;
 } torch;
+
+static inline PyTypeObject* torch_tensor(void) { return __atomic_load_n(&torch.tensor, __ATOMIC_ACQUIRE); }
 
 static PyObject* of_module(const char* module, const char* name) {
   PyObject* found = PyImport_ImportModule(module);
@@ -24,21 +26,30 @@ static int meet_torch(void) {
   PyObject* there = modules ? PyDict_GetItemString(modules, "torch") : NULL;
   if (!there || !PyObject_HasAttrString(there, "Tensor") || !PyObject_HasAttrString(there, "autograd")) return 0;
   PyObject* tensor = PyObject_GetAttrString(there, "Tensor");
-  torch.modes = of_module("torch._C", "_len_torch_dispatch_stack");
-  torch.tracing = of_module("torch._C", "_is_tracing");
-  torch.grad = of_module("torch", "is_grad_enabled");
-  torch.requires_grad = PyUnicode_InternFromString("requires_grad");
-  torch.increment = of_module("torch._C", "_increment_version"); /* torch.autograd.graph.increment_version calls it */
-  if (!torch.increment) {
+  struct Torch made = {0};
+  made.modes = of_module("torch._C", "_len_torch_dispatch_stack");
+  made.tracing = of_module("torch._C", "_is_tracing");
+  made.grad = of_module("torch", "is_grad_enabled");
+  made.requires_grad = PyUnicode_InternFromString("requires_grad");
+  made.increment = of_module("torch._C", "_increment_version"); /* torch.autograd.graph.increment_version calls it */
+  if (!made.increment) {
     PyErr_Clear();
-    torch.increment = of_module("torch.autograd.graph", "increment_version");
+    made.increment = of_module("torch.autograd.graph", "increment_version");
   }
-  if (!tensor || !torch.requires_grad || !torch.modes || !torch.tracing || !torch.grad || !torch.increment) return -1;
-  torch.tensor = (PyTypeObject*)tensor;
+  if (!tensor || !made.requires_grad || !made.modes || !made.tracing || !made.grad || !made.increment) return -1;
+  share();
+  if (!torch_tensor()) { /* else another thread has met it, with the same objects */
+    torch = made;
+    __atomic_store_n(&torch.tensor, (PyTypeObject*)tensor, __ATOMIC_RELEASE);
+  }
+  shared_end();
   return 0;
 }
 
-static inline int is_torch(PyObject* array) { return torch.tensor && PyObject_TypeCheck(array, torch.tensor); }
+static inline int is_torch(PyObject* array) {
+  PyTypeObject* const tensor = torch_tensor();
+  return tensor && PyObject_TypeCheck(array, tensor);
+}
 
 /* Is what a function of torch says true? -1 with an exception. */
 static inline int torch_says(PyObject* function) {
@@ -55,7 +66,7 @@ static inline int torch_records(PyObject* const* values, Py_ssize_t positional, 
   for (Py_ssize_t i = 0; i < count; ++i) {
     if (PyArray_CheckExact(values[i])) return 0;
     if (values[i] == Py_None) continue;
-    if (!torch.tensor && meet_torch() < 0) return -1;
+    if (!torch_tensor() && meet_torch() < 0) return -1;
     if (!is_torch(values[i])) {
       if (i < positional) return 0;
       continue;

@@ -43,8 +43,8 @@ def test_every_option_and_target_is_in_the_help():
         (
             ["reciept=flash"],
             "unknown option reciept=. Did you mean receipt? The options are receipt, target, where, operators, "
-            "kernel_set, mode, cxx, cxxflags, ldflags, launcher, cache, variant, static, compiledb, prefix, DESTDIR, "
-            "vendor, verbose, progress, format, explain.",
+            "kernel_set, mode, cxx, cxxflags, ldflags, launcher, cache, variant, static, python, compiledb, "
+            "prefix, DESTDIR, vendor, verbose, progress, format, explain.",
         ),
         (
             ["mode=relase"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import importlib.metadata
 import io
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from build_support import hf_kernels, platform_tag, wheels
+from build_support import extension_python, hf_kernels, platform_tag, wheels
 from tests.conftest import shared_objects
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,13 +136,15 @@ def test_same_bytes_and_older_ones_go(packed, tmp_path, monkeypatch):
     wheel = wheels.kernels(str(ROOT), VERSION, "fp8", *files)
     older = tmp_path / "tilekiln_fp8-0.0.1-py3-none-any.whl"
     other = tmp_path / "tilekiln_fp8_more-0.0.1-py3-none-any.whl"
+    of_one_python = tmp_path / "tilekiln_fp8-0.0.1-cp313-cp313t-linux_x86_64.whl"
     older.touch()
     other.touch()
+    of_one_python.touch()
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     path, written = wheels.write(wheel, str(tmp_path))
     assert written
     assert Path(path).read_bytes() == wheel_of(packed, "tilekiln_fp8").read_bytes()
-    assert sorted(file.name for file in tmp_path.iterdir()) == sorted([Path(path).name, other.name])
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted([Path(path).name, other.name, of_one_python.name])
     before = Path(path).stat()
     assert wheels.write(wheel, str(tmp_path)) == (path, False)
     assert Path(path).stat().st_mtime_ns == before.st_mtime_ns
@@ -318,3 +321,26 @@ def test_hf_module_has_the_functions_of_flash_attn(packed):
 def test_hf_torch_is_the_one_we_test_with():
     text = (ROOT / "tools/environment.py").read_text()
     assert f'TORCH = "torch=={hf_kernels.TORCH[0]}.{hf_kernels.TORCH[1]}.' in text
+
+
+def test_the_python_of_the_extension(tmp_path):
+    """python=: what is none is refused; this one's is of the stable ABI."""
+    old = tmp_path / "old"
+    answer = (
+        '{"version": "3.10.2 (x)", "number": [3, 10], "suffix": "", "include": "", "numpy": null, "free_threaded": 0}'
+    )
+    old.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    old.chmod(0o755)
+    for program, said in (
+        ("/nowhere/python", "python=/nowhere/python: must be the program of a Python >= 3.11: [Errno 2]"),
+        ("/bin/true", "python=/bin/true: must be the program of a Python >= 3.11: "),
+        (str(old), f"python={old}: is Python 3.10.2, must be 3.11 or newer"),
+    ):
+        command = [sys.executable, "-m", "SCons", "-Q", "receipt=fp32_min", "-n", f"python={program}"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert said in done.stderr
+    assert extension_python.of(sys.executable) == extension_python.this()
+    assert extension_python.this().in_wheel == ("cp311-abi3", ".abi3.so")
+    one = dataclasses.replace(extension_python.this(), number=[3, 14], suffix=".cpython-314t.so", free_threaded=True)
+    assert (one.in_wheel, one.macros) == (("cp314-cp314t", ".cpython-314t.so"), [])
