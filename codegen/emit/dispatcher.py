@@ -164,7 +164,7 @@ HEAD = '''"""Fields of problems and the setters of their builders.
 Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 """
 # fmt: off
-# ruff: noqa: E501, E701, RUF100
+# ruff: noqa: E501, E701, E702, RUF100
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def _classes(declared: DispatcherFile) -> Iterator[str]:
         for setter, of in builder.setters.items():
             for argument, takes in of.takes.items():
                 yield _table(setter, argument, takes)
-        yield f'\n\nclass {name}(Builder):\n    """{builder.about}"""\n\n    __slots__ = ()\n'
+        yield f'\n\nclass {name}(Builder):\n    """{builder.about}"""\n    __slots__ = ()\n'
         yield f"    BEGINS: ClassVar[Mapping[str, Value]] = {builder.begins!r}\n"
         for setter, of in builder.setters.items():
             yield from _setter(setter, of)
@@ -266,24 +266,25 @@ def _table(setter: str, argument: str, takes: Takes) -> str:
 
 def _setter(name: str, setter: Setter) -> Iterator[str]:
     """A setter: every argument is checked before a field is set."""
-    types = {a: "int" if t.least is not None else "bool = True" if t.flag else "str" for a, t in setter.takes.items()}
-    if len(types) > 1:
-        types = {argument: kind.partition(" ")[0] for argument, kind in types.items()}
-    yield f"\n    def {name}(self, {', '.join(f'{a}: {kind}' for a, kind in types.items())}) -> Self:\n"
-    yield f'        """{setter.about}"""\n'
     alone = len(setter.takes) == 1
+    flag = "bool = True" if alone else "bool"
+    types = {a: "int" if t.least is not None else flag if t.flag else "str" for a, t in setter.takes.items()}
+    yield f"    def {name}(self, {', '.join(f'{a}: {kind}' for a, kind in types.items())}) -> Self:\n"
+    yield f'        """{setter.about}"""\n'
     words = [_words_of(name, argument, takes, alone) for argument, takes in setter.takes.items() if takes.words]
     values = {to: value for argument, takes in setter.takes.items() for to, value in _value(argument, takes)}
     if len(values) == 1 and not words:
-        yield "".join(f"        self._values[{to!r}] = {value}\n" for to, value in values.items())
+        ((to, value),) = values.items()
+        done = f"self._values[{to!r}] = {value}"
     else:
         of = [*(f"**{word}" for word in words), *(f"{to!r}: {value}" for to, value in values.items())]
         shown = f"{{{', '.join(of)}}}"
-        yield f"        self._values.update({words[0] if words and alone else shown})\n"
+        done = f"self._values.update({words[0] if words and alone else shown})"
     for then in setter.then:
         condition = _condition(then.when).replace("get(", "self._values.get(")
-        yield f"        if {condition}: self._values.update({then.set!r})\n"
-    yield "        return self\n"
+        done += f"\n        if {condition}: self._values.update({then.set!r})"
+    end = "\n        " if setter.then else "; "
+    yield f"        {done}{end}return self\n"
 
 
 def _words_of(setter: str, argument: str, takes: Takes, alone: bool) -> str:
@@ -303,7 +304,7 @@ def _value(argument: str, takes: Takes) -> Iterator[tuple[str, str]]:
 
 
 def _build(builder: Builder, sizes: frozenset[str]) -> Iterator[str]:
-    yield "\n    def build(self) -> Problem:\n"
+    yield "    def build(self) -> Problem:\n"
     yield '        """The problem. ArgumentError for what is missing or does not go together."""\n'
     yield "        v = self._values.copy()\n"
     yield "        get = v.get\n"

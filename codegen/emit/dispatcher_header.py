@@ -201,15 +201,9 @@ def _setter(name: str, setter: Setter, names: _Names) -> Iterator[str]:
     looked = [_looked(name, argument, takes, alone) for argument, takes in setter.takes.items() if takes.words]
     then = [f"if ({_all(one.when, names)}) this->put({{{{{names.field(to)}, {names.value(value)}}}}});"
             for one in setter.then for to, value in one.set.items()]  # fmt: skip
-    yield f"  // {setter.about}\n"
-    if not looked and not then:
-        yield f"  Self& {name}({said}) {{ return {put}; }}\n"
-        return
     after = [f"{put};", "const Problem& p = this->problem_;", *then, "return static_cast<Self&>(*this);"]
-    body = [*looked, *(after if then else [f"return {put};"])]
-    yield f"  Self& {name}({said}) {{\n"
-    yield from (f"    {line}\n" for line in body)
-    yield "  }\n"
+    body = " ".join([*looked, *(after if then else [f"return {put};"])])
+    yield f"  // {setter.about}\n  Self& {name}({said}) {{ {body} }}\n"
 
 
 def _looked(setter: str, argument: str, takes: Takes, alone: bool) -> str:

@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <new>
+#include <tuple>
 #include <unordered_map>
 
 #include "tilekiln/dispatcher/chooser.h"
@@ -20,33 +21,20 @@ struct Entry {
 
 // Priority, the highest first; then rank, capacity, numbers of the algorithm and name.
 inline void sort_entries(std::vector<Entry>& entries) {
-  struct Order {
-    int priority, rank;
-    std::vector<int64_t> numbers;
-    std::string name;
-    size_t at;
-    bool operator<(const Order& other) const {
-      if (priority != other.priority) return priority < other.priority;
-      if (rank != other.rank) return rank < other.rank;
-      return numbers != other.numbers ? numbers < other.numbers : name < other.name;
-    }
-  };
-  std::vector<Order> orders;
+  std::vector<std::tuple<int, int, std::vector<int64_t>, std::string, size_t>> orders;
   for (size_t i = 0; i < entries.size(); ++i) {
-    const Instance& one = *entries[i].instance;
-    Order order = {-static_cast<int>(entries[i].priority), entries[i].rank, {}, one.name(), i};
-    for (const Field field : {field::hdim_q, field::hdim_v})
-      order.numbers.push_back(one.key().signature[field].number());
-    std::map<std::string, int64_t>
-        by_name;  // however the key was said: a registry that is read back has the same order
-    for (const auto& [field, value] : one.key().algorithm)
+    const Key& key = entries[i].instance->key();
+    std::vector<int64_t> numbers = {key.signature[field::hdim_q].number(), key.signature[field::hdim_v].number()};
+    std::map<std::string, int64_t> by_name;  // a registry that is read back has the same order, however keys were said
+    for (const auto& [field, value] : key.algorithm)
       if (value.is_number()) by_name.emplace(field.name(), value.number());
-    for (const auto& [name, number] : by_name) order.numbers.push_back(number);
-    orders.push_back(std::move(order));
+    for (const auto& [name, number] : by_name) numbers.push_back(number);
+    orders.emplace_back(-static_cast<int>(entries[i].priority), entries[i].rank, std::move(numbers),
+                        entries[i].instance->name(), i);
   }
   std::sort(orders.begin(), orders.end());
   std::vector<Entry> sorted;
-  for (const Order& order : orders) sorted.push_back(std::move(entries[order.at]));
+  for (const auto& order : orders) sorted.push_back(std::move(entries[std::get<4>(order)]));
   entries = std::move(sorted);
 }
 

@@ -37,15 +37,9 @@ class ProblemSetters : public Builder<Self> {
  public:
   explicit ProblemSetters(Value operator_name = word_fmha_fwd) : Builder<Self>(operator_name) {}
   // fwd, fwd_pagedkv, fwd_splitkv, fwd_appendkv, batch_prefill or bwd, with or without fmha_ before it.
-  Self& api_family(std::string_view name) {
-    const tables::Word& of_name = ck::said("api_family", detail::without_prefix(name), tables::api_family);
-    return this->put({{field_operator, of_name.value}});
-  }
+  Self& api_family(std::string_view name) { const tables::Word& of_name = ck::said("api_family", detail::without_prefix(name), tables::api_family); return this->put({{field_operator, of_name.value}}); }
   // The stage that is asked for; the main stage of api_family unless given.
-  Self& kernel_family(std::string_view name) {
-    const tables::Word& of_name = ck::said("kernel_family", detail::without_prefix(name), tables::kernel_family);
-    return this->put({{field_stage, of_name.value}});
-  }
+  Self& kernel_family(std::string_view name) { const tables::Word& of_name = ck::said("kernel_family", detail::without_prefix(name), tables::kernel_family); return this->put({{field_stage, of_name.value}}); }
   // A target of the tree, such as cpu-avx512 or gfx942; unless given, any.
   Self& gfx_arch(std::string_view target) { return this->put({{field_target, target}}); }
   // fp32, fp16, bf16, fp8bf16, fp8fp32, ...
@@ -55,29 +49,17 @@ class ProblemSetters : public Builder<Self> {
   // Heads of q and of k and v.
   Self& nheads(int64_t nhead_q, int64_t nhead_k) { return this->put({{field_nhead_q, detail::at_least("nhead_q", nhead_q, 1)}, {field_nhead_k, detail::at_least("nhead_k", nhead_k, 1)}}); }
   // no_mask, top_left (or causal), bottom_right, window_generic. One kernel serves all but no_mask.
-  Self& mask_type(std::string_view name) {
-    const tables::Word& of_name = ck::said("mask_type", name, tables::mask_type);
-    return this->put({{field_mask, of_name.value}, {field_mask_origin, of_name.more}});
-  }
+  Self& mask_type(std::string_view name) { const tables::Word& of_name = ck::said("mask_type", name, tables::mask_type); return this->put({{field_mask, of_name.value}, {field_mask_origin, of_name.more}}); }
   // no_bias, elementwise or alibi.
-  Self& bias_type(std::string_view name) {
-    const tables::Word& of_name = ck::said("bias_type", name, tables::bias_type);
-    return this->put({{field_bias, of_name.value}});
-  }
+  Self& bias_type(std::string_view name) { const tables::Word& of_name = ck::said("bias_type", name, tables::bias_type); return this->put({{field_bias, of_name.value}}); }
   // Whether the log-sum-exp of every row is written.
   Self& lse(bool wanted = true) { return this->put({{field_lse, wanted}}); }
   // Whether probabilities are dropped.
   Self& dropout(bool wanted = true) { return this->put({{field_dropout, wanted}}); }
   // no_scale, pertensor, blockscale or kv_blockscale.
-  Self& qscale_type(std::string_view name) {
-    const tables::Word& of_name = ck::said("qscale_type", name, tables::qscale_type);
-    return this->put({{field_qscale, of_name.value}});
-  }
+  Self& qscale_type(std::string_view name) { const tables::Word& of_name = ck::said("qscale_type", name, tables::qscale_type); return this->put({{field_qscale, of_name.value}}); }
   // none, interleaved or half_rotated.
-  Self& rope_type(std::string_view name) {
-    const tables::Word& of_name = ck::said("rope_type", name, tables::rope_type);
-    return this->put({{field_rope, of_name.value}});
-  }
+  Self& rope_type(std::string_view name) { const tables::Word& of_name = ck::said("rope_type", name, tables::rope_type); return this->put({{field_rope, of_name.value}}); }
   // Whether scores are capped by a tanh.
   Self& logits_soft_cap(bool wanted = true) { return this->put({{field_softcap, wanted}}); }
   // Whether a row of v lies together, as it usually does.
@@ -93,26 +75,11 @@ class ProblemSetters : public Builder<Self> {
   // Whether attention sinks are honoured.
   Self& sink(bool wanted = true) { return this->put({{field_sink, wanted}}); }
   // vectorized or linear; vllm (a 2D block table) or sglang (a 1D page table); tokens of a page.
-  Self& kv_cache(std::string_view layout, std::string_view lookup, int64_t page_size) {
-    const tables::Word& of_layout = ck::said("layout", layout, tables::layout);
-    const tables::Word& of_lookup = ck::said("lookup", lookup, tables::lookup);
-    return this->put({{field_layout, of_layout.value}, {field_lookup, of_lookup.value}, {field_page_size, detail::at_least("page_size", page_size, 1)}});
-  }
+  Self& kv_cache(std::string_view layout, std::string_view lookup, int64_t page_size) { const tables::Word& of_layout = ck::said("layout", layout, tables::layout); const tables::Word& of_lookup = ck::said("lookup", lookup, tables::lookup); return this->put({{field_layout, of_layout.value}, {field_lookup, of_lookup.value}, {field_page_size, detail::at_least("page_size", page_size, 1)}}); }
   // Columns to the left and right of the diagonal that a row sees; -1: all. It makes a mask where there was none.
-  Self& window(int64_t window_left, int64_t window_right) {
-    this->put({{field_window_left, detail::at_least("window_left", window_left, -1)}, {field_window_right, detail::at_least("window_right", window_right, -1)}});
-    const Problem& p = this->problem_;
-    if (p.number(field_window_left) >= 0) this->put({{field_mask, word_window}});
-    if (p.number(field_window_right) >= 0) this->put({{field_mask, word_window}});
-    return static_cast<Self&>(*this);
-  }
+  Self& window(int64_t window_left, int64_t window_right) { this->put({{field_window_left, detail::at_least("window_left", window_left, -1)}, {field_window_right, detail::at_least("window_right", window_right, -1)}}); const Problem& p = this->problem_; if (p.number(field_window_left) >= 0) this->put({{field_mask, word_window}}); if (p.number(field_window_right) >= 0) this->put({{field_mask, word_window}}); return static_cast<Self&>(*this); }
   // The first keys that stay visible whatever the left window says; more than 0 is a sink.
-  Self& sink_size(int64_t sink_size) {
-    this->put({{field_sink_size, detail::at_least("sink_size", sink_size, 0)}});
-    const Problem& p = this->problem_;
-    if (p.number(field_sink_size) >= 1) this->put({{field_sink, Value(true)}});
-    return static_cast<Self&>(*this);
-  }
+  Self& sink_size(int64_t sink_size) { this->put({{field_sink_size, detail::at_least("sink_size", sink_size, 0)}}); const Problem& p = this->problem_; if (p.number(field_sink_size) >= 1) this->put({{field_sink, Value(true)}}); return static_cast<Self&>(*this); }
   // The longest lengths of group mode.
   Self& max_seqlen(int64_t max_seqlen_q, int64_t max_seqlen_k) { return this->put({{field_max_seqlen_q, detail::at_least("max_seqlen_q", max_seqlen_q, 0)}, {field_max_seqlen_k, detail::at_least("max_seqlen_k", max_seqlen_k, 0)}}); }
   // Parts of the keys of split-KV.

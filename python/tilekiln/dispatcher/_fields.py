@@ -3,7 +3,7 @@
 Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 """
 # fmt: off
-# ruff: noqa: E501, E701, RUF100
+# ruff: noqa: E501, E701, E702, RUF100
 
 from __future__ import annotations
 
