@@ -153,8 +153,7 @@ def test_a_compiler_in_a_folder_with_a_blank(listed: Run, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [("int main() { return 1; }\n", "declares no set"), ("int main(\n", "cannot be compiled")],
+    ("text", "said"), [("int main() { return 1; }\n", "declares no set"), ("int main(\n", "cannot be compiled")]
 )
 def test_what_declares_nothing(listed: Run, text: str, said: str) -> None:
     done = listed("none.cpp", text)

@@ -35,13 +35,7 @@ ALGORITHM = {
     "wave_m0": (4,),
 }
 RULES = ("", "", "", "seqlen_q>=1 seqlen_q<=8", "seqlen_k>=64 or seqlen_q=1", "seqlen_q<=200 seqlen_k=256")
-FAMILIES = (
-    *3 * ["fmha_fwd"],
-    "fmha_fwd_splitkv",
-    "fmha_fwd_splitkv_combine",
-    "fmha_bwd_dq_dk_dv",
-    "fmha_bwd_dot_do_o",
-)
+FAMILIES = (*3 * ["fmha_fwd"], "fmha_fwd_splitkv", "fmha_fwd_splitkv_combine", "fmha_bwd_dq_dk_dv", "fmha_bwd_dot_do_o")
 OPERATORS = ("fmha_fwd", "fmha_fwd", "fmha_fwd_splitkv", "fmha_bwd", "fmha_fwd_appendkv", "gemm")
 
 

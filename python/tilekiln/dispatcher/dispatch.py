@@ -270,12 +270,7 @@ class Dispatcher:
         return next((one.settings for one in found if isinstance(one, Measured) and one.id == id_), {})
 
     def _choose(
-        self,
-        index: Index,
-        problem: Problem,
-        forgiven: frozenset[str],
-        origin: str | None,
-        measured: Sequence[str] = (),
+        self, index: Index, problem: Problem, forgiven: frozenset[str], origin: str | None, measured: Sequence[str] = ()
     ) -> Entry | None:
         if measured or self._heuristic is not None:
             asked_for = without(problem, forgiven)

@@ -13,13 +13,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-class Times(
-    namedtuple(
-        "Times",
-        "min median max runs mean",
-        defaults=(0.0, 0.0, 0.0, 0, 0.0),
-    )
-):
+class Times(namedtuple("Times", "min median max runs mean", defaults=(0.0, 0.0, 0.0, 0, 0.0))):
     """Milliseconds of wall time; all 0 when nothing was timed."""
 
     __slots__ = ()
