@@ -41,33 +41,11 @@ from ctypes_config import (
 from tilekiln import dispatcher as dp
 from tilekiln.api import operators
 
-__all__ = [
-    "ACTIVATIONS",
-    "DTYPES",
-    "EPILOGUES",
-    "LDS_BYTES",
-    "PIPELINES",
-    "SCHEDULERS",
-    "SUPPORTED_DTYPES",
-    "Dispatcher",
-    "DispatcherLib",
-    "GemmResult",
-    "GemmRunner",
-    "GemmSetupResult",
-    "KernelConfig",
-    "Registry",
-    "ValidationResult",
-    "Validator",
-    "auto_correct_kernel_config",
-    "load_configs",
-    "print_auto_correction",
-    "print_kernel_config",
-    "print_kernel_config_table",
-    "run_and_validate",
-    "run_gemm",
-    "setup_gemm_dispatcher",
-    "validate_kernel_config",
-]
+__all__ = ["ACTIVATIONS", "DTYPES", "EPILOGUES", "LDS_BYTES", "PIPELINES", "SCHEDULERS", "SUPPORTED_DTYPES",
+           "Dispatcher", "DispatcherLib", "GemmResult", "GemmRunner", "GemmSetupResult", "KernelConfig", "Registry",
+           "ValidationResult", "Validator", "auto_correct_kernel_config", "load_configs", "print_auto_correction",
+           "print_kernel_config", "print_kernel_config_table", "run_and_validate", "run_gemm",
+           "setup_gemm_dispatcher", "validate_kernel_config"]  # fmt: skip
 _NO_KERNEL, _FAILED = -2, -1
 
 

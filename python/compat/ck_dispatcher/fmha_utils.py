@@ -47,6 +47,9 @@ FAMILIES = {
     "bwd_dq_dk_dv": ("mode", "mask", "bias", "dbias", "dropout", "softcap", "sink", "deterministic"),
 }
 """The families that a config may be of, and the axes of ours that it says."""
+SETTERS = {"softcap": ("logits", "logits"), "skip_min_seqlen_q": ("skip", "skip_min_seqlen_q"),
+           "paged": ("paged_kv", "paged_kv")}  # fmt: skip
+"""Setters of a Signature and fields of a config that are no names of the axis."""
 
 
 @dataclasses.dataclass
@@ -169,26 +172,13 @@ class FmhaKernelConfig:
     def signature(self) -> Signature:
         """The axes of Tilekiln's family that a caller chooses, with their values."""
         of = Signature(self.family).dtype(self.data_type).hdim(self.hdim_q, self.hdim_v)
-        said: dict[str, Callable[[], object]] = {
-            "mode": lambda: of.mode(self.mode),
-            "mask": lambda: of.mask(self.mask),
-            "bias": lambda: of.bias(self.bias),
-            "lse": lambda: of.lse(self.lse),
-            "dropout": lambda: of.dropout(self.dropout),
-            "softcap": lambda: of.logits(self.logits),
-            "skip_min_seqlen_q": lambda: of.skip(self.skip_min_seqlen_q),
-            "sink": lambda: of.sink(self.sink),
-            "qscale": lambda: of.qscale(self.qscale),
-            "paged": lambda: of.paged_kv(self.paged_kv),
-            "rope": lambda: of.rope(self.rope),
-            "dbias": lambda: of.dbias(self.dbias),
-            "deterministic": lambda: of.deterministic(self.deterministic),
-            "layout": lambda: of.set("layout", self.kv_memory_layout),
-            "lookup": lambda: of.set("lookup", self.kv_lookup_table),
-            "page_size": lambda: of.set("page_size", "any"),
-        }
+        kept = {"layout": self.kv_memory_layout, "lookup": self.kv_lookup_table, "page_size": "any"}
         for axis in FAMILIES[self.family]:
-            said[axis]()
+            setter, field = SETTERS.get(axis, (axis, axis))
+            if axis in kept:
+                of.set(axis, kept[axis])
+            else:
+                getattr(of, setter)(getattr(self, field))
         if self.family == "bwd_dq_dk_dv" and self.store_randval:
             of.store_randval()
         if self.family == "fwd_splitkv":
