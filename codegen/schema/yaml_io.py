@@ -26,13 +26,14 @@ _INDENTATION = re.compile(r"^[ ?-]*", re.MULTILINE)
 
 
 class _Loader(_Safe):
-    """YAML lets the last of two equal keys win; here they are an error."""
+    """YAML lets the last of two equal keys win; here they are an error. What `<<` takes from another gives way."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        own = list(node.value)  # before others' are merged into it
         mapping = super().construct_mapping(node, deep)
-        if len(mapping) != len(node.value):
+        if len(mapping) != len(own):
             seen: set[str] = set()
-            for key, _ in node.value:
+            for key, _ in own:
                 if key.value in seen:
                     raise yaml.MarkedYAMLError(problem=f"'{key.value}' stands here twice", problem_mark=key.start_mark)
                 seen.add(key.value)

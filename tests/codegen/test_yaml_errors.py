@@ -28,6 +28,7 @@ CPU = "kernels/backends/cpu/backend.yaml"
 BWD = "fmha_bwd_dq_dk_dv"
 BWD_FAMILY, DOT = "kernels/attention/fmha_bwd/dq_dk_dv/family.yaml", "kernels/attention/fmha_bwd/dot_do_o/family.yaml"
 RECEIPTS = ("flash", "aiter", "aiter_batch", "fp32", "fp32_min", "fp8")
+HIP = "kernels/backends/hip/builds.yaml"
 FLASH, AITER, AITER_BATCH, FP32, FP32_MIN, FP8 = (f"receipts/{name}.yaml" for name in RECEIPTS)
 
 HDIMS = AXES["hdim_q"]
@@ -65,6 +66,13 @@ CASES = [
         "'reason' is missing here",
     ),
     (FLASH, "number: 2", "number: 2\n@number: 3", "'number' stands here twice"),
+    # What is taken from another entry gives way to an entry's own; two of its own do not.
+    (
+        HIP,
+        "  <<: *forward\n  when: hdim_q=64 dropout=no",
+        "  <<: *forward\n  when: a=b\n  @when: hdim_q=64",
+        "'when' stands here twice",
+    ),
     (
         AITER,
         "128,192",
