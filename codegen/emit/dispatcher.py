@@ -205,8 +205,9 @@ def limits(tree: Tree) -> dict[str, str]:
     return {f"{PYTHON}/_limits.py": head + f"TILE_MOST = {most!r}\nLDS_BYTES = {lds!r}\n"}
 
 
-def _fields(declared: DispatcherFile) -> str:
-    tables: dict[str, object] = {
+def tables(declared: DispatcherFile) -> dict[str, Any]:
+    """By name the tables of fields and words, for Python and C++."""
+    return {
         "DETAILS": sorted(declared.fields.detail),
         "SIZES": sorted(declared.fields.size),
         "USUAL": dict(sorted(declared.usual.items())),
@@ -222,11 +223,14 @@ def _fields(declared: DispatcherFile) -> str:
         "SIGNATURES": declared.signatures,
         "BACKWARD_DROPOUT": declared.backward_dropout,
     }
+
+
+def _fields(declared: DispatcherFile) -> str:
     head = HEAD.split("from .problem", maxsplit=1)[0].replace(
         "Fields of problems and the setters of their builders", "Fields"
     )
     lines = [f"{name} = {'frozenset(' if isinstance(of, list) else ''}{of!r}{')' if isinstance(of, list) else ''}\n"
-             for name, of in tables.items()]  # fmt: skip
+             for name, of in tables(declared).items()]  # fmt: skip
     return head + "".join(lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from codegen.emit.dispatcher import Builder, DispatcherFile, Setter, Takes, clause_of, families, read
+from codegen.emit.dispatcher import Builder, DispatcherFile, Setter, Takes, clause_of, read, tables
 from codegen.schema.language import Condition
 from codegen.schema.places import Places
 
@@ -54,26 +54,14 @@ def cost_text(declared: DispatcherFile) -> str:
 
 
 def text(declared: DispatcherFile) -> str:
-    axes = declared.algorithm_axes
-    of_families = families(declared)
-    rows = {
-        "const char* const details": map(_quoted, declared.fields.detail),
-        "const char* const sizes": map(_quoted, declared.fields.size),
-        "Pair usual": (_row(*pair) for pair in declared.usual.items()),
-        "const char* const variable_seqlen_k": map(_quoted, declared.variable_seqlen_k),
-        "Pad pads": (_row(one.pad, one.size, one.tile, one.varies) for one in declared.pads),
-        "Limit limits": (_row(one.limit, one.size, one.of, one.log2) for one in declared.limits),
-        "const char* const idle_on_cpu": map(_quoted, declared.idle_on_cpu),
-        "Pair forward_axes": (_row(*pair) for pair in axes.of(backward=False).items()),
-        "Pair backward_axes": (_row(*pair) for pair in axes.of(backward=True).items()),
-        "Pair product_axes": (_row(*pair) for pair in axes.of_products.items()),
-        "const char* const family_prefixes": map(_quoted, [of_families["FAMILY_PREFIX"]]),
-        "const char* const family_heads": map(_quoted, of_families["FAMILY_HEADS"]),
-        "const char* const backward_families": map(_quoted, of_families["BACKWARD_FAMILIES"]),
-        "Word signatures": (_row(of, *pair) for of, has in declared.signatures.items() for pair in has.items()),
-        "Pair backward_dropout": (_row(*pair) for pair in declared.backward_dropout.items()),
-        "Pair auto_fill": (_row(*pair) for pair in declared.auto_fill),
-    }
+    kinds = {"PADS": "Pad", "LIMITS": "Limit", "SIGNATURES": "Word"}
+    rows: dict[str, Iterable[str]] = {}
+    for name, of in tables(declared).items():
+        all_ = [(one, *pair) for one, has in of.items() for pair in has.items()] if name == "SIGNATURES" else of
+        entries = [all_] if isinstance(all_, str) else list(all_.items() if isinstance(all_, dict) else all_)
+        words = isinstance(entries[0], str)
+        kind = "const char* const" if words else kinds.get(name, "Pair")
+        rows[f"{kind} {name.lower()}"] = map(_quoted, entries) if words else [_row(*one) for one in entries]
     for builder in declared.builders.values():
         for setter, of in builder.setters.items():
             for argument, takes in of.takes.items():

@@ -29,6 +29,16 @@ inline size_t one_of(const char* name, std::string_view word, const Words& words
   refuse(name, std::string(word), listed(words) + (near.empty() ? "" : "; did you mean " + near + "?"));
 }
 
+// The refusal of a statement; "" of one that does what it says.
+template <class Statement>
+std::string fault_of(const Statement& statement) {
+  try {
+    statement();
+    return "";
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+}
 inline int64_t at_least(const char* name, int64_t number, int64_t least) {
   if (number < least) refuse(name, std::to_string(number), "at least " + std::to_string(least));
   return number;
@@ -37,7 +47,7 @@ inline int64_t at_least(const char* name, int64_t number, int64_t least) {
 inline bool begins_with(std::string_view name, std::string_view head) { return name.substr(0, head.size()) == head; }
 
 inline std::string_view without_prefix(std::string_view name) {
-  for (const std::string_view prefix : tables::family_prefixes)
+  for (const std::string_view prefix : tables::family_prefix)
     if (begins_with(name, prefix)) return name.substr(prefix.size());
   return name;
 }
@@ -92,7 +102,7 @@ inline std::string axis(const std::string& family, const std::string& word) {
   };
   if (is_backward(family)) return find(tables::backward_axes);
   for (const tables::Word& one : tables::kernel_family)
-    if (one.value == family) return find(tables::forward_axes);
+    if (one.value == family) return find(tables::axes);
   return find(tables::product_axes);
 }
 

@@ -83,11 +83,8 @@ class Signature {
   }
   template <class Statement>
   void said(const Statement& statement) {
-    try {
-      statement();
-    } catch (const std::invalid_argument& error) {
-      if (fault_.empty()) fault_ = error.what();
-    }
+    const std::string fault = detail::fault_of(statement);
+    if (fault_.empty()) fault_ = fault;
   }
 
   std::string family_ = tables::kernel_family[0].value, fault_;

@@ -68,7 +68,8 @@ class KernelSet {
   void check() const {
     std::string faults;
     for (const Declaration& one : declarations_)
-      for (const std::string& fault : {one.signature.fault(), one.algorithm.fault(), axes_fault(one)})
+      for (const std::string& fault :
+           {one.signature.fault(), one.algorithm.fault(), detail::fault_of([&] { in_axes(one); })})
         if (!fault.empty()) faults += (faults.empty() ? "" : "\n") + one.place + ": " + fault;
     if (!faults.empty()) throw std::invalid_argument(faults);
   }
@@ -107,15 +108,6 @@ class KernelSet {
     }
     if (!pads.empty()) put("pads", pads == "p" ? "npad" : pads);
     return values;
-  }
-
-  static std::string axes_fault(const Declaration& declared) {
-    try {
-      in_axes(declared);
-      return "";
-    } catch (const std::invalid_argument& error) {
-      return error.what();
-    }
   }
 
   std::string name_, about_, file_;
@@ -273,13 +265,11 @@ extern "C" __attribute__((used, visibility("default"))) inline const char* tilek
   text.clear();
   *wrong = 0;
   for (const std::string& name : tilekiln::dispatcher::KernelSets::names()) {
-    try {
-      const std::string yaml = tilekiln::dispatcher::KernelSets::get(name).to_yaml();
-      if (*wrong == 0) text += "---\n" + yaml;
-    } catch (const std::invalid_argument& error) {
-      text = (*wrong == 0 ? "" : text + "\n") + error.what();
-      *wrong = 1;
-    }
+    std::string yaml;
+    const std::string fault =
+        tilekiln::dispatcher::detail::fault_of([&] { yaml = tilekiln::dispatcher::KernelSets::get(name).to_yaml(); });
+    if (fault.empty() && *wrong == 0) text += "---\n" + yaml;
+    if (!fault.empty()) text = (*wrong == 0 ? "" : text + "\n") + fault, *wrong = 1;
   }
   return text.c_str();
 }
