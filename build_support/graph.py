@@ -15,7 +15,7 @@ from SCons.Script import Action, Builder, Environment, SourceFileScanner
 
 from codegen.schema.tree import tree
 
-from . import console, jobs, journal, measured, memory, outputs, outside, shared
+from . import console, external_operators, jobs, journal, measured, memory, outputs, shared
 from .budget import Budget
 from .cache import CheckedCache
 from .jobs import Job
@@ -55,7 +55,7 @@ class Graph:
     def __init__(self, request: Request, here: str, include: Sequence[str]) -> None:
         self.request, self.here, self.places = request, here, tree().places
         self.include = list(include)
-        self.outside = outside.headers(self.places, request.variant.directory)
+        self.outside = external_operators.headers(self.places, request.variant.directory)
         action = Action(run_job, say_job, varlist=["DIGEST"])
         self.env = Environment(
             tools=[],
@@ -76,7 +76,7 @@ class Graph:
 
     def at(self, path: str) -> str:
         """A path of the tree as commands see it, relative to where they run."""
-        path = outside.path_of(self.places, self.request.variant.directory, path)
+        path = external_operators.path_of(self.places, self.request.variant.directory, path)
         return path if self.here == "." else os.path.normpath(os.path.join(self.here, path))
 
     def node_path(self, path: str) -> str:

@@ -162,6 +162,6 @@ def binding(scons: Scons) -> Path:
     """The Python extension, built."""
     if GIVEN:
         return ROOT / "python" / "tilekiln"  # beside the package, or where a build of this tree has put it
-    from build_support.parts import extension_suffix
+    from build_support.artifacts import extension_suffix
 
     return python_part(scons, f"_binding{extension_suffix()}")

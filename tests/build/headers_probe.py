@@ -44,8 +44,6 @@ def load(arguments: list[str]) -> None:
     import SCons.Script.Main
     import SCons.Tool  # noqa: F401
 
-    import build_support.commands
-    import build_support.parts  # noqa: F401
     from codegen.emit.render import render
     from codegen.plan.plan import resolve
 

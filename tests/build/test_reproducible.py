@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from build_support import wheels
-from build_support.parts import extension_suffix
+from build_support.artifacts import extension_suffix
 
 
 def wheels_of(tree, manifest: Path, library: Path, place: Path) -> list[bytes]:

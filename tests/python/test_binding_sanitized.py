@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from build_support.parts import extension_suffix
+from build_support.artifacts import extension_suffix
 from build_support.variant import Variant
 
 ROOT = Path(__file__).resolve().parents[2]

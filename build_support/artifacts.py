@@ -1,4 +1,4 @@
-"""The parts of a build, each from what the generator answers to SCons nodes."""
+"""Artifacts of a build, each from what the generator answers to SCons nodes."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def manifest(graph: Graph, receipt: str, made: Generated, generated: str) -> Any
 
 def binding(graph: Graph) -> Any:
     """The Python extension, for the Python that runs this build or is named by python=; None where that has no NumPy
-    (needed.py).
+    (bootstrap.py).
 
     A cross compiler makes that of another machine's Python >= 3.11 by the headers of this one, whose stable ABI is the
     same for both.
