@@ -20,8 +20,8 @@ INFO = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.
 TARGETS = ["cpu-generic", "cpu-avx512bf16"]
 RECEIPT, WHERE = "fp8", "dtype=fp8bf16 hdim_q=192 mode=batch sink=no softcap=no"
 """Its library's table, rows and manifest are shown."""
-OPERATORS = ("fmha_fwd", "reduce", "softmax")
-"""Their headers are shown: a call with a type and stages of its own, one whose host code says the shape of its result,
+OPERATORS = ("fmha_mla_decode", "reduce", "softmax")
+"""Their headers are shown: a call with a type and forms of its own, one whose host code says the shape of its result,
 and the plainest. tests/python compiles and runs those of all others; every family's packing and table has tests."""
 
 
