@@ -27,6 +27,7 @@ _OPERATORS = Option(
     "--operators", "DIR", "operators from outside too: the folder of one or of several; comma separated"
 )
 _KERNEL_SETS = Option("--kernel-set", "FILE", "kernel sets (YAML) too, each a receipt of its name; comma separated")
+_NAME = Option("--name", "P", "only instances whose name, or CK's, is like this pattern: * any text, ? a letter, [ab]")
 _FORMAT = Option("--format", "F", "names, table, json or csv", "names", ("names", "table", "json", "csv"))
 
 
@@ -63,6 +64,12 @@ def _list(given: Given) -> int:
     if not receipts:
         raise CodegenError(f"list: '{given[0]}' names no receipt")
     plans = [resolve(receipt, _targets(given), given["--where"], given["--family"]) for receipt in receipts]
+    if given["--name"]:
+        plans = [listing.like(plan, given["--name"]) for plan in plans]
+        if not any(plan.instances for plan in plans):
+            raise CodegenError(
+                f"list: no instance's name is like '{given['--name']}'; quote it for the shell: '*d128*'"
+            )
     planned = dict.fromkeys(name for plan in plans for name in plan.planned)
     if planned and given["--format"] == "names":
         warn(f"planned, no library holds these kernels yet: {', '.join(planned)}")
@@ -208,7 +215,7 @@ def _sources(given: Given) -> int:
 
 _OF_GENERATE = {  # options of CK Tile's 01_fmha/generate.py (docs/how-to/generate-py.md)
     **dict.fromkeys(("--receipt", "-r"), "the receipt is the first word, list 2"),
-    **dict.fromkeys(("--filter", "-f"), "write --where 'hdim_q=128 dtype=fp16'; a pattern of names is for grep"),
+    **dict.fromkeys(("--filter", "-f"), "write --name '*d128*fp16*', or --where 'hdim_q=128 dtype=fp16'"),
     **dict.fromkeys(("--api", "-a", "--direction", "-d"), "write --family fmha_fwd, fmha_bwd_dq_dk_dv, ..."),
     **dict.fromkeys(("--targets", "-t"), "write --target, as ck-gfx942 or hip-gfx942"),
     **dict.fromkeys(("--list_blobs", "-l"), "list itself shows them: list 2 > FILE"),
@@ -222,12 +229,13 @@ _COMMANDS = (
         ("RECEIPT[,RECEIPT]",),
         "List the instances of receipts: one line each, the canonical name unless --format says otherwise.",
         f"{SELECTION}\n\n{FORMATS}",
-        (_TARGET, _FAMILY, _WHERE, _FORMAT, Option("--count", "", "only how many there are")),
+        (_TARGET, _FAMILY, _WHERE, _NAME, _FORMAT, Option("--count", "", "only how many there are")),
         (
             ("list flash", "what `scons receipt=flash` builds on this machine"),
             ("list flash --target all --where 'dtype=bf16 hdim_q=128,192 mask!=none'", "a part of it, on every target"),
             ("list ck_default --where 'dtype=fp8bf16 or bias=alibi softcap=no' --format table", "as a table of axes"),
             ("list flash,fp8 --target all --count", "how many that is"),
+            ("list 2 --target ck-gfx942 --name 'fmha_fwd_d128_fp16_*_nmask_*' --count", "by the names that CK gives"),
         ),
         _list,
         _OF_GENERATE,

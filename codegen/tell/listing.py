@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
@@ -23,6 +25,13 @@ BOOLEAN_WORDS = ("no", "yes")
 def _planned(plan: Plan) -> str:
     """Words behind a plan of targets whose kernels no library holds yet."""
     return f" ({', '.join(plan.planned)} planned: no library holds these kernels yet)" if plan.planned else ""
+
+
+def like(plan: Plan, pattern: str) -> Plan:
+    """The plan of the instances whose name, or CK's own, is like a pattern of the shell."""
+    fits = re.compile(fnmatch.translate(pattern)).match
+    kept = [i for i in plan.instances if fits(i.name) or (i.target.planned and fits(plan.ck_name(i)))]
+    return Plan(plan.source, plan.target_list, plan.where, kept, plan.tree)
 
 
 def names(plans: Sequence[Plan]) -> str:

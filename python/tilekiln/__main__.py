@@ -11,6 +11,7 @@ from typing import Any
 
 from ._core import language
 from .api import just_in_time, machine
+from .bench import ck_runner
 from .bench import command as bench
 from .cli import install, installed, replay, trace, wheel_index
 from .tune import command as tune
@@ -86,11 +87,20 @@ def _run(argv: list[str] | None) -> int:
     install.add(commands)
     wheel_index.add(commands)
     tune.add(commands)
+    for program in ck_runner.PROGRAMS:
+        commands.add_parser(
+            program,
+            add_help=False,
+            help=f"attention in the options of CK Tile's tile_example_{program.replace('-', '_')}",
+        )
     asked = next((word for word in (sys.argv[1:] if argv is None else argv) if not word.startswith("-")), None)
     if asked is not None and asked not in commands.choices:
         near = language.nearest(asked, commands.choices)
         meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(commands.choices)}"
         parser.error(f"there is no command {asked!r}; {meant}")
+    if asked in ck_runner.PROGRAMS:
+        words = sys.argv[1:] if argv is None else argv
+        return ck_runner.run(asked, words[words.index(asked) + 1 :])
     given, left = parser.parse_known_args(argv)
     if left:
         _refuse(commands.choices[given.command], next((word for word in left if word.startswith("-")), left[0]))

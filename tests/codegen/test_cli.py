@@ -77,7 +77,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         (["list", "55"], f"no receipt '55'; nearest: {nearest(55, NUMBERS)}\n{RECEIPTS}"),
         (
             ["list", "-1"],
-            "list has no option '-1'; options: --target, --family, --where, --format, --count, --operators, "
+            "list has no option '-1'; options: --target, --family, --where, --name, --format, --count, --operators, "
             "--kernel-set, --help\n"
             "usage: python -m codegen list RECEIPT[,RECEIPT] [options]",
         ),
@@ -93,7 +93,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         ),
         (
             ["list", "2", "--filter=*d128*"],
-            "list has no option '--filter': write --where 'hdim_q=128 dtype=fp16'; a pattern of names is for grep\n"
+            "list has no option '--filter': write --name '*d128*fp16*', or --where 'hdim_q=128 dtype=fp16'\n"
             "usage: python -m codegen list RECEIPT[,RECEIPT] [options]",
         ),
         (
@@ -159,6 +159,10 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         ),
         (["list", "flash", "--where", "dtpye=bf16"], "where: no axis 'dtpye'; nearest: dtype\n  dtpye=bf16\n  ^"),
         (["list", ","], "list: ',' names no receipt"),
+        (
+            ["list", "flash", "--name", "*d129*"],
+            "list: no instance's name is like '*d129*'; quote it for the shell: '*d128*'",
+        ),
         (["list", "flash", "--count", "--format", "csv"], "list takes --count or --format csv, not both"),
         (["diff", "flash", "none.json"], "none.json: no such manifest; it lies beside the library"),
     ],

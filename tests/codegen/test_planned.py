@@ -260,3 +260,17 @@ def test_a_table_that_there_is_nowhere_is_an_error(copy: Copy) -> None:
     copy.edit("kernels/targets/ck-gfx942.yaml", "tiles: [gfx9, rows]", "tiles: [gfx8, rows]")
     with pytest.raises(CodegenError, match=r"ck-gfx942\.yaml:\d+:\d+: no table of tiles 'gfx8'; nearest: gfx9"):
         check(copy.tree())
+
+
+def test_patterns_of_names_are_ck_names_too(real: Tree) -> None:
+    """CK's wildcards over CK's names, and over those of here, on a target that is planned and on one that is not."""
+    plan = resolve("ck_default", ["ck-gfx942"], "family=fmha_fwd hdim_q=128")
+    pattern = "fmha_fwd_d128_fp16_batch_*_nmask_*"
+    want = [i.name for i in plan.instances if re.fullmatch(r"fmha_fwd_d128_fp16_batch_.*_nmask_.*", plan.ck_name(i))]
+    assert want
+    assert [i.name for i in listing.like(plan, pattern).instances] == want
+    own = resolve("ck_default", ["cpu-avx2"], "family=fmha_fwd hdim_q=128")
+    assert listing.like(own, pattern).instances == []
+    kept = [i.name for i in listing.like(own, "*_bf16_d128x128_*[a]libi*").instances]
+    assert kept == [i.name for i in own.instances if "_bf16_d128x128_" in i.name and "alibi" in i.name]
+    assert kept

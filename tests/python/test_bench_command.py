@@ -185,7 +185,27 @@ def test_what_there_is_to_say(capsys: pytest.CaptureFixture[str]) -> None:
         ("fmha_fwd", {"seqlen_q": "10", "nhead_q": "1", "hdim_q": "64", "causal": "yes"}, 2 * 55 * 128),
         ("fmha_fwd", {"seqlen_q": "10", "seqlen_k": "20", "nhead_q": "1", "hdim_q": "64"}, 2 * 200 * 128),
         ("fmha_bwd", {"seqlen_q": "10", "nhead_q": "1", "hdim_q": "64"}, 2 * 100 * 5 * 64),
-        ("fmha_fwd", {"mode": "group"}, None),
+        ("fmha_fwd", {"mode": "group"}, 2 * 8 * 512 * 512 * 256),
+        (
+            "fmha_fwd",
+            {"mode": "group", "batch": "2", "total_q": "20", "total_k": "40", "nhead_q": "1", "hdim_q": "64"},
+            2 * 2 * 200 * 128,
+        ),
+        ("fmha_fwd", {"mode": "group", "batch": "3", "total_q": "20"}, None),
+        ("fmha_fwd_splitkv", {"seqlen_q": "2", "seqlen_k": "20", "nhead_q": "1", "hdim_q": "64"}, 2 * 40 * 128),
+        (
+            "fmha_fwd_splitkv",
+            {
+                "paged": "yes",
+                "pages": "4",
+                "page_size": "5",
+                "batch": "2",
+                "seqlen_q": "1",
+                "nhead_q": "1",
+                "hdim_q": "64",
+            },
+            2 * 2 * 10 * 128,
+        ),
         ("softmax", {}, None),
     ],
 )

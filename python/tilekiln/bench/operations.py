@@ -4,23 +4,40 @@ from __future__ import annotations
 
 from .settings import Settings
 
+ATTENTION = ("fmha_fwd", "fmha_bwd", "fmha_fwd_splitkv")
 PRODUCTS = ("gemm", "gemm_multi_d", "gemm_quant", "batched_gemm", "flatmm", "flatmm_quant")
 
 
 def operations(settings: Settings) -> float | None:
-    """Multiplications and additions of a call, those of hidden scores left out; None where nothing counts them."""
+    """Multiplications and additions of a call, without those of hidden scores; None where nothing counts them."""
     of = {word: settings.lengths[letter] for word, letter in settings.letters.items()}
     if settings.operator in PRODUCTS and {"m", "n", "k"} <= of.keys():
         return 2.0 * of["m"] * of["n"] * of["k"] * of.get("batch", 1)
     masks = ("causal", "window", "mask_origin", "sink_size")
-    lengths = {"seqlen_q", "seqlen_k", "cu_seqlens_q", "cu_seqlens_k"} & settings.wanted
-    if settings.operator not in ("fmha_fwd", "fmha_bwd") or settings.form.mode != "batch" or lengths:
+    if settings.operator not in ATTENTION:
+        return None
+    both = _one_sequence(settings, of)
+    if both is None:
         return None
     given = {name: value for name, value in settings.arguments.items() if name in masks}
-    pairs = float(of["seqlen_q"]) * of["seqlen_k"]
+    pairs = float(both[0]) * both[1]
     if given:
         from ..reference import visible
 
-        pairs = float(visible(of["seqlen_q"], of["seqlen_k"], **given).sum())
+        pairs = float(visible(*both, **given).sum())
     q, v = (3, 2) if settings.operator == "fmha_bwd" else (1, 1)
     return 2.0 * of["batch"] * of["nhead_q"] * pairs * (q * of["hdim_q"] + v * of["hdim_v"])
+
+
+def _one_sequence(settings: Settings, of: dict[str, int]) -> tuple[int, int] | None:
+    """(queries, keys) of each sequence of attention; None where they differ or lie in arrays of lengths."""
+    lengths = {"seqlen_q", "seqlen_k", "cu_seqlens_q", "cu_seqlens_k"} & settings.wanted
+    if settings.form.mode == "batch":
+        full = lengths == {"seqlen_k"} and settings.paged  # sequences fill their pages
+        return None if lengths and not full else (of["seqlen_q"], settings.keys)
+    batch, queries, keys = of["batch"], of["total_q"], settings.keys if settings.paged else of["total_k"]
+    if not batch or lengths - ({"seqlen_k"} if settings.paged else set()) or queries % batch:
+        return None
+    if settings.paged:
+        return queries // batch, keys
+    return None if keys % batch else (queries // batch, keys // batch)

@@ -58,7 +58,7 @@ def _made(settings: Settings, name: str, random: np.random.Generator) -> Any:
     if NUMPY[dtype].kind in "iub":
         raw = random.integers(0, 2 if dtype == "bool" else 100, shape)
         return (raw - 50 if NUMPY[dtype].kind == "i" else raw).astype(NUMPY[dtype])
-    values = random.uniform(0.5, 1.5, shape) if name in POSITIVE else random.standard_normal(shape, np.float32)
+    values = random.uniform(0.5, 1.5, shape) if name in POSITIVE else settings.draw(random, shape)
     return values.astype(NUMPY[dtype])
 
 

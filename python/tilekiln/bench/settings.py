@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from .._core.native import ArgumentError
 from ..reference.mla import FP8_ROW, ROW
@@ -54,6 +57,9 @@ CALLED = {
 FOLLOWS = ("B1", "G1", "Mb", "Rd", "Dc", "Pc", "Vec", "P", "W", "L", "V")
 """Letters whose length follows from the others, unless a word below names them."""
 
+TOKENS, HEADS = ("Sq", "Sk", "Sn", "Ps", "Tq", "Tk"), ("H", "Hk")
+"""Letters of the two dimensions that layout bhsd exchanges."""
+
 
 class Settings:
     """One call of an operator as the command line says it."""
@@ -79,6 +85,8 @@ class Settings:
         self.columns_first: set[str] = set()
         self.mode = ""
         self.weight: Any = None  # of flatmm, before it is packed
+        self.ones: dict[str, tuple[int, ...]] = {}  # first lengths of arrays that may be shared, by array
+        self.draw: Callable[..., Any] = standard_normal
         self.wanted = {name for name, one in self.call.arrays.items() if one.required and one.kind != "result"}
         if operator == "fmha_fwd_appendkv":
             self.wanted.add("q")
@@ -264,7 +272,14 @@ class Settings:
         letters = self.form.shapes.get(name)
         if letters is None:
             return self.shape if name == "x" and self.shape else (1,)
-        return tuple(int(one) if one.isdecimal() else self._length(one) for one in letters.split())
+        order = letters.split()
+        if self.arguments.get("layout") == "bhsd":
+            for at, pair in enumerate(itertools.pairwise(order)):
+                if pair[0] in TOKENS and pair[1] in HEADS:
+                    order[at : at + 2] = pair[1], pair[0]
+        shape = tuple(int(one) if one.isdecimal() else self._length(one) for one in order)
+        first = self.ones.get(name, ())
+        return (*first, *shape[len(first) :])
 
     def _length(self, letter: str) -> int:
         if self.call.lengths.get(letter) == "max_seqlen_k":
@@ -280,6 +295,11 @@ class Settings:
         if self.shape:
             shown = [f"shape={'x'.join(map(str, self.shape))}"]
         return " ".join(shown)
+
+
+def standard_normal(random: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Numbers of the arrays of a call, unless `draw` is another function."""
+    return random.standard_normal(shape, np.float32)
 
 
 def _listed(words: Iterable[str]) -> str:
