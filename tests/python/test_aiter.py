@@ -465,8 +465,8 @@ def test_what_is_not_here(face):
         AttributeError, match=r"compat.aiter has no 'nothing'. dir\(tilekiln.compat.aiter\) has what is"
     ):
         _ = face.nothing
-    with pytest.raises(AttributeError, match="without assembly is mha_fwd and mha_bwd"):
-        _ = face.fmha_v3_fwd
+    with pytest.raises(AttributeError, match="has no 'mha_batch_prefill': mha_batch_prefill_func computes the same"):
+        _ = face.mha_batch_prefill
 
 
 def test_compiled(face):

@@ -13,11 +13,13 @@ from typing import Any
 
 from ..._core import needs_torch  # noqa: F401
 from .. import _modules
-from . import _absent
+from . import _absent, mla
 from .ops import (
     activation,
+    attention,
     batched_gemm_op_a8w8,
     batched_gemm_op_bf16,
+    cache,
     enum,
     gemm_op_a8w8,
     gemm_op_a16w16,
@@ -28,12 +30,15 @@ from .ops import (
     norm,
     quant,
     rope,
+    sample,
     topk,
 )
 from .ops import rmsnorm as _rmsnorm
 from .ops.activation import *
+from .ops.attention import *
 from .ops.batched_gemm_op_a8w8 import *
 from .ops.batched_gemm_op_bf16 import *
+from .ops.cache import *
 from .ops.enum import *
 from .ops.gemm_op_a8w8 import *
 from .ops.gemm_op_a16w16 import *
@@ -45,16 +50,19 @@ from .ops.norm import *
 from .ops.quant import *
 from .ops.rmsnorm import *
 from .ops.rope import *
+from .ops.sample import *
 from .ops.topk import *
 from .utility import dtypes as dtypes
 
 __version__ = "0.1.9+tilekiln"
 """Of the distribution that callers see after `install`: an aiter that has these functions. diffusers wants 0.1.5."""
 
-__all__ = ["dtypes", "install", "uninstall"]
+__all__ = ["dtypes", "install", "mla", "uninstall"]
 __all__ += activation.__all__
+__all__ += attention.__all__
 __all__ += batched_gemm_op_a8w8.__all__
 __all__ += batched_gemm_op_bf16.__all__
+__all__ += cache.__all__
 __all__ += enum.__all__
 __all__ += gemm_op_a16w16.__all__
 __all__ += gemm_op_a8w8.__all__
@@ -66,6 +74,7 @@ __all__ += norm.__all__
 __all__ += quant.__all__
 __all__ += _rmsnorm.__all__
 __all__ += rope.__all__
+__all__ += sample.__all__
 __all__ += topk.__all__
 
 

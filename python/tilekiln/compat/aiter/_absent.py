@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _INSTEAD = (
-    (r"fmha_v3", "its attention without assembly is mha_fwd and mha_bwd"),
+    (r"mha_batch_prefill$", "mha_batch_prefill_func computes the same"),
     (r"gelu|swiglu", "torch.nn.functional has it of its own; tilekiln.gemm and fused_moe have it as their activation"),
     (r".*_tune$", "tilekiln tune times the kernels of a shape"),
     (r".*(_fake|fake_tensors?)$", "it has shapes for tracing, which torch.ops.tilekiln have themselves"),

@@ -51,15 +51,29 @@ from .._arguments import (
     without_backward,
 )
 from .._kernels import mha_bwd, mha_fwd, mha_varlen_bwd, mha_varlen_fwd, over_pages, over_splits
+from .._other_names import (
+    fmha_v3_bwd,
+    fmha_v3_fwd,
+    fmha_v3_varlen_bwd,
+    fmha_v3_varlen_fwd,
+    maybe_contiguous,
+    mha_fwd_native_splitkv,
+)
 
 __all__ = [
     "flash_attn_fp8_pertensor_func",
     "flash_attn_func",
     "flash_attn_varlen_fp8_pertensor_func",
     "flash_attn_varlen_func",
+    "fmha_v3_bwd",
+    "fmha_v3_fwd",
+    "fmha_v3_varlen_bwd",
+    "fmha_v3_varlen_fwd",
+    "maybe_contiguous",
     "mha_batch_prefill_func",
     "mha_bwd",
     "mha_fwd",
+    "mha_fwd_native_splitkv",
     "mha_varlen_bwd",
     "mha_varlen_fwd",
 ]
