@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..._core.native import ArgumentError
-from ...torch.calls import without_grad
+from ._run import run
 
 OUTS = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -51,7 +51,7 @@ def scaled(
     given["column_scale"] = _factor("w_scale", w_scale, weight.shape[0])
     if bias is not None:
         given["bias"] = bias.reshape(-1).float()
-    made: Tensor = without_grad("gemm", (x, weight.t()), given)
+    made: Tensor = run("gemm", (x, weight.t()), given)
     return made
 
 
@@ -61,7 +61,7 @@ def blocks(
     """The same of fp8 with a factor for 128 numbers along k of a row of x, and for 128 x 128 of the weight."""
     _matrices(x, weight)
     given = _placed(x, weight, dtype, out)
-    made: Tensor = without_grad("gemm", (x, weight.t()), {**given, "a_scale": x_scale, "b_scale": w_scale})
+    made: Tensor = run("gemm", (x, weight.t()), {**given, "a_scale": x_scale, "b_scale": w_scale})
     return made
 
 
@@ -91,5 +91,5 @@ def plain(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, ou
     given = _placed(x, weight, dtype, out)
     if bias is not None:
         given["bias"] = bias.reshape(-1).float()
-    made: Tensor = without_grad("gemm", (x, weight.t()), given)
+    made: Tensor = run("gemm", (x, weight.t()), given)
     return made

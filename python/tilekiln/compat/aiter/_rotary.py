@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..._core.native import ArgumentError
-from ...torch.calls import without_grad
+from ._run import run
 
 
 class Tables(NamedTuple):
@@ -42,7 +42,7 @@ def of_tables(cos: Tensor, sin: Tensor, reuse_freqs_front_part: bool, rotate_sty
     flat = []
     for name, table in (("cos", cos), ("sin", sin)):
         matrix = table.reshape(-1, table.shape[-1])
-        if matrix.shape[0] != max(table.shape[:-1]) or (not reuse_freqs_front_part and matrix.shape[1] % 2):
+        if matrix.shape[0] not in table.shape[:-1] or (not reuse_freqs_front_part and matrix.shape[1] % 2):
             raise ArgumentError(
                 f"{name}: was of shape {tuple(table.shape)}, must have one dimension beside the last that is not "
                 "1, and an even last one where each of a pair has an angle"
@@ -117,4 +117,4 @@ def turn(out: Tensor, x: Tensor, tables: Tables, how: Turn, positions: Tensor | 
 def _rotary(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, arguments: dict[str, Any]) -> None:
     if cos.dtype != x.dtype and cos.dtype != torch.float32:
         cos, sin = cos.float(), sin.float()
-    without_grad("rotary", (x, cos, sin), {**arguments, "y": out})
+    run("rotary", (x, cos, sin), {**arguments, "y": out})

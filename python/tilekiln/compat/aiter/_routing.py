@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ..._core.native import ArgumentError
-from ...torch.calls import without_grad
+from ._run import run
 
 SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
 
@@ -28,5 +28,5 @@ def route(
         arguments.update(groups=groups, topk_groups=topk_groups, group_score=group_score)
     if places is not None:
         arguments["weights"], arguments["indices"] = places
-    made: tuple[Tensor, Tensor] = without_grad("topk_gating", (logits,), arguments)
+    made: tuple[Tensor, Tensor] = run("topk_gating", (logits,), arguments)
     return made

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..._core.native import ArgumentError
-from ...torch.calls import without_grad
+from ._run import run
 
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 """Of the dtypes that rows are quantised to."""
@@ -32,6 +32,8 @@ def rows(name: str, x: Tensor, columns: int | None = None) -> Tensor:
 
 def factors(name: str, scale: Tensor, count: int) -> Tensor:
     """scale, fp32 and contiguous, as (count)."""
+    if scale.dim() == 1:  # which the kernels check themselves
+        return scale
     if scale.dtype != torch.float32 or scale.numel() != count or not scale.is_contiguous():
         raise ArgumentError(
             f"{name}: was {scale.dtype} of shape {tuple(scale.shape)}, must be contiguous torch.float32 of {count} "
@@ -55,7 +57,7 @@ def quantise(out: Tensor, x: Tensor, scale: Tensor, group: int = 0, smooth: Tens
     """
     given = rows("input", x, group or None)
     taken = factors("scales", scale, given.shape[0])
-    without_grad("smoothquant", (given, smooth), {"y": rows("out", out, group or None), "y_scale": taken})
+    run("smoothquant", (given, smooth), {"y": rows("out", out, group or None), "y_scale": taken})
 
 
 def divided(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:

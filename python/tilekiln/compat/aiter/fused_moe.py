@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ..._core.native import ArgumentError
-from ...torch.calls import without_grad
 from .._modules import errors_as_upstream
 from ._rows import off
+from ._run import run
 from .ops.enum import ActivationType, QuantType
 from .ops.moe_op import topk_softmax
 from .ops.moe_sorting import moe_sorting_fwd
@@ -111,7 +111,7 @@ def _experts(
         raise ArgumentError(f"activation: was {ActivationType(activation).name}, must be one of {names}")
     given = {name: value for name, value in others.items() if value is not None}
     arrays = (x, topk_ids, topk_weight, w1, w2)
-    made: Tensor = without_grad("fused_moe", arrays, {**given, "activation": word})
+    made: Tensor = run("fused_moe", arrays, {**given, "activation": word})
     return made
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ..._core.native import ArgumentError
-from ...torch.calls import without_grad
 from .._modules import errors_as_upstream
 from ._paged import table_of
 from ._rows import off
+from ._run import run
 
 __all__ = ["mla_decode_fwd", "mla_prefill_fwd"]
 
@@ -50,7 +50,7 @@ def _attend(
         part = slice(None) if whole else torch.tensor(which)
         queries = q[rows].view(len(which), count, *q.shape[1:])
         arguments = {**given, "block_table": table[part], "seqlen_k": lengths[part]}
-        made, of_rows = without_grad("fmha_mla_decode", (queries, cache), arguments)
+        made, of_rows = run("fmha_mla_decode", (queries, cache), arguments)
         o[rows] = made.view(-1, *o.shape[1:])
         lse[rows] = of_rows.transpose(1, 2).reshape(-1, q.shape[1])
     return lse

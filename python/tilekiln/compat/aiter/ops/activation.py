@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ...._core.native import ArgumentError
-from ....torch.calls import without_grad
 from ..._modules import errors_as_upstream
 from .._rows import divided, off, quantise, rows
+from .._run import run
 
 __all__ = ["scaled_silu_and_mul", "silu_and_mul", "silu_and_mul_bias", "silu_and_mul_quant"]
 
@@ -27,7 +27,7 @@ def _gated(out: Tensor | None, input: Tensor, limit: float) -> Tensor:
     gate, up = rows("input", input).chunk(2, -1)
     if limit > 0:
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    made: Tensor = without_grad("silu_and_mul", (gate, up), {} if out is None else {"y": out})
+    made: Tensor = run("silu_and_mul", (gate, up), {} if out is None else {"y": out})
     return made
 
 

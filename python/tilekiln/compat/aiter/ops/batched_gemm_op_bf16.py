@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....torch.calls import without_grad
 from ..._modules import errors_as_upstream
+from .._run import run
 
 __all__ = ["batched_gemm_bf16", "batched_gemm_bf16_CK"]
 
@@ -23,7 +23,7 @@ def batched_gemm_bf16(XQ: Tensor, WQ: Tensor, out: Tensor, bias: Tensor | None =
         given["bias"] = bias.float()
     elif bias is not None:
         given["c"] = bias.to(out.dtype).view(out.shape[0], 1, -1).expand(out.shape)
-    made: Tensor = without_grad("batched_gemm", (XQ, WQ.mT), given)
+    made: Tensor = run("batched_gemm", (XQ, WQ.mT), given)
     return made
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ...._core.native import ArgumentError
-from ....torch.calls import without_grad
 from ..._modules import errors_as_upstream
 from .._rows import divided, quantise
+from .._run import run
 
 __all__ = [
     "concat_and_cache_mla",
@@ -191,7 +191,7 @@ def fused_qk_rope_concat_and_cache_mla(
     for part in (q_pe, k_pe.view(q_pe.shape[0], -1, q_pe.shape[-1])):
         cos, sin = (t if t.dtype in (part.dtype, torch.float32) else t.float() for t in (cos_cache, sin_cache))
         arrays = (part[None], cos.view(-1, cos.shape[-1]), sin.view(-1, sin.shape[-1]))
-        turned.append(without_grad("rotary", arrays, {"positions": positions[None], "interleaved": not is_neox})[0])
+        turned.append(run("rotary", arrays, {"positions": positions[None], "interleaved": not is_neox})[0])
     q_parts, k_parts = (q_nope, turned[0]), (kv_c, turned[1].reshape(kv_c.shape[0], -1))
     q = torch.cat(q_parts if is_nope_first else q_parts[::-1], -1)
     q_out.copy_(divided(q, q_scale, FP8) if q_out.dtype == FP8 else q)

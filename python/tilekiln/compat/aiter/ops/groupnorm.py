@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ...._core.native import ArgumentError
-from ....torch.calls import without_grad
 from ..._modules import errors_as_upstream
+from .._run import run
 
 __all__ = ["GroupNorm", "groupnorm_run"]
 
@@ -23,7 +23,7 @@ def groupnorm_run(input: Tensor, num_groups: int, weight: Tensor, bias: Tensor, 
             f"num_groups: was {num_groups}, must divide the channels of input, which was of shape {tuple(input.shape)}"
         )
     groups = input.float().reshape(input.shape[0] * num_groups, -1)
-    made = without_grad("layernorm2d", (groups, torch.ones_like(groups[0]), None), {"epsilon": eps})
+    made = run("layernorm2d", (groups, torch.ones_like(groups[0]), None), {"epsilon": eps})
     with torch.no_grad():
         channels = (1, -1, *[1] * (input.dim() - 2))
         y = torch.addcmul(bias.float().view(channels), made.view(input.shape), weight.float().view(channels))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ....torch.calls import without_grad
 from ..._modules import errors_as_upstream
 from .._routing import route
 from .._rows import off
+from .._run import run
 
 __all__ = ["moe_sum", "topk_sigmoid", "topk_softmax", "topk_softmax_asm"]
 
@@ -30,7 +30,7 @@ def topk_softmax(
     arguments = {
         "topk": topk, "renormalise": bool(need_renorm), "weights": topk_weights, "indices": topk_indices,
     }  # fmt: skip
-    without_grad("topk_softmax", (gating_output,), arguments)
+    run("topk_softmax", (gating_output,), arguments)
     if token_expert_indices.numel():
         places = torch.arange(tokens * topk, dtype=token_expert_indices.dtype, device=token_expert_indices.device)
         token_expert_indices.copy_(places.view(topk, tokens).t())

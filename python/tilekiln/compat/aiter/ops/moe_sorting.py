@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ....torch.calls import without_grad
 from ..._modules import errors_as_upstream
+from .._run import run
 
 __all__ = ["moe_sorting_fwd"]
 
@@ -36,4 +36,4 @@ def moe_sorting_fwd(
         arguments["expert_mask"] = local_expert_mask
     if num_local_tokens is not None:
         arguments["local_tokens"] = num_local_tokens
-    without_grad("moe_sorting", (topk_ids, topk_weights), arguments)
+    run("moe_sorting", (topk_ids, topk_weights), arguments)

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....torch.calls import without_grad
 from ..._modules import errors_as_upstream
 from .._rows import factors, rows
+from .._run import run
 
 __all__ = [
     "layer_norm",
@@ -45,7 +45,7 @@ def _norm(
         arguments["smooth_scale"] = scales[0].view(-1)
         arguments["y_scale"] = factors("yscale", scales[1], given.shape[0])
     name = "layernorm2d" if scales is None else "layernorm2d_rdquant"
-    made = without_grad(name, (given, torch.ones_like(given[0]) if weight is None else weight, bias), arguments)
+    made = run(name, (given, torch.ones_like(given[0]) if weight is None else weight, bias), arguments)
     return made[0] if isinstance(made, tuple) else made
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ...._core.native import ArgumentError
-from ....torch.calls import without_grad
 from ..._modules import errors_as_upstream
 from .._mx import f4_blocks, f8_blocks
 from .._rows import LARGEST, divided, factors, off, quantise, rows
+from .._run import run
 from ..utility import dtypes
 from .enum import ActivationType, QuantType
 
@@ -89,7 +89,7 @@ def _of_experts(out: Tensor, input: Tensor, smooth: Tensor, topk_ids: Tensor, sc
             f"out: was of shape {tuple(out.shape)}, must be contiguous of {topk} x {tokens} x {given.shape[1]} elements"
         )
     y, y_scale = out.view(topk, tokens, -1), factors("y_scale", scale, topk * tokens).view(topk, tokens)
-    without_grad("moe_smoothquant", (given, smooth, topk_ids), {"y": y, "y_scale": y_scale})
+    run("moe_smoothquant", (given, smooth, topk_ids), {"y": y, "y_scale": y_scale})
 
 
 @_of_x

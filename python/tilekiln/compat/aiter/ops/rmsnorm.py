@@ -14,9 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ....torch.calls import without_grad
 from ..._modules import errors_as_upstream
 from .._rows import factors, off, quantise, rows
+from .._run import run
 
 __all__ = [
     "add_rmsnorm",
@@ -64,7 +64,6 @@ def _norm(
     elif residuals is not None:
         arguments["residual"] = rows("residual_in", residuals[0])
         arguments["residual_out"] = rows("residual_out", residuals[1])
-    dtype = given.dtype
     if gemma:
         given, weight = given.float(), weight.float() + 1
     if scale is not None and not group:
@@ -73,16 +72,18 @@ def _norm(
             arguments["smooth_scale"] = smooth.view(-1)
         if unquantised is not None:
             arguments["unquantised"] = rows("out_before_quant", unquantised)
-        return _first(without_grad("rmsnorm2d_rdquant", (given, weight), arguments))
+        return _first(run("rmsnorm2d_rdquant", (given, weight), arguments))
     if scale is not None and out is not None:
-        quantise(out, _first(without_grad("rmsnorm2d", (given, weight), arguments)), scale, group)
+        quantise(out, _first(run("rmsnorm2d", (given, weight), arguments)), scale, group)
         return out
     if out is not None and not gemma:
         arguments["y"] = rows("out", out)
-    made = _first(without_grad("rmsnorm2d", (given, weight), arguments))
-    if gemma and out is not None:
-        return rows("out", out).copy_(made)
-    return made.to(dtype).view(x.shape)
+    made = _first(run("rmsnorm2d", (given, weight), arguments))
+    if out is not None:
+        return rows("out", out).copy_(made) if gemma else made
+    if gemma:
+        made = made.to(x.dtype)
+    return made if x.dim() == 2 else made.view(x.shape)
 
 
 def _first(made: Any) -> Tensor:
