@@ -17,14 +17,20 @@ def _reasons() -> dict[str, dict[str, list[str]]]:
     return reasons
 
 
-def sentences(module: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a compatibility module: AttributeError, which says why a name of upstream is absent."""
+def sentences(module: str, gathers: bool = False) -> Callable[[str], Any]:
+    """The `__getattr__` of a compatibility module: AttributeError, which says why a name of upstream is absent.
+
+    gathers: the module is a package that has the names of its modules, too.
+    """
     name = module.removeprefix("tilekiln.compat.")
 
     def absent(attribute: str) -> Any:
-        for reason, names in _reasons().get(name, {}).items():
-            if attribute in names:
-                raise AttributeError(f"{name}.{attribute} is not here: {reason}", name=attribute)
+        for where, reasons in _reasons().items():
+            if where != name and not (gathers and where.startswith(f"{name}.")):
+                continue
+            for reason, names in reasons.items():
+                if attribute in names:
+                    raise AttributeError(f"{where}.{attribute} is not here: {reason}", name=attribute)
         raise AttributeError(f"module {module!r} has no attribute {attribute!r}", name=attribute)
 
     return absent

@@ -9,11 +9,9 @@ Imports torch. `install` makes `import aiter` resolve here; so does python/compa
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..._core import needs_torch  # noqa: F401
-from .. import _modules
-from . import _absent, mla
+from .. import _absent, _modules
+from . import mla
 from .ops import (
     activation,
     attention,
@@ -77,6 +75,8 @@ __all__ += rope.__all__
 __all__ += sample.__all__
 __all__ += topk.__all__
 
+__getattr__ = _absent.sentences(__name__, gathers=True)
+
 
 def install(over_installed: bool = False) -> None:
     """Let `import aiter`, its submodules and importlib.metadata.version("aiter") find this package.
@@ -90,8 +90,3 @@ def install(over_installed: bool = False) -> None:
 def uninstall() -> None:
     """Undo install(): the next `import aiter` finds what it found before it."""
     _modules.uninstall("aiter")
-
-
-def __getattr__(name: str) -> Any:
-    """aiter has hundreds of functions; of those that are not here, say so."""
-    raise AttributeError(_absent.sentence(__name__, name))

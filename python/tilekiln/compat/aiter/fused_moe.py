@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..._core.native import ArgumentError
+from .. import _absent
 from .._modules import errors_as_upstream
 from ._rows import off
 from ._run import run
@@ -36,6 +37,8 @@ __all__ = [
     "torch_moe",
     "torch_moe_act",
 ]
+
+__getattr__ = _absent.sentences(__name__)
 
 _WORDS = {ActivationType.Silu: "silu", ActivationType.Gelu: "gelu", ActivationType.Swiglu: "clamped_swiglu"}
 _named = errors_as_upstream(

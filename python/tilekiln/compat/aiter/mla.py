@@ -15,12 +15,15 @@ import torch
 from torch import Tensor
 
 from ..._core.native import ArgumentError
+from .. import _absent
 from .._modules import errors_as_upstream
 from ._paged import table_of
 from ._rows import off
 from ._run import run
 
 __all__ = ["mla_decode_fwd", "mla_prefill_fwd"]
+
+__getattr__ = _absent.sentences(__name__)
 
 _named = errors_as_upstream(cache="kv_buffer", out="o", softmax_scale="sm_scale", seqlen_k="kv_indptr")
 

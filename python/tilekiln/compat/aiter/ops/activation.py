@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from ...._core.native import ArgumentError
+from ... import _absent
 from ..._modules import errors_as_upstream
 from .._rows import divided, off, quantise, rows
 from .._run import run
 
 __all__ = ["scaled_silu_and_mul", "silu_and_mul", "silu_and_mul_bias", "silu_and_mul_quant"]
+
+__getattr__ = _absent.sentences(__name__)
 
 _named = errors_as_upstream(gate="input", up="input", y="out", scales="scale", quant_dtype="out")
 

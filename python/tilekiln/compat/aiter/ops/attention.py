@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...._core.native import ArgumentError
+from ... import _absent
 from ..._modules import errors_as_upstream
 from .._paged import FP8, split, table_of, vectorized
 from .._rows import off
@@ -26,6 +27,8 @@ __all__ = [
     "paged_attention_rocm",
     "paged_attention_v1",
 ]
+
+__getattr__ = _absent.sentences(__name__)
 
 _named = errors_as_upstream(
     q="query", k="key_cache", v="value_cache", seqlen_k="context_lens", block_table="block_tables",

@@ -6,10 +6,13 @@ import torch
 from torch import Tensor
 
 from ...._core.native import ArgumentError
+from ... import _absent
 from ..._modules import errors_as_upstream
 from .._products import scaled
 
 __all__ = ["batched_gemm_a8w8", "batched_gemm_a8w8_CK"]
+
+__getattr__ = _absent.sentences(__name__)
 
 _named = errors_as_upstream(a="XQ", b="WQ", row_scale="x_scale", column_scale="w_scale")
 

@@ -7,10 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ... import _absent
 from ..._modules import errors_as_upstream
 from .._run import run
 
 __all__ = ["batched_gemm_bf16", "batched_gemm_bf16_CK"]
+
+__getattr__ = _absent.sentences(__name__)
 
 _named = errors_as_upstream(a="XQ", b="WQ", c="bias")
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...._core.native import ArgumentError
+from ... import _absent
 from ..._modules import errors_as_upstream
 from .._rows import divided, quantise
 from .._run import run
@@ -27,6 +28,8 @@ __all__ = [
     "reshape_and_cache_with_pertoken_quant",
     "swap_blocks",
 ]
+
+__getattr__ = _absent.sentences(__name__)
 
 _named = errors_as_upstream()
 FP8 = torch.float8_e4m3fn

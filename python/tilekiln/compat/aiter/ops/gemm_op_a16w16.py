@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ... import _absent
 from ..._modules import errors_as_upstream
 from .._products import in_order, plain
 
 __all__ = ["gemm_a16w16_asm"]
+
+__getattr__ = _absent.sentences(__name__)
 
 
 @errors_as_upstream(a="A", b="B", WQ="B")

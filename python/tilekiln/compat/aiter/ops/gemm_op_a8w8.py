@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ... import _absent
 from ..._modules import errors_as_upstream
 from .._products import blocks, in_order, scaled, turned
 
@@ -31,6 +32,8 @@ __all__ = [
     "gemm_a8w8_ck",
     "is_flydsl_available",
 ]
+
+__getattr__ = _absent.sentences(__name__)
 
 _named = errors_as_upstream(
     a="XQ", b="WQ", out="Out", row_scale="x_scale", column_scale="w_scale", a_scale="x_scale", b_scale="w_scale"

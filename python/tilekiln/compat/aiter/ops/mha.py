@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from ....torch import calls
+from ... import _absent
 from ..._modules import errors_as_upstream, longest
 from ...flash_attn._arguments import last_dense
 from .._arguments import (
@@ -77,6 +78,8 @@ __all__ = [
     "mha_varlen_bwd",
     "mha_varlen_fwd",
 ]
+
+__getattr__ = _absent.sentences(__name__)
 
 
 @errors_as_upstream(window="window_size", cu_seqlens_k="cu_seqlens_kv", sink="sink_ptr")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ... import _absent
 from ..._modules import errors_as_upstream
 from .._routing import route
 from .._rows import off
 from .._run import run
 
 __all__ = ["moe_sum", "topk_sigmoid", "topk_softmax", "topk_softmax_asm"]
+
+__getattr__ = _absent.sentences(__name__)
 
 _named = errors_as_upstream(x="gating_output", weights="topk_weights", indices="topk_indices", topk="topk_indices")
 

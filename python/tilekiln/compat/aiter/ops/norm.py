@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ... import _absent
 from ..._modules import errors_as_upstream
 from .._rows import factors, rows
 from .._run import run
@@ -24,6 +25,8 @@ __all__ = [
     "layernorm2d_fwd_with_add_smoothquant",
     "layernorm2d_fwd_with_smoothquant",
 ]
+
+__getattr__ = _absent.sentences(__name__)
 
 _named = errors_as_upstream(
     x="input", gamma="weight", beta="bias", y="out", residual="residual_in", smooth_scale="xscale", y_scale="yscale"

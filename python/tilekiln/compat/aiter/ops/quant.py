@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...._core.native import ArgumentError
+from ... import _absent
 from ..._modules import errors_as_upstream
 from .._mx import f4_blocks, f8_blocks
 from .._rows import LARGEST, divided, factors, off, quantise, rows
@@ -53,6 +54,8 @@ __all__ = [
     "smoothquant_fwd",
     "static_per_tensor_quant",
 ]
+
+__getattr__ = _absent.sentences(__name__)
 
 _named = errors_as_upstream(x="input", y="out", y_scale="scales")
 _of_x = errors_as_upstream(input="x", y="quant_dtype", out="quant_dtype", scales="scale")

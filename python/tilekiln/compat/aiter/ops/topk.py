@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ...._core.native import ArgumentError
+from ... import _absent
 from ..._modules import errors_as_upstream
 from .._routing import route
 from .._rows import off
@@ -28,6 +29,8 @@ __all__ = [
     "topk_gating",
     "topk_gating_fwd",
 ]
+
+__getattr__ = _absent.sentences(__name__)
 
 _named = errors_as_upstream(
     x="gating_output", bias="correction_bias", weights="topk_weights", indices="topk_ids", groups="num_expert_group",

@@ -11,7 +11,10 @@ from typing import Any
 
 import torch
 
+from ... import _absent
 from ..ops.enum import ActivationType, QuantType
+
+__getattr__ = _absent.sentences(__name__)
 
 i4x2 = torch.uint8
 fp4x2 = getattr(torch, "float4_e2m1fn_x2", torch.uint8)
