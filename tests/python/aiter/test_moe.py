@@ -142,6 +142,57 @@ def test_sorting(face, moe, masked):
     assert moe.moe_sorting(ids, weights, EXPERTS, 24, torch.bfloat16, accumulate=False)[4].numel() == 0
 
 
+def test_blocks_of_experts(face):
+    """moe_align_block_size: places in topk_ids by expert, the expert of each block and how many of it are tokens."""
+    ids = chosen(normal(TOKENS, EXPERTS), "sigmoid")[1].int()
+    room = ids.numel() + EXPERTS * 7
+    places_, experts, counts = (torch.full((room,), -1, dtype=torch.int32, device=DEVICE) for _ in range(3))
+    total = torch.zeros(1, dtype=torch.int32, device=DEVICE)
+    face.moe_align_block_size(ids, EXPERTS, 8, places_, experts, counts, total)
+    flat, seen = ids.view(-1).tolist(), []
+    want = sum(-(-flat.count(e) // 8) for e in range(EXPERTS))
+    assert total.tolist() == [want * 8]
+    left = {e: flat.count(e) for e in range(EXPERTS)}
+    for block in range(want):
+        expert = int(experts[block])
+        assert int(counts[block]) == left[expert]
+        left[expert] -= 8
+        held = [int(p) for p in places_[block * 8 : (block + 1) * 8] if p >= 0]
+        assert all(flat[p] == expert for p in held)
+        seen += held
+    assert sorted(seen) == list(range(len(flat)))
+    assert experts[want:].eq(-1).all()
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_largest_of_long_rows(face, stable):
+    logits = normal(5, 60)
+    logits[1, 20:40] = 9.0  # equal ones: stable takes those further left
+    starts, ends = (torch.tensor(x, dtype=torch.int32, device=DEVICE) for x in ([0, 10, 3, 0, 5], [60, 50, 4, 2, 5]))
+    indices, found = torch.empty(5, 8, dtype=torch.int32, device=DEVICE), torch.empty(5, 8, device=DEVICE)
+    face.top_k_per_row_prefill(logits, starts, ends, indices, found, 5, 60, 1, 8, stable)
+    for row, (a, e) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        want = logits[row, a:e].sort(descending=True, stable=True)
+        count = min(8, e - a)
+        assert torch.equal(found[row, :count], want.values[:count])
+        assert indices[row, count:].eq(-1).all()
+        assert torch.equal(logits[row, a + indices[row, :count].long()], want.values[:count])
+        assert len(set(indices[row, :count].tolist())) == count
+        if stable:
+            assert torch.equal(indices[row, :count].long(), want.indices[:count])
+    lengths = torch.tensor([4, 60], dtype=torch.int32, device=DEVICE)
+    face.top_k_per_row_decode(logits, 2, lengths, indices, 4, 60, 1, 8, stable)
+    for row, end in enumerate((3, 4, 59, 60)):
+        want = logits[row, :end].sort(descending=True, stable=True).values[:8]
+        assert torch.equal(logits[row, indices[row, : len(want)].long()], want)
+        assert indices[row, len(want) :].eq(-1).all()
+    wide = torch.empty(4, 2048, dtype=torch.int32, device=DEVICE)
+    face.top_k_per_row_decode_fast(logits, 2, lengths, wide, 4, 60, 1)
+    assert wide.ge(0).sum(1).tolist() == [3, 4, 59, 60]
+    face.top_k_per_row_prefill_fast(logits, starts[:4], ends[:4], wide, None, 4, 60, 1)
+    assert wide.ge(0).sum(1).tolist() == [60, 40, 1, 2]
+
+
 def summed(x, w1, w2, weights, ids, act, bias1=None, bias2=None):
     """The experts in float64, token by token."""
     x, w1, w2 = x.double(), w1.double(), w2.double()

@@ -193,6 +193,33 @@ def test_silu_and_mul(face, dtype, limit):
     close(out, gated(x.view(6, 64) + bias[ids.long()]).view(2, 3, 32), dtype)
 
 
+@DTYPES
+def test_gelu_and_swiglu(face, dtype):
+    """By PyTorch's operators, in fp32, into out of any dtype."""
+    functional = torch.nn.functional
+    x, out = normal(2, 3, 64, dtype=dtype) * 3, torch.empty(2, 3, 32, dtype=dtype, device=DEVICE)
+    bias, ids = normal(4, 64, seed=3), torch.tensor([1, 3, 0, 1, 2, 2], dtype=torch.int32, device=DEVICE)
+    more = x.view(6, 64).float() + bias[ids.long()]
+    acts = {
+        "gelu_and_mul": lambda g, u: functional.gelu(g) * u,
+        "gelu_tanh_and_mul": lambda g, u: functional.gelu(g, approximate="tanh") * u,
+        "swiglu_and_mul": lambda g, u: g.clamp(max=7) * torch.sigmoid(1.702 * g.clamp(max=7)) * (u.clamp(-7, 7) + 1),
+    }
+    for name, act in acts.items():
+        getattr(face, name)(out, x)
+        close(out, act(*x.double().chunk(2, -1)), dtype)
+        if name != "gelu_tanh_and_mul":
+            getattr(face, f"{name}_bias")(out, x, ids, bias)
+            close(out, act(*more.double().chunk(2, -1)).view(2, 3, 32), dtype)
+    assert face.gelu_and_mul_bias.__name__ == "gelu_and_mul_bias"
+    assert face.swiglu_and_mul_bias.__name__ == "swiglu_and_mul_bias"
+    whole = torch.empty_like(x)
+    face.gelu_fast(whole, x)
+    close(whole, functional.gelu(x.double(), approximate="tanh"), dtype)
+    with pytest.raises(RuntimeError, match=r"^input: was of shape \(4, 63\), must have an even number"):
+        face.gelu_and_mul(out, normal(4, 63))
+
+
 @QUANTISED
 def test_quantised_silu_and_mul(face, kind):
     x = normal(6, 128, dtype=torch.bfloat16)
@@ -232,7 +259,7 @@ def test_wrong_arguments_are_named(face, number):
 
 
 def test_absent_names_say_what_to_use(face):
-    for name, said in (("gelu_and_mul", "no kernel of it alone"), ("gemm_a8w8_tune", "tilekiln tune times")):
+    for name, said in (("gen_layer_norm_fake_tensors", "shapes for"), ("gemm_a8w8_tune", "tilekiln tune times")):
         with pytest.raises(AttributeError, match=rf"^aiter\.ops\.\w+\.{name} is not here: {said}"):
             getattr(face, name)
     assert math.isclose(face.QuantType.per_1x128.value, 4)

@@ -5,12 +5,15 @@ topk), are written. An expert is chosen by its score + correction (experts), a w
 weights of a token are divided by their sum; then all are multiplied by routed_scaling_factor. With num_expert_group
 groups of experts, those of the topk_group best groups are chosen from: with a correction by the sum of a group's two
 highest, else by its highest. Experts of other groups are never chosen.
+
+top_k_per_row_...: of long rows, by PyTorch's topk.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...._core.native import ArgumentError
@@ -26,6 +29,10 @@ __all__ = [
     "grouped_topk",
     "grouped_topk_torch",
     "moe_fused_gate",
+    "top_k_per_row_decode",
+    "top_k_per_row_decode_fast",
+    "top_k_per_row_prefill",
+    "top_k_per_row_prefill_fast",
     "topk_gating",
     "topk_gating_fwd",
 ]
@@ -130,3 +137,71 @@ def grouped_topk_torch(
     return route(
         gating_output, None, None, topk, scoring_func, renormalize, 1.0, num_expert_group, topk_group, "largest"
     )
+
+
+def _of_ranges(logits: Tensor, starts: Tensor, ends: Tensor, indices: Tensor, values: Tensor | None, k: int) -> None:
+    """The k largest of logits[row, starts[row] : ends[row]]: their columns past starts, -1 where there are fewer."""
+    column = torch.arange(logits.shape[1], device=logits.device)
+    outside = (column < starts[:, None]) | (column >= ends[:, None])
+    most = min(k, logits.shape[1])
+    best, place = logits.masked_fill(outside, -torch.inf).topk(most, -1)
+    none = outside.gather(1, place)
+    indices[:, most:] = -1
+    indices[:, :most] = (place - starts[:, None]).masked_fill(none, -1).to(indices.dtype)
+    if values is not None:
+        values[:, :most] = best
+        values[:, most:] = -torch.inf
+
+
+@errors_as_upstream()
+def top_k_per_row_prefill(
+    logits: Tensor, rowStarts: Tensor, rowEnds: Tensor, indices: Tensor, values: Tensor | None, numRows: int,
+    stride0: int, stride1: int, k: int = 2048, stable: bool = False,
+) -> None:  # fmt: skip
+    """indices, int32 (rows, k): columns of the k largest of logits[row, rowStarts[row] : rowEnds[row]], past rowStarts.
+
+    The largest first, -1 where a row has fewer; values, if given: what stands there. stride0 and stride1 are those of
+    logits, which is a tensor that has them. stable: of equal logits the ones further left.
+    """
+    if stable:
+        order = logits[:numRows].sort(dim=-1, descending=True, stable=True).indices
+        column = torch.arange(order.shape[1], device=order.device)
+        rank = torch.empty_like(order).scatter_(1, order, column.expand_as(order))
+        _of_ranges(-rank.double(), rowStarts[:numRows], rowEnds[:numRows], indices[:numRows], None, k)
+        if values is not None:
+            chosen = indices[:numRows].long()
+            there = logits[:numRows].gather(1, (chosen + rowStarts[:numRows, None]).clamp(min=0))
+            values[:numRows] = there.masked_fill(chosen < 0, -torch.inf)
+        return
+    _of_ranges(
+        logits[:numRows], rowStarts[:numRows], rowEnds[:numRows], indices[:numRows],
+        None if values is None else values[:numRows], k,
+    )  # fmt: skip
+
+
+@errors_as_upstream()
+def top_k_per_row_prefill_fast(
+    logits: Tensor, rowStarts: Tensor, rowEnds: Tensor, indices: Tensor, values: Tensor | None, numRows: int,
+    stride0: int, stride1: int,
+) -> None:  # fmt: skip
+    """`top_k_per_row_prefill` of 2048."""
+    top_k_per_row_prefill(logits, rowStarts, rowEnds, indices, values, numRows, stride0, stride1)
+
+
+@errors_as_upstream()
+def top_k_per_row_decode(
+    logits: Tensor, next_n: int, seqLens: Tensor, indices: Tensor, numRows: int, stride0: int, stride1: int,
+    k: int = 2048, stable: bool = False,
+) -> None:  # fmt: skip
+    """`top_k_per_row_prefill` of next_n rows a sequence: row j of n sees its first seqLens - n + 1 + j logits."""
+    row = torch.arange(numRows, device=logits.device)
+    ends = seqLens[row // next_n] - next_n + row % next_n + 1
+    top_k_per_row_prefill(logits, torch.zeros_like(ends), ends, indices, None, numRows, stride0, stride1, k, stable)
+
+
+@errors_as_upstream()
+def top_k_per_row_decode_fast(
+    logits: Tensor, next_n: int, seqLens: Tensor, indices: Tensor, numRows: int, stride0: int, stride1: int
+) -> None:
+    """`top_k_per_row_decode` of 2048."""
+    top_k_per_row_decode(logits, next_n, seqLens, indices, numRows, stride0, stride1)
