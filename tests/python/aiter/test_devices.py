@@ -1,4 +1,4 @@
-"""Calls of tilekiln.compat.aiter with tensors of another device, in a trace: kernels, and nothing of the host."""
+"""Calls of tilekiln.compat.aiter in a trace: kernels, nothing of the host for another device, torch.compile."""
 
 from __future__ import annotations
 
@@ -88,3 +88,34 @@ def test_calls_stay_on_their_device(call: Callable[..., Any], operators: list[st
             found.append(schema.name.removeprefix("tilekiln::").removesuffix("_out"))
     assert found == operators
     assert away == []
+
+
+def test_compiled(load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under torch.compile(fullgraph=True) results in place and new ones are the same bits."""
+    from tests.python.aiter.calls import normal, over
+
+    face = over(monkeypatch, load("norm_default"), load("aiter"))
+
+    def layer(x: Any, weight: Any, residual: Any, cos: Any, at: Any) -> Any:
+        out, total, gated = torch.empty_like(x), torch.empty_like(x), x.new_empty(x.shape[0], 32)
+        face.rmsnorm2d_fwd_with_add(out, x, residual, total, weight, 1e-6)
+        face.silu_and_mul(gated, out)
+        heads = out.view(2, 3, 4, 16)
+        turned = face.rope_cached_positions_fwd(heads, cos, cos, at, 0, True, True)
+        return out, total, gated, *face.per_token_quant_hip(gated), turned
+
+    def decode(q: Any, key: Any, value: Any, table: Any, lengths: Any) -> Any:
+        return (face.pa_fwd_asm(q, key, value, table, lengths, 2),)
+
+    ints = torch.tensor([[0, 1], [2, 3]], dtype=torch.int32)
+    places = torch.tensor([[3, 0, 8], [1, 2, 2]])
+    calls = (
+        (layer, (normal(6, 64), normal(64, seed=1), normal(6, 64, seed=2), normal(9, 1, 1, 4), places)),
+        (decode, (normal(2, 4, 64, dtype=HALF), normal(6, 2, 8, 16, 8, dtype=HALF), normal(6, 2, 2, 64, 8, dtype=HALF),
+                  ints, torch.tensor([20, 9], dtype=torch.int32))),
+    )  # fmt: skip
+    for function, given in calls:
+        moved = [x.to(given[0].device) for x in given]
+        want = function(*moved)
+        made = torch.compile(function, fullgraph=True, backend="aot_eager")(*moved)
+        assert all(torch.equal(a.float(), b.float()) for a, b in zip(made, want, strict=True))

@@ -96,6 +96,11 @@ def test_scales_of_blocks(face, dtype, n):
         close(out, exact)
     face.gemm_a8w8_blockscale_cktile(x, shuffled, other, w_scale, out.zero_(), True)
     close(out, exact)
+    bias = normal(n, seed=7)
+    face.gemm_a8w8_blockscale_bpreshuffle_asm(x, shuffled, out.zero_(), other, w_scale, bias)
+    close(out, exact + bias.double())
+    face.gemm_a8w8_blockscale_bpreshuffle_asm(x, w, out.zero_(), x_scale, w_scale, bpreshuffle=False)
+    close(out, exact)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -140,6 +140,12 @@ def test_mxfp4(face, mode):
     assert torch.equal(e2m1(y).abs(), E2M1[code])
     assert torch.equal(e2m1(y).sign()[e2m1(y) != 0], given.sign()[e2m1(y) != 0])
     same = face.quant_mxfp4_hip(x, round_mode=mode)
+    places = empty(6, 32, dtype=torch.uint8), empty(6, 2, dtype=torch.uint8)
+    face.quant_mxfp4(x, *places, round_mode=mode)
+    assert all(torch.equal(a.view(torch.uint8), b) for a, b in zip(same, places, strict=True))
+    if mode == 1:
+        face.dynamic_per_group_scaled_quant_fp4(places[0].zero_(), x, places[1].zero_(), shuffle_scale=False)
+        assert all(torch.equal(a.view(torch.uint8), b) for a, b in zip(same, places, strict=True))
     assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(same, (y, scale), strict=True))
 
 

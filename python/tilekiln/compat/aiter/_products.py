@@ -56,12 +56,15 @@ def scaled(
 
 
 def blocks(
-    x: Tensor, weight: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype, out: Tensor | None = None
-) -> Tensor:
+    x: Tensor, weight: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype, out: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """The same of fp8 with a factor for 128 numbers along k of a row of x, and for 128 x 128 of the weight."""
     _matrices(x, weight)
-    given = _placed(x, weight, dtype, out)
-    made: Tensor = run("gemm", (x, weight.t()), {**given, "a_scale": x_scale, "b_scale": w_scale})
+    given = {**_placed(x, weight, dtype, out), "a_scale": x_scale, "b_scale": w_scale}
+    if bias is not None:
+        given["bias"] = bias.reshape(-1).float()
+    made: Tensor = run("gemm", (x, weight.t()), given)
     return made
 
 

@@ -96,7 +96,7 @@ def turn(out: Tensor, x: Tensor, tables: Tables, how: Turn, positions: Tensor | 
         raise ArgumentError(f"freqs: had {tables.cos.shape[0]} rows, must have at least {x.shape[1]}, those of input")
     if how.nope_first and dim < whole:
         rest = whole - dim
-        if out.data_ptr() != x.data_ptr():
+        if torch.compiler.is_compiling() or out.data_ptr() != x.data_ptr():
             out[..., :rest].copy_(x[..., :rest])
         out, x = out[..., rest:], x[..., rest:]
     arguments: dict[str, Any] = {"interleaved": how.rotate_style == 1, "conjugate": how.backward}

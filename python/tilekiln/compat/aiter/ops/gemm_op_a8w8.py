@@ -22,6 +22,7 @@ __all__ = [
     "gemm_a8w8_asm",
     "gemm_a8w8_blockscale",
     "gemm_a8w8_blockscale_bpreshuffle",
+    "gemm_a8w8_blockscale_bpreshuffle_asm",
     "gemm_a8w8_blockscale_bpreshuffle_ck",
     "gemm_a8w8_blockscale_bpreshuffle_cktile",
     "gemm_a8w8_blockscale_ck",
@@ -165,6 +166,17 @@ def gemm_a8w8_blockscale_bpreshuffle_cktile(
     """`gemm_a8w8_blockscale_cktile`."""
     made: Tensor = gemm_a8w8_blockscale_cktile(XQ, WQ, x_scale, w_scale, Out, isBpreshuffled)
     return made
+
+
+@errors_as_upstream(a="A", b="B", a_scale="A_scale", b_scale="B_scale", WQ="B")
+def gemm_a8w8_blockscale_bpreshuffle_asm(
+    A: Tensor, B: Tensor, out: Tensor, A_scale: Tensor, B_scale: Tensor, bias: Tensor | None = None,
+    splitK: int | None = None, kernelName: str | None = None, bpreshuffle: bool | None = True,
+    zero_bias_buf: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """`gemm_a8w8_blockscale_bpreshuffle` into out, + bias (n), with bpreshuffle False of a weight in order."""
+    weight = in_order(B) if bpreshuffle else B
+    return blocks(A, weight, turned(A_scale, A) if bpreshuffle else A_scale, B_scale, out.dtype, out, bias)
 
 
 def is_flydsl_available() -> bool:

@@ -25,6 +25,7 @@ from .enum import ActivationType, QuantType
 
 __all__ = [
     "dynamic_per_group_scaled_quant",
+    "dynamic_per_group_scaled_quant_fp4",
     "dynamic_per_tensor_quant",
     "dynamic_per_token_scaled_quant",
     "get_dtype_max",
@@ -49,6 +50,7 @@ __all__ = [
     "per_token_quant_hip",
     "per_token_quant_triton",
     "pertoken_quant",
+    "quant_mxfp4",
     "quant_mxfp4_hip",
     "smooth_per_token_scaled_quant",
     "smoothquant_fwd",
@@ -467,3 +469,30 @@ def moe_smooth_per_token_scaled_quant_v1(
     off("smooth_scale_map_hash", smooth_scale_map_hash, "smooth_scale_map says the same")
     off("transpose_out", transpose_out, "out is (topk, tokens, columns)")
     _of_experts(out, input, smooth_scale, smooth_scale_map, scales)
+
+
+def _write_f4(out: Tensor, scales: Tensor, made: tuple[Tensor, Tensor]) -> None:
+    """MXFP4 into out and scales of their bytes, whatever their dtypes of one byte are."""
+    for place, part in ((out, made[0]), (scales, made[1])):
+        place.view(torch.uint8).copy_(part.view(torch.uint8).view(place.shape))
+
+
+@_named
+def dynamic_per_group_scaled_quant_fp4(
+    out: Tensor, input: Tensor, scales: Tensor, group_size: int = 32, shuffle_scale: bool = True,
+    num_rows: Tensor | None = None, num_rows_factor: int = 1,
+) -> None:  # fmt: skip
+    """out, scales: `per_1x32_f4_quant`, written; group_size has to be 32, shuffle_scale False."""
+    off("shuffle_scale", shuffle_scale, _SWIZZLED)
+    off("num_rows", num_rows, _COUNTED)
+    _write_f4(out, scales, quant_mxfp4_hip(input, group_size))
+
+
+@errors_as_upstream(x="inp")
+def quant_mxfp4(
+    inp: Tensor, out_packed: Tensor, out_scale: Tensor, group_size: int = 32, round_mode: int = 0,
+    e8m0_shuffle: bool = False, a16w4_shuffle: bool = False, gate_up: bool = False, shuffle_weight: bool = False,
+) -> None:  # fmt: skip
+    """out_packed, out_scale: `quant_mxfp4_hip`, written."""
+    made = quant_mxfp4_hip(inp, group_size, round_mode, e8m0_shuffle, a16w4_shuffle, gate_up, shuffle_weight)
+    _write_f4(out_packed, out_scale, made)
