@@ -102,7 +102,8 @@ def test_compiled(load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> 
         face.silu_and_mul(gated, out)
         heads = out.view(2, 3, 4, 16)
         turned = face.rope_cached_positions_fwd(heads, cos, cos, at, 0, True, True)
-        return out, total, gated, *face.per_token_quant_hip(gated), turned
+        back = face.rope_cached_bwd(turned, cos, cos, 1, False, False)
+        return out, total, gated, *face.per_token_quant_hip(gated), turned, back
 
     def decode(q: Any, key: Any, value: Any, table: Any, lengths: Any) -> Any:
         return (face.pa_fwd_asm(q, key, value, table, lengths, 2),)

@@ -51,7 +51,8 @@ def of_tables(cos: Tensor, sin: Tensor, reuse_freqs_front_part: bool, rotate_sty
     if reuse_freqs_front_part:
         return Tables(flat[0], flat[1], None)
     (cos_a, cos_b), (sin_a, sin_b) = (_parts(table, rotate_style) for table in flat)
-    same = cos.device.type == "cpu" and torch.equal(cos_a, cos_b) and torch.equal(sin_a, sin_b)
+    seen = cos.device.type == "cpu" and not torch.compiler.is_compiling()
+    same = seen and torch.equal(cos_a, cos_b) and torch.equal(sin_a, sin_b)
     second = None if same else (cos_b.contiguous(), sin_b.contiguous())
     return Tables(cos_a.contiguous(), sin_a.contiguous(), second)
 
