@@ -14,6 +14,7 @@ say is made whole, of 4 dimensions, and becomes a bias.
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import sys
 import warnings
@@ -67,7 +68,12 @@ from .api.operators import _call  # noqa: E402
 from .torch import calls, dot_product  # noqa: E402
 
 NAME = "tilekiln"
-FLASH = "flash_attention_2"
+FLASH = {
+    "flash_attention_2": "tilekiln.compat.flash_attn",
+    "flash_attention_3": "tilekiln.compat.flash_attn_3.flash_attn_interface",
+    "flash_attention_4": "tilekiln.compat.flash_attn.cute",
+}
+"""Transformers' names of FlashAttention's packages, and where their functions are here."""
 CHECK = "_check_and_adjust_attn_implementation"
 SWITCH = "switch_to_cb_friendly_attn"
 SAID_BY_NAME = (
@@ -86,12 +92,14 @@ _undo: dict[str, list[Callable[[], None]]] = {}
 """Functions that give back what `register` replaced in Transformers, by the implementation that asked for it."""
 
 
-def register(*, flash_attention_2: bool = False) -> None:
+def register(
+    *, flash_attention_2: bool = False, flash_attention_3: bool = False, flash_attention_4: bool = False
+) -> None:
     """Make attn_implementation="tilekiln" known to Transformers, to version 5 experts_implementation="tilekiln" too.
 
-    flash_attention_2: also stand in for "flash_attention_2", for code that asks for it by that name: Transformers' own
-    check for the package and a GPU is passed over for that name, and its functions are those of
-    tilekiln.compat.flash_attn.
+    flash_attention_2, flash_attention_3, flash_attention_4: also stand in for the name, for code that asks for it:
+    Transformers' own check for the package and a GPU is passed over for that name, and its functions are those of
+    tilekiln.compat.flash_attn, tilekiln.compat.flash_attn_3 and tilekiln.compat.flash_attn.cute.
     `unregister` undoes both. Warns once (RuntimeWarning) of a version of Transformers that is none of TESTED.
     """
     _warn_of_untested(transformers.__version__)
@@ -105,16 +113,25 @@ def register(*, flash_attention_2: bool = False) -> None:
             AttentionInterface.register(BATCHING, attention)
             AttentionMaskInterface.register(BATCHING, mask)
             _undo[NAME].append(_replace(ContinuousBatchingManager, SWITCH, _batching))
-    if flash_attention_2 and FLASH not in _undo:
-        own: list[Any] = [one._global_mapping[FLASH] for one in (AttentionInterface, AttentionMaskInterface)]
-        _undo[FLASH] = [
-            functools.partial(AttentionInterface.register, FLASH, own[0]),
-            functools.partial(AttentionMaskInterface.register, FLASH, own[1]),
-            _replace(PreTrainedModel, CHECK, _unchecked),
-        ]
-        AttentionInterface.register(FLASH, attention)
-        AttentionMaskInterface.register(FLASH, mask)
-        _forget_loaded()
+    for name, wanted in zip(FLASH, (flash_attention_2, flash_attention_3, flash_attention_4), strict=True):
+        if wanted and name not in _undo:
+            _stand_in(name)
+
+
+def _stand_in(name: str) -> None:
+    """For a name of FLASH."""
+    mappings = AttentionInterface._global_mapping, AttentionMaskInterface._global_mapping
+    if name not in mappings[0]:
+        raise ValueError(f"{name}: was True, must be False: Transformers {transformers.__version__} has no such name")
+    own: list[Any] = [one[name] for one in mappings]
+    _undo[name] = [
+        functools.partial(AttentionInterface.register, name, own[0]),
+        functools.partial(AttentionMaskInterface.register, name, own[1]),
+        _replace(PreTrainedModel, CHECK, functools.partial(_unchecked, name)),
+    ]
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, mask)
+    _forget_loaded()
 
 
 def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
@@ -124,9 +141,9 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], 
     return functools.partial(setattr, owner, name, own)
 
 
-def _unchecked(own: Any) -> Any:
+def _unchecked(name: str, own: Any) -> Any:
     def check(self: Any, attn_implementation: str | None, *others: Any, **named: Any) -> Any:
-        if attn_implementation == FLASH and self._supports_flash_attn:
+        if attn_implementation == name and self._supports_flash_attn:
             return attn_implementation
         return own(self, attn_implementation, *others, **named)
 
@@ -137,12 +154,14 @@ def _flash_functions(own: Any) -> Any:
     """The functions that Transformers, and others by its lazy_import_flash_attention, call for a name."""
 
     def imports(implementation: str | None, *others: Any, **named: Any) -> Any:
-        if implementation != BATCHING and (implementation != FLASH or FLASH not in _undo):
+        if implementation == BATCHING:
+            module = importlib.import_module(FLASH["flash_attention_2"])
+        elif implementation in FLASH and implementation in _undo:
+            module = importlib.import_module(FLASH[implementation])
+        else:
             return own(implementation, *others, **named)
-        from .compat import flash_attn
-
         over_pages = (None,) if hasattr(flash, "_flash_with_kvcache_fn") else ()  # block tables are not supported
-        functions = flash_attn.flash_attn_func, flash_attn.flash_attn_varlen_func
+        functions = module.flash_attn_func, module.flash_attn_varlen_func
         return (*functions, *over_pages, flash._pad_input, flash._unpad_input)
 
     return imports
@@ -187,8 +206,8 @@ def unregister() -> None:
         moe.ALL_EXPERTS_FUNCTIONS._global_mapping.pop(NAME, None)
     AttentionInterface._global_mapping.pop(BATCHING, None)
     AttentionMaskInterface._global_mapping.pop(BATCHING, None)
-    for name in list(_undo):
-        for give_back in _undo.pop(name):
+    for name in reversed(list(_undo)):  # what was replaced twice is given back by the later one first
+        for give_back in reversed(_undo.pop(name)):
             give_back()
     _forget_loaded()
 

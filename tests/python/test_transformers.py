@@ -267,6 +267,67 @@ def test_in_place_of_flash_attention_2(face):
             transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, attn_implementation=name))
 
 
+FOUR = pytest.mark.skipif(
+    "flash_attention_4" not in transformers.AttentionInterface._global_mapping, reason="this Transformers has none"
+)
+NEWER = ["flash_attention_3", pytest.param("flash_attention_4", marks=FOUR)]
+
+
+@pytest.mark.parametrize("name", NEWER)
+def test_in_place_of_newer_ones(face, name):
+    """Beside flash_attention_2; Transformers has its own back, whichever came first."""
+    own = transformers.AttentionInterface._global_mapping[name]
+    model, tokens, there = make("Llama"), torch.randint(1, 64, (BATCH, SEQLEN)), padding("left")
+    check = transformers.PreTrainedModel._check_and_adjust_attn_implementation
+    face.register(flash_attention_2=True)
+    face.register(**{name: True})
+    compare(run(model, name, tokens, there), run(model, "sdpa", tokens, there), "fp32")
+    functions, _ = flash_utils().lazy_import_flash_attention(name)
+    assert functions[0].__module__.startswith(face.FLASH[name])
+    face.unregister()
+    assert transformers.AttentionInterface._global_mapping[name] is own
+    assert transformers.PreTrainedModel._check_and_adjust_attn_implementation is check
+
+
+def flash_utils():
+    from transformers import modeling_flash_attention_utils
+
+    return modeling_flash_attention_utils
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Mistral"])
+@pytest.mark.parametrize("name", NEWER)
+def test_its_own_code_over_newer_ones(face, name, kind, monkeypatch):
+    """Transformers' own functions over flash_attn_interface and flash_attn.cute, its look for a GPU passed over."""
+    import tilekiln.compat.flash_attn
+    import tilekiln.compat.flash_attn_3
+
+    modules = [tilekiln.compat.flash_attn, tilekiln.compat.flash_attn_3]
+    check = "_check_and_adjust_attn_implementation"
+    monkeypatch.setattr(transformers.PreTrainedModel, check, lambda self, wanted, *others, **named: wanted)
+    face._forget_loaded()
+    for module in modules:
+        module.install()
+    try:
+        model, tokens = make(kind, "bf16"), torch.randint(1, 64, (BATCH, SEQLEN))
+        exact = make(kind)
+        exact.load_state_dict(model.state_dict())
+        for side in ("none", "left", "right"):
+            there = padding(side)
+            with torch.no_grad():
+                made = []
+                for one, which in ((model, name), (model, "sdpa"), (exact, "sdpa")):
+                    one.set_attn_implementation(which)
+                    made.append(one(tokens, attention_mask=there).logits[there.bool()].float())
+            ours, theirs, right = made
+            assert (ours - right).abs().max() <= 2 * (theirs - right).abs().max() + 0.01 * right.abs().max()
+        assert flash_utils()._flash_fn.__module__.startswith(face.FLASH[name])
+    finally:
+        for module in modules:
+            module.uninstall()
+        face._forget_loaded()
+
+
 def test_training_features():
     """Attention dropout replays under gradient checkpointing; autocast; torch.compile of a whole model."""
     model = make("Llama", attention_dropout=0.3).train()
