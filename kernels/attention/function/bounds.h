@@ -60,7 +60,9 @@ inline Bounds size(Bounds a) {
   const double low = __builtin_fabs(a.low), high = __builtin_fabs(a.high);
   return {has_zero(a) ? 0 : __builtin_fmin(low, high), __builtin_fmax(low, high), a.nan};
 }
-inline Bounds exponential(Bounds a) { return {__builtin_exp(a.low) * .9999, __builtin_exp(a.high) * 1.0001, a.nan}; }
+inline Bounds exponential(Bounds a) {
+  return rounded({__builtin_exp(a.low) * .9999, __builtin_exp(a.high) * 1.0001, a.nan});
+}
 inline Bounds tangent(Bounds a) { return {__builtin_tanh(a.low) - 1e-5, __builtin_tanh(a.high) + 1e-5, a.nan}; }
 inline Bounds choose(Truth which, Bounds yes, Bounds no) {
   if (!which.may_fail) return yes;

@@ -51,10 +51,12 @@ inline tilekiln_status launch_forward(StageCall<FunctionProblem>& call) {
   const int64_t tiles = (a.seqlen_q + engine.tile_q - 1) / engine.tile_q, units = tiles * a.nhead_q * a.batch;
   const double work = static_cast<double>(a.seqlen_q) * a.seqlen_k * (a.hdim_q + a.hdim_v) * a.nhead_q * a.batch;
   return launch_stage(call, call.choice, a, units, work, engine.scratch_bytes, [&](int64_t number, void* scratch) {
+    const auto row = [&](int64_t one) { return static_cast<int>(tiles - 1 - one % tiles) * engine.tile_q; };
+    const auto head = [&](int64_t one) { return static_cast<int>(one / tiles % a.nhead_q); };
     FwdUnit unit = {};
-    unit.next_head = -1;
-    unit.row = static_cast<int>(tiles - 1 - number % tiles) * engine.tile_q;
-    unit.head = static_cast<int>(number / tiles % a.nhead_q);
+    unit.row = row(number), unit.head = head(number);
+    const bool follows = (number + 1) % (tiles * a.nhead_q) != 0;
+    unit.next_head = follows ? head(number + 1) : -1, unit.next_row = follows ? row(number + 1) : 0;
     unit.batch = static_cast<int>(number / tiles / a.nhead_q);
     unit.seqlen_q = a.seqlen_q, unit.seqlen_k = a.seqlen_k;
     unit.q_offset = unit.batch * a.q_batch, unit.k_offset = unit.batch * a.k_batch;

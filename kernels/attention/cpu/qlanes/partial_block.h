@@ -48,18 +48,6 @@ class SeenLanes {
   int lanes_[kPlaces];  // by key - q
 };
 
-// Lanes that an operator's own mask shows as well.
-class OwnLanes {
- public:
-  static constexpr bool kOwn = true;
-  OwnLanes(const Edges& edges, const lane_bits* own) : seen_(edges), own_(own) {}
-  TILEKILN_INLINE lane_bits of(int q, int key) const { return seen_.of(q, key) & own_[q / kLanes * kTileK + key]; }
-
- private:
-  const SeenLanes seen_;
-  const lane_bits* own_;
-};
-
 // Keys that one vector of queries sees: some lane [begin, end), all lanes [all_begin, all_end), where no mask is needed.
 // rounded_end is end rounded up to a group of keys.
 struct Range {
@@ -90,6 +78,27 @@ TILEKILN_INLINE Range range_of(const Edges& edges, int q, bool needs_stage) {
   return r;
 }
 
+// Lanes that an operator's own mask shows as well.
+class OwnLanes {
+ public:
+  static constexpr bool kOwn = true;
+  OwnLanes(const Edges& edges, const lane_bits* own) : seen_(edges), own_(own) {}
+  TILEKILN_INLINE lane_bits of(int q, int key) const { return seen_.of(q, key) & own_[q / kLanes * kTileK + key]; }
+  // Range of the vector from query q without the keys before the first and past the last that it shows.
+  TILEKILN_INLINE void narrow(Range& r, int q) const {
+    int begin = r.begin, end = r.end;
+    while (begin < end && !of(q, begin)) ++begin;
+    while (begin < end && !of(q, end - 1)) --end;
+    r.begin = r.all_begin = r.all_end = begin / kKeyGroup * kKeyGroup;
+    r.end = end;
+    r.rounded_end = begin < end ? round_up(end, kKeyGroup) : r.begin;
+  }
+
+ private:
+  const SeenLanes seen_;
+  const lane_bits* own_;
+};
+
 template <class Compute, class Lanes = SeenLanes> void partial_block(const Block& b, int vectors, const Edges& edges) {
   Scratch& w = b.scratch;
   State& state = b.state;
@@ -100,6 +109,7 @@ template <class Compute, class Lanes = SeenLanes> void partial_block(const Block
   vf maximum[kVectors];
   for (int j = 0; j < vectors; ++j) {
     range[j] = range_of(edges, j * kLanes, Lanes::kOwn || b.stage != nullptr);
+    if constexpr (Lanes::kOwn) lanes.narrow(range[j], j * kLanes);
     maximum[j] = state.m[j];
   }
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..._core.native import ArgumentError
 from ..just_in_time import jit_operator
 from ..library import Library
 from ..operators import refuse_gradients
-from .expression import Node, Tensor
+from .expression import TENSORS, Tensor
 from .folder import Functions
 from .parse import Parsed
 
@@ -24,6 +24,7 @@ class Function:
 
     def __init__(self, argument: str, source: Any, names: tuple[str, ...], tensors: Mapping[str, Any]) -> None:
         self.bound = {name: one for name, one in tensors.items() if not isinstance(one, str)}
+        self.pairs = dict[Function | None, Pair]()
         if isinstance(source, str):
             dtypes = {name: _dtype_of(name, one) for name, one in tensors.items()}
             parsed = Parsed(argument, source, names, dtypes)
@@ -125,72 +126,83 @@ def function_attention(
     Raises ArgumentError for wrong arguments; NoKernelError and RuntimeError as `jit`, where a kernel must be built
     first and cannot.
     """
-    if score is not None and not isinstance(score, Function):
-        score = ScoreFunction(score, {})
-    if mask is not None and not isinstance(mask, Function):
-        mask = MaskFunction(mask, {})
-    of = Compiled(score, mask, q, tensors or {})
-    refuse_gradients("function_attention", "", {"q": q, "k": k, "v": v, **of.arrays})
-    return of.forward(q, k, v, **arguments)
+    if isinstance(score, str):
+        score = _score_of(score)
+    if isinstance(mask, str):
+        mask = _mask_of(mask)
+    pair = pair_of(score, mask)
+    arrays = pair.arrays(tensors or {})
+    refuse_gradients("function_attention", "", {"q": q, "k": k, "v": v, **arrays})
+    return forward(pair.functions(q), q, k, v, arrays.values(), arguments)
 
 
-class Compiled:
-    """Two functions with their tensors, for q of one dtype. ArgumentError for what does not fit together."""
+@functools.lru_cache(maxsize=256)
+def _score_of(source: str) -> ScoreFunction:
+    return ScoreFunction(source, {})
 
-    def __init__(self, score: Function | None, mask: Function | None, q: Any, tensors: Mapping[str, Any]) -> None:
-        self._check(score, ScoreFunction, "score")
-        self._check(mask, MaskFunction, "mask")
-        if score is None and mask is None:
-            raise ArgumentError(
-                "score, mask: were both None, must be a function in one of them; without, call attention"
-            )
-        declared, given = dict[str, Tensor](), dict[str, Any]()
-        for one in (score, mask):
-            for tensor in one.tensors.values() if one else ():
-                if declared.setdefault(tensor.name, tensor) != tensor:
+
+@functools.lru_cache(maxsize=256)
+def _mask_of(source: str) -> MaskFunction:
+    return MaskFunction(source, {})
+
+
+class Pair:
+    """A score and a mask, of which one may be none. ArgumentError for what does not fit together."""
+
+    def __init__(self, score: Function | None, mask: Function | None) -> None:
+        self.score, self.mask = score, mask
+        self.declared, self.bound = dict[str, Tensor](), dict[str, Any]()
+        self._functions = dict[str, Functions]()
+        for one in filter(None, (score, mask)):
+            for tensor in one.tensors.values():
+                if self.declared.setdefault(tensor.name, tensor) != tensor:
                     raise ArgumentError(f"{tensor.name}: was one tensor in score and another in mask, must be the same")
-            for name, array in one.bound.items() if one else ():
-                if given.setdefault(name, array) is not array:
+            for name, array in one.bound.items():
+                if self.bound.setdefault(name, array) is not array:
                     raise ArgumentError(f"{name}: was bound to one array in score and another in mask, must be one")
+        if len(self.declared) > TENSORS:
+            raise ArgumentError(f"score, mask: had {len(self.declared)} tensors, must have at most {TENSORS}")
+
+    def arrays(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Every tensor, in the order of the kernel. ArgumentError where one is missing or too many."""
+        listed = ", ".join(map(repr, self.declared)) or "none"
         for name in tensors:
-            if name not in declared:
-                raise ArgumentError(f"tensors: had {name!r}, must have {_listed(declared)}, which the functions index")
-            if name in given:
+            if name not in self.declared:
+                raise ArgumentError(f"tensors: had {name!r}, must have {listed}, which the functions index")
+            if name in self.bound:
                 raise ArgumentError(f"tensors: had {name!r}, which the function has already, must not name it")
-        given.update(tensors)
-        missing = [name for name in declared if name not in given]
-        if missing:
-            raise ArgumentError(
-                f"tensors: had no {missing[0]!r}, must have {_listed(declared)}, which the functions index"
-            )
-        if len(declared) > 8:
-            raise ArgumentError(f"tensors: were {len(declared)} in score and mask, must be at most 8")
-        self.arrays = {name: given[name] for name in declared}
+        for name in self.declared:
+            if name not in tensors and name not in self.bound:
+                raise ArgumentError(f"tensors: had no {name!r}, must have {listed}, which the functions index")
+        return {name: tensors[name] if name in tensors else self.bound[name] for name in self.declared}
+
+    def functions(self, q: Any) -> Functions:
+        """The kernel's source for q of its dtype."""
         dtype = str(getattr(q, "dtype", type(q).__name__)).rpartition(".")[2]
         if dtype not in DTYPES:
             raise ArgumentError(f"q: dtype was {dtype}, must be fp32, fp16 or bf16")
-        self.functions = _functions(
-            score.node if score else None, mask.node if mask else None, tuple(declared.values()), DTYPES[dtype]
-        )
+        if dtype not in self._functions:
+            score, mask = (one.node if one else None for one in (self.score, self.mask))
+            self._functions[dtype] = Functions(score, mask, [*self.declared.values()], DTYPES[dtype])
+        return self._functions[dtype]
 
-    @staticmethod
-    def _check(given: Any, kind: type[Function], name: str) -> None:
+
+def pair_of(score: Any, mask: Any) -> Pair:
+    """The pair of two functions, one object while these are."""
+    for given, kind, name in ((score, ScoreFunction, "score"), (mask, MaskFunction, "mask")):
         if given is not None and not isinstance(given, kind):
-            raise ArgumentError(f"{name}: was {given!r}, must be of {'score' if name == 'score' else 'mask'}_function")
-
-    def forward(self, q: Any, k: Any, v: Any, **arguments: Any) -> Any:
-        """Results of the forward."""
-        operator = self.functions.operator()
-        return getattr(_library(self.functions), operator)(q, k, v, *self.arrays.values(), **arguments)
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(repr(name) for name in names) or "none"
+            raise ArgumentError(f"{name}: was {given!r}, must be of {name}_function")
+    owner: Function | None = score or mask
+    if owner is None:
+        raise ArgumentError("score, mask: were both None, must be a function in one of them; without, call attention")
+    if mask not in owner.pairs:
+        owner.pairs[mask] = Pair(score, mask)
+    return owner.pairs[mask]
 
 
-@functools.lru_cache(maxsize=1024)
-def _functions(score: Node | None, mask: Node | None, tensors: tuple[Tensor, ...], dtype: str) -> Functions:
-    return Functions(score, mask, tensors, dtype)
+def forward(functions: Functions, q: Any, k: Any, v: Any, tensors: Iterable[Any], arguments: Mapping[str, Any]) -> Any:
+    """Results of the forward."""
+    return getattr(_library(functions), functions.operator())(q, k, v, *tensors, **arguments)
 
 
 @functools.lru_cache(maxsize=1024)

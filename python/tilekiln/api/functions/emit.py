@@ -18,6 +18,7 @@ _WORDS = {
     "exp": "exponential", "tanh": "tangent", "and": "both", "or": "either", "not": "opposite", "where": "choose",
     "float": "number",
 }  # fmt: skip
+_PROBLEM = "[[maybe_unused]] const auto& a = *(const FunctionProblem*)x.own;"
 _SIGNS = {"lt": "<", "le": "<=", "eq": "=="}
 _BOUND_SIGNS = {"lt": "less", "le": "less_or_equal", "eq": "same"}
 _ONE = {"float": "float", "int": "int", "truth": "bool"}
@@ -57,9 +58,8 @@ def _literal(node: Node) -> str:
 class _Lanes:
     """The statements of some expressions, by the level at which each is computed."""
 
-    def __init__(self, problem: str, roots: Sequence[Node], tensors: Sequence[Tensor]) -> None:
+    def __init__(self, roots: Sequence[Node], tensors: Sequence[Tensor]) -> None:
         self.tensors = {tensor.name: at for at, tensor in enumerate(tensors)}
-        self.problem = problem
         self.nodes = ordered(roots)
         self.roots = roots
         self.names = {node: f"n{at}" for at, node in enumerate(self.nodes)}
@@ -70,16 +70,17 @@ class _Lanes:
             self._add(node)
 
     def use(self, node: Node, level: Level) -> str:
-        """A node where something of `level` is computed."""
-        own = _level(node)
-        many = level in ("row", "pair")
+        """A node where something of `level` is computed: in lanes, of a row and of a pair."""
+        if level not in ("row", "pair") or _level(node) in ("row", "pair"):
+            return self._plain(node, level)
+        return "keys" if node.op == "name" and node.value == "k" else f"lanes({self._plain(node, level)})"
+
+    def _plain(self, node: Node, level: Level) -> str:
         if node.op == "constant":
-            text = _literal(node)
-        elif node.op == "name":
-            text = str(node.value)
-        else:
-            text = f"{self.names[node]}_of[i]" if own == "key" and level == "pair" else self.names[node]
-        return f"lanes({text})" if many and own in ("block", "key") else text
+            return _literal(node)
+        if node.op == "name":
+            return str(node.value)
+        return f"{self.names[node]}_of[i]" if _level(node) == "key" and level == "pair" else self.names[node]
 
     def _add(self, node: Node) -> None:
         if node.op in ("constant", "name"):
@@ -88,13 +89,7 @@ class _Lanes:
         type_ = (_MANY if level in ("row", "pair") else _ONE)[node.kind]
         if node.op == "element":
             word = "elements" if level in ("row", "pair") else "element"
-            # An index that all lanes share stays one number.
-            places = [
-                self.use(one, level)
-                if _level(one) == level or _level(one) in ("row", "pair")
-                else self._one(one, level)
-                for one in node.operands
-            ]
+            places = [self._plain(one, level) for one in node.operands]  # one that all lanes share stays one number
             made = f"{word}<{_ONE[node.kind]}>(a.tensor[{self.tensors[str(node.value)]}], {', '.join(places)})"
         else:
             given = [self.use(one, level) for one in node.operands]
@@ -109,10 +104,6 @@ class _Lanes:
         if node in self.kept:
             self.lines[level].append(f"{self.names[node]}_of[i] = {self.names[node]};")
 
-    def _one(self, node: Node, level: Level) -> str:
-        text = self.use(node, level)
-        return text.removeprefix("lanes(").removesuffix(")") if text.startswith("lanes(") else text
-
 
 def _indented(lines: Sequence[str], depth: int) -> list[str]:
     return [" " * depth + line for line in lines]
@@ -121,7 +112,7 @@ def _indented(lines: Sequence[str], depth: int) -> list[str]:
 def _body(code: _Lanes, begin: str, end: str, vectors: str, head: Sequence[str], pair: Sequence[str]) -> list[str]:
     """The loops over a block around the statements of `pair`, which may use q, k, i, j and p."""
     lines = [
-        f"[[maybe_unused]] const auto& a = *(const {code.problem}*)x.own;",
+        _PROBLEM,
         "[[maybe_unused]] const int b = x.batch, h = x.head;",
         *code.lines["block"],
         *(f"{_ONE[node.kind]} {code.names[node]}_of[kTileK];" for node in code.kept),
@@ -139,31 +130,28 @@ def _body(code: _Lanes, begin: str, end: str, vectors: str, head: Sequence[str],
         *_indented(head, 2),
         "  [[maybe_unused]] const vint q = numbered(int(x.row) + j * kLanes);",
         *_indented(code.lines["row"], 2),
-        f"  for (int i = {begin}; i < {end}; ++i) {{",
+        f"  [[maybe_unused]] vint keys = lanes(int(x.key) + {begin});",
+        f"  TILEKILN_UNROLL(4) for (int i = {begin}; i < {end}; ++i) {{",
         "    [[maybe_unused]] const int k = int(x.key) + i;",
         *_indented(pair, 4),
+        "    keys = plus(keys, lanes(1));",
         "  }",
     ]
-
-
-def _score_lines(code: _Lanes) -> list[str]:
-    return ["[[maybe_unused]] const vfloat score = same_bits<vfloat>(mul(load(p), c));", *code.lines["pair"]]
 
 
 def _function(head: str, body: Sequence[str]) -> str:
     return "\n".join([f"{head} {{", *_indented(body, 2), "}", ""])
 
 
-def score(node: Node, slope: Node | None, tensors: Sequence[Tensor], problem: str) -> str:
-    """The score stage; with `slope` that of the backward, which puts the derivative beside the logits."""
-    code = _Lanes(problem, [node] if slope is None else [node, slope], tensors)
-    beside = [] if slope is None else [f"store(x.slopes + i * kTileQ + j * kLanes, same_bits<vf>({_root(code, 1)}));"]
+def score(node: Node, tensors: Sequence[Tensor]) -> str:
+    """The score stage."""
+    code = _Lanes([node], tensors)
     pair = [
         "float* const p = s + i * kTileQ + j * kLanes;",
-        *_score_lines(code),
-        f"const vf t = same_bits<vf>({_root(code, 0)});",
+        "[[maybe_unused]] const vfloat score = same_bits<vfloat>(mul(load(p), c));",
+        *code.lines["pair"],
+        f"const vf t = same_bits<vf>({code.use(node, 'pair')});",
         "store(p, t);",
-        *beside,
         "m = max(m, t);",
     ]
     body = _body(code, "begin", "end", "j0; j < j1", ["vf m = maximum[j];"], pair)
@@ -171,15 +159,11 @@ def score(node: Node, slope: Node | None, tensors: Sequence[Tensor], problem: st
     return _function(head, ["const vf c = broadcast(x.c);", *body, "  maximum[j] = m;", "}"])
 
 
-def _root(code: _Lanes, at: int) -> str:
-    return code.use(code.roots[at], "pair")
-
-
-def mask(node: Node, tensors: Sequence[Tensor], problem: str) -> str:
+def mask(node: Node, tensors: Sequence[Tensor]) -> str:
     """The mask stage: by bounds where they tell, else by every pair."""
-    bounds = _bounds(node, tensors, problem)
-    code = _Lanes(problem, [node], tensors)
-    pair = [*code.lines["pair"], f"seen[j * kTileK + i] = bits_of({_root(code, 0)});"]
+    bounds = _bounds(node, tensors)
+    code = _Lanes([node], tensors)
+    pair = [*code.lines["pair"], f"seen[j * kTileK + i] = bits_of({code.use(node, 'pair')});"]
     body = _body(code, "0", "x.keys", "0; j * kLanes < x.rows", [], pair)
     head = "inline Sees own_mask_stage(const Score& x, lane_bits* seen)"
     first = [
@@ -190,11 +174,11 @@ def mask(node: Node, tensors: Sequence[Tensor], problem: str) -> str:
     return bounds + "\n" + _function(head, [*first, *body, "}", "return sees_of(seen, x.rows, x.keys);"])
 
 
-def _bounds(node: Node, tensors: Sequence[Tensor], problem: str) -> str:
+def _bounds(node: Node, tensors: Sequence[Tensor]) -> str:
     places = {tensor.name: at for at, tensor in enumerate(tensors)}
     nodes = ordered([node])
     names = {one: f"n{at}" for at, one in enumerate(nodes)}
-    lines = [f"[[maybe_unused]] const auto& a = *(const {problem}*)x.own;"]
+    lines = [_PROBLEM]
     for one in nodes:
         made = _bound(one, [names[operand] for operand in one.operands], places)
         lines.append(f"const {'Truth' if one.kind == 'truth' else 'Bounds'} {names[one]} = {made};")

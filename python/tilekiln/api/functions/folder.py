@@ -20,6 +20,12 @@ class Functions:
         said = [dtype, *map(repr, tensors), *(text(one) if one else "" for one in (score, mask))]
         self.key = hashlib.blake2b("\n".join(said).encode(), digest_size=8).hexdigest()
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Functions) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
     def operator(self) -> str:
         """The name of its operator."""
         return f"attention_{self.key}"
@@ -80,10 +86,10 @@ class Functions:
     def _kernel(self, name: str) -> str:
         parts, members = [], []
         if self.score is not None:
-            parts.append(emit.score(self.score, None, self.tensors, "FunctionProblem"))
+            parts.append(emit.score(self.score, self.tensors))
             members.append("static constexpr ScoreStage own_score = own_score_stage;")
         if self.mask is not None:
-            parts.append(emit.mask(self.mask, self.tensors, "FunctionProblem"))
+            parts.append(emit.mask(self.mask, self.tensors))
             members.append("static constexpr MaskStage own_mask = own_mask_stage;")
         functions = "\n".join(["struct Functions {", *(f"  {one}" for one in members), "};", ""])
         return _KERNEL.format(name=name, parts="\n".join([*parts, functions]), dtype=_CODE_DTYPES[self.dtype])
