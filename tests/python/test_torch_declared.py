@@ -133,7 +133,8 @@ def test_vmap_is_one_call(table: Operator, name: str, dim: int, monkeypatch: pyt
                 *(x.select(dim, i).contiguous() if fold else x for x, fold in zip(mapped, folds, strict=True)), **named
             )
             for mine, its in zip(results(together), results(alone), strict=True):
-                assert torch.equal(mine[i], its)
+                assert torch.equal(mine[i].isnan(), its.isnan())  # of numbers drawn for no rule, states may overflow
+                assert torch.equal(mine[i].nan_to_num(), its.nan_to_num())
 
 
 @pytest.mark.parametrize("device", ["CPU", "CUDA"])
