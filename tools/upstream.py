@@ -115,7 +115,7 @@ def _arguments(function: ast.FunctionDef) -> str:
 
 
 def differences(directory: Path, package: str) -> list[str]:
-    """What a checkout has and the list has not, or says otherwise."""
+    """Names that a checkout has and the list has not, or says otherwise."""
     theirs = of_checkout(directory, package)
     listed = {one.name: one for one in modules() if one.package == package}
     said = []

@@ -66,7 +66,7 @@ CASES = [
         "'reason' is missing here",
     ),
     (FLASH, "number: 2", "number: 2\n@number: 3", "'number' stands here twice"),
-    # What is taken from another entry gives way to an entry's own; two of its own do not.
+    # Keys of another entry give way to an entry's own; two of its own do not.
     (
         HIP,
         "  <<: *forward\n  when: hdim_q=64 dropout=no",

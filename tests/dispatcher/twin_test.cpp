@@ -1,4 +1,4 @@
-// What the C++ dispatcher says, for Python's to be held to: twin_test MODE FILE..., a mode a function below.
+// Answers of the C++ dispatcher, for Python's to be held to: twin_test MODE FILE..., a mode a function below.
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -78,7 +78,7 @@ const Setters<GemmProblemBuilder> of_gemm = {
     GEMM(c),          GEMM(scaled),     GEMM(batch),       GEMM(split_k),    GEMM(workspace_budget),
     GEMM(persistent), GEMM(from_ab),    GEMM(from_shapes), GEMM(dtypes),     GEMM(layouts)};
 
-// What setters refuse, and the problem that comes of the others.
+// Words that setters refuse, and the problem that comes of the others.
 template <class Builder>
 void told(Builder builder, const Words& calls, const Setters<Builder>& setters) {
   const auto say = [](const std::function<void()>& statement) {

@@ -21,7 +21,7 @@ def call(builder: ProblemBuilder | GemmProblemBuilder, setter: str) -> None:
 
 
 def told(calls: str) -> list[str]:
-    """What setters refuse, and the problem that comes of the others; `attention`, `empty` or `gemm` begins it."""
+    """Words that setters refuse, and the problem that comes of the others; `attention`, `empty` or `gemm` begins it."""
     kind, *setters = calls.split("; ")
     builder = attention() if kind == "attention" else ProblemBuilder() if kind == "empty" else GemmProblemBuilder()
     lines = []
@@ -110,7 +110,7 @@ CALLS = [
     "gemm; dimensions 10 10 30; strides 40 0 0; activation relu; bias yes; c yes; scaled yes; batch 4; split_k 2",
     "gemm; dimensions 10 10 30; workspace_budget 9; persistent yes",
 ]
-"""What C++'s builders are told too (tests/dispatcher/test_twins.py)."""
+"""Calls of C++'s builders too (tests/dispatcher/test_twins.py)."""
 
 
 @pytest.mark.parametrize("sentence", WRONG)

@@ -131,7 +131,7 @@ REASONS = [
     ("", {"page_size": 16, "lookup": "vllm"}, "kv_cache linear vllm 16"),
     ("it has page_size=16", {"page_size": 16, "lookup": "vllm"}, "kv_cache linear vllm 32"),
     ("it has lookup=vllm", {"page_size": 16, "lookup": "vllm"}, "kv_cache linear sglang 16"),
-    # What algorithms ask.
+    # Axes that algorithms ask for.
     ("", {"pad_s": False}, "dims 64 64 2 256 256"),
     ("it has pad_s=no and max_seqlen_q=200 is no multiple of tile_m0=64", {"pad_s": False}, "dims 64 64 2 200 256"),
     ("", {"pad_s": True}, "dims 64 64 2 200 256"),

@@ -269,7 +269,7 @@ inline std::string json_of(Value value) {
   return value.is_number() ? value.text() : quoted_json(value.text());
 }
 
-// What `say` writes of each, with commas between two brackets.
+// Texts that `say` writes of each, with commas between two brackets.
 template <class All, class Say>
 std::string listed_json(const All& all, const char* brackets, const Say& say) {
   std::string to(1, brackets[0]);

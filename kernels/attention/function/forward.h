@@ -9,7 +9,7 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 using fmha::FunctionProblem;
 
-// What a mask shows of a block, by the lanes of every key and vector: those past the last row or key count for nothing.
+// Keys of a block that a mask shows, by the lanes of every key and vector: those past the last row or key count for nothing.
 inline Sees sees_of(const lane_bits* seen, int rows, int keys) {
   bool any = false, all = true;
   for (int j = 0; j * kLanes < rows; ++j) {

@@ -277,7 +277,7 @@ def _report(program: str, given: dict[str, str], one: Any) -> str:
 
 
 def _first(receipt: str, settings: Any, call: Callable[[Any], Any]) -> Any:
-    """What `call` makes of the library that is named, or of the first available one that has the kernel."""
+    """Result of `call` with the library that is named, or of the first available one that has the kernel."""
     from .._generated.tables import OPERATORS
     from ..api.library import how_to_build, libraries, load
 

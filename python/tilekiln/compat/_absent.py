@@ -1,4 +1,4 @@
-"""What a compatibility module says of a name that upstream has and it has not."""
+"""Sentences of a compatibility module about names that upstream has and it has not."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def _weights(v: NDArray[np.float32], temperature: float) -> tuple[Float, Float]:
 
 
 def random_share(given: Mapping[str, Any], row: int) -> float:
-    """Where in [0, 1) the row's draw lies."""
+    """Place of the row's draw in [0, 1)."""
     rng = given.get("rng", (0, 0))
     seed = int(given["seeds"][row]) % 2**64 if "seeds" in given else int(rng[0])
     offset = int(given["offsets"][row]) % 2**64 if "offsets" in given else int(rng[1])
@@ -93,7 +93,7 @@ def random_share(given: Mapping[str, Any], row: int) -> float:
 
 
 def draws(given: Mapping[str, Any], row: int) -> Draws:
-    """What the row may give: -1 with NaN where it has no token."""
+    """Tokens that the row may give: -1 with NaN where it has no token."""
     v, p = numbers(given, row), parameters(given, row)
     if not may_be(p) or np.isnan(v).any() or v.max() == -np.inf:
         return Draws(np.array([-1]), np.array([np.nan]), np.array([np.nan]))

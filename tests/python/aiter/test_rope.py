@@ -44,7 +44,7 @@ def turned(x, cos, sin, style, reuse, nope_first):
 
 
 def gradient(g, cos, sin, *how):
-    """What autograd says of `turned`."""
+    """Gradient of `turned` by autograd."""
     x = torch.zeros_like(g, dtype=torch.float64, requires_grad=True)
     turned(x, cos, sin, *how).backward(g.double())
     return x.grad

@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint32_t kInPrompt = 0x80000000u;
 
-// What is asked of one row.
+// Parameters of one row.
 struct Asked {
   float temperature, top_p, min_p, repetition, presence, frequency;
   int top_k;

@@ -74,7 +74,7 @@ TILEKILN_INLINE float next_above(float v) {
   return v;
 }
 
-// What a compiler must not fuse with what follows.
+// A value that a compiler must not fuse with what follows.
 template <class T> TILEKILN_INLINE T apart(T x) {
   asm("" : "+m"(x));
   return x;

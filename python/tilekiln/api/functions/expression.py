@@ -15,7 +15,7 @@ TENSORS, DIMENSIONS = 8, 4  # as kernels/attention/function/engine.h has them
 
 
 class ExpressionError(Exception):
-    """What an expression cannot be, in words that follow the place."""
+    """Reason why an expression cannot be, in words that follow the place."""
 
 
 class Node(NamedTuple):

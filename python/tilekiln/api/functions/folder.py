@@ -31,7 +31,7 @@ class Functions:
         return f"attention_{self.key}"
 
     def files(self) -> dict[str, str]:
-        """What its folder holds."""
+        """Files of its folder."""
         name = self.operator()
         return {
             "operator.yaml": self._operator(name),

@@ -32,7 +32,7 @@ def _matrices(x: Tensor, weight: Tensor) -> None:
 
 
 def _placed(x: Tensor, weight: Tensor, dtype: torch.dtype, out: Tensor | None) -> dict[str, Any]:
-    """Where a product goes, in words of gemm."""
+    """Place of a product, in words of gemm."""
     if out is not None:
         return {"out": out}
     if dtype not in OUTS:

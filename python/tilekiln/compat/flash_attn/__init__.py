@@ -27,7 +27,7 @@ __version__ = "2.8.4"
 DISTRIBUTIONS = {"flash_attn": __version__, "flash_attn_4": "4.0.0"}
 """The distributions of upstream whose modules are here, and their versions."""
 APART = ("flash_attn.cute",)
-"""What flash_attn_4 has, and gives way to one that is installed."""
+"""Names of flash_attn_4, which give way to one that is installed."""
 
 __all__ = [
     "flash_attn_func",

@@ -43,7 +43,7 @@ def check_chunk(attention_chunk: int) -> None:
 
 
 def check_metadata(scheduler_metadata: Any) -> None:
-    """What get_scheduler_metadata gave; kernels choose by the same sizes, so a call with it is a call without."""
+    """Result of get_scheduler_metadata; kernels choose by the same sizes, so a call with it is a call without."""
     if scheduler_metadata is None:
         return
     if not isinstance(scheduler_metadata, Tensor) or scheduler_metadata.dtype is not torch.int32:

@@ -10,7 +10,7 @@ Enum = int
 
 
 class ActivationType(IntEnum):
-    """What the gate of a feed-forward layer goes through."""
+    """Function of the gate of a feed-forward layer."""
 
     No = -1
     Silu = 0
@@ -20,7 +20,7 @@ class ActivationType(IntEnum):
 
 
 class QuantType(IntEnum):
-    """How many numbers share a scale."""
+    """Numbers that share a scale."""
 
     No = 0
     per_Tensor = 1

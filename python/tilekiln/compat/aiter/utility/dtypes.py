@@ -54,7 +54,7 @@ def str2bool(v: Any) -> bool:
 
 
 def _listed(v: str, one: Callable[[str], Any]) -> Any:
-    """What `one` makes of v, or a tuple of what it makes of each part where v has a comma."""
+    """Value that `one` makes of v, or a tuple of those of each part where v has a comma."""
     parts = [part.strip() for part in v.strip("()").split(",") if part.strip()]
     made = tuple(one(part) for part in parts)
     return made[0] if "," not in v and len(made) == 1 else made
