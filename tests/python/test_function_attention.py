@@ -126,27 +126,28 @@ def test_16_bits(dtype: str) -> None:
     check(score, mask, arrays, {"slope": tensors["slope"]})
 
 
-EDGES = tk.score_function("score / at[k] + 0 * at[k - 1000000] + table[q + 1000000]")
-DOCUMENTS = tk.mask_function("document[b, q] == document[b, k] and k <= q + 1", document="int32")
+EDGES = "score / at[k] + 0 * at[k - 1000000] + table[q + 1000000]"
+DOCUMENTS = "document[b, q] == document[b, k] and k <= q + 1"
 
 
 def test_values_by_rule() -> None:
     """Division by 0, NaN and indices out of range; what a mask hides is not there, NaN and infinities included."""
     (q, k, v), _ = problem((1, 130, 130, 1, 1, 16, 16))
+    functions = {"score": tk.score_function(EDGES), "mask": tk.mask_function(DOCUMENTS, document="int32")}
     tensors = {
         "at": np.ones(130, np.float32),
         "table": np.linspace(0, 1, 200, dtype=np.float32),
         "document": np.repeat(np.int32([[7, -1, 3]]), 50, 1)[:, :130],
     }
-    check(EDGES, DOCUMENTS, [q, k, v], tensors)
+    check(*functions.values(), [q, k, v], tensors)
     k[0, 20], v[0, 20] = np.nan, np.inf  # of the first document, whose rows see it from 19 on
-    out = tk.function_attention(q, k, v, score=EDGES, mask=DOCUMENTS, tensors=tensors)
+    out = tk.function_attention(q, k, v, **functions, tensors=tensors)
     assert np.isnan(out[0, 19:50]).all()
     assert np.isfinite(out[0, :19]).all()
     assert np.isfinite(out[0, 50:]).all()
     k[0, 20], v[0, 20] = 1, 1
     tensors["at"][60] = 0  # score / 0 is an infinity: of weight 0 where it is below 0, else the row is none
-    out = tk.function_attention(q, k, v, score=EDGES, mask=DOCUMENTS, tensors=tensors)
+    out = tk.function_attention(q, k, v, **functions, tensors=tensors)
     none = np.isnan(out[0, :, 0, 0])
     seen = np.arange(59, 100)
     assert np.array_equal(none[seen], (q[0, seen, 0] @ k[0, 60, 0]) > 0)
