@@ -19,6 +19,8 @@
 #include "tilekiln/operators/fmha_mla_decode.h"
 #include "tilekiln/operators/fused_moe.h"
 #include "tilekiln/operators/gated_delta_rule.h"
+#include "tilekiln/operators/gelu_and_mul.h"
+#include "tilekiln/operators/gelu_and_mul_bwd.h"
 #include "tilekiln/operators/gemm.h"
 #include "tilekiln/operators/gemm_list.h"
 #include "tilekiln/operators/gemm_multi_d.h"

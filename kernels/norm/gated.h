@@ -1,5 +1,5 @@
-// The border between the host side and the CPU engines of silu_and_mul and its gradients: plain data, no ISA, no std header, no inline
-// function.
+// The border between the host side and the CPU engines of silu_and_mul, gelu_and_mul and their gradients: plain data, no ISA, no std
+// header, no inline function.
 #pragma once
 
 namespace tilekiln::norm {
@@ -13,6 +13,7 @@ struct Gated {
   long long gate_row, up_row, dy_row, y_row, dgate_row, dup_row;
   long long rows;
   int columns, dtype;  // by value of the axis dtype
+  bool tanh;           // of gelu: by its tanh
 };
 
 // rows[dtype] computes the rows [first, last).

@@ -372,6 +372,8 @@ CALLS = [
         | {"temperatures": np.full(40, 0.7, F32), "top_ps": np.full(40, 0.9, F32), "min_ps": np.zeros(40, F32)}
         | {"repetition_penalties": np.full(40, 1.2, F32)},
     ),
+    Call("gelu_and_mul"),
+    Call("gelu_and_mul_bwd"),
     Call("silu_and_mul"),
     Call("silu_and_mul_bwd"),
     Call("smoothquant", "smooth_scale"),

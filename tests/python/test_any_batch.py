@@ -119,6 +119,8 @@ ROWS = {
     "rmsnorm2d_rdquant": ("x", {"gamma": 1}),
     "layernorm2d_rdquant": ("x", {"gamma": 1}),
     "smoothquant": ("x", {}),
+    "gelu_and_mul": ("gate up", {}),
+    "gelu_and_mul_bwd": ("dy gate up", {}),
     "silu_and_mul": ("gate up", {}),
     "silu_and_mul_bwd": ("dy gate up", {}),
 }

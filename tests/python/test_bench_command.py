@@ -32,6 +32,8 @@ WORDS = [
     "softmax dtype=bf16",
     "silu_and_mul dtype=bf16 up.stride=90",
     "silu_and_mul_bwd",
+    "gelu_and_mul dtype=bf16 up.stride=90",
+    "gelu_and_mul_bwd approximate=tanh",
     "cross_entropy dtype=bf16 rows=5 classes=70 label_smoothing=0.1 lse=yes",
     "cross_entropy_bwd rows=5 classes=70",
     "rotary dtype=bf16 tables=fp32 batch=2 seqlen=5 nheads=3 headdim=64 positions=yes",

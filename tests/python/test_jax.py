@@ -380,10 +380,15 @@ def test_norms_and_their_gradients(face, norms, dtype):
     def gated(x, weight, _):
         return jax.nn.silu(x) * (up.astype(x.dtype) * weight)
 
+    def gelu(tanh):
+        return lambda x, weight, _: jax.nn.gelu(x, approximate=tanh) * (up.astype(x.dtype) * weight)
+
     pairs = (
         (lambda x, weight, _: face.rms_norm(x, weight, 1e-3), rms),
         (lambda x, weight, bias: face.layer_norm(x, weight, bias, 1e-3), layer),
         (lambda x, weight, _: face.silu_and_mul(x, up * weight), gated),
+        (lambda x, weight, _: face.gelu_and_mul(x, up * weight, "tanh"), gelu(True)),
+        (lambda x, weight, _: face.gelu_and_mul(x, up * weight), gelu(False)),
     )
     wide = [a.astype(jnp.float32) for a in narrow]
     for ours, stock in pairs:

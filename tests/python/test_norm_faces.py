@@ -305,6 +305,31 @@ def test_silu_and_mul() -> None:
         first.sum().backward()
 
 
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_and_mul(approximate: str) -> None:
+    from tilekiln.torch import layers
+
+    torch.manual_seed(0)
+    gate, up, dy = torch.randn(3, 2, 3, 40)
+
+    def stock(gate: Any, up: Any) -> Any:
+        return functional.gelu(gate, approximate=approximate) * up
+
+    def ours(gate: Any, up: Any) -> Any:
+        return layers.gelu_and_mul(gate, up, approximate)
+
+    torch.testing.assert_close(ours(gate, up), stock(gate, up))
+    leaves = [[x.clone().requires_grad_() for x in (gate, up)] for _ in range(3)]
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    for pair, function in zip(leaves, (stock, ours, compiled), strict=True):
+        function(*pair).backward(dy)
+    for pair in leaves[1:]:
+        for one, right in zip(pair, leaves[0], strict=True):
+            torch.testing.assert_close(one.grad, right.grad)
+    with pytest.raises(tk.ArgumentError, match="approximate: was 'erf', must be 'none' or 'tanh'"):
+        layers.gelu_and_mul(gate, up, "erf")
+
+
 @pytest.mark.parametrize("name", ["RMSNorm", "SiluAndMul"])
 def test_layers_are_what_kernelize_accepts(name: str) -> None:
     """It takes the forward of a class without state of its own, and asks it two flags."""

@@ -2,37 +2,12 @@
 // finish.cpp alone.
 #pragma once
 
+#include "kernels/backends/cpu/gelu.h"
 #include "kernels/backends/cpu/saturate.h"
-#include "kernels/backends/cpu/sigmoid.h"
 #include "kernels/gemm/cpu/block.h"
 #include "kernels/gemm/cpu/shared.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
-
-// 1 - erf(z) by Abramowitz and Stegun 7.1.26, absolute error 1.5e-7. z >= 0 or NaN.
-TILEKILN_INLINE vf erfc_of_positive(vf z) {
-  const vf t = reciprocal(fma(broadcast(0.3275911f), z, broadcast(1.f)));
-  vf y = broadcast(1.061405429f);
-  y = fma(y, t, broadcast(-1.453152027f));
-  y = fma(y, t, broadcast(1.421413741f));
-  y = fma(y, t, broadcast(-0.284496736f));
-  y = fma(y, t, broadcast(0.254829592f));
-  // 0 from z = 9.04 on. Numbers that are almost 0 are subnormal, and took gelu of large sums twice the time.
-  const vf least = broadcast(-118.f);
-  const vf e = sub(exp2<5>(max(least, mul(mul(z, z), broadcast(-1.44269504088896f)))), exp2<5>(least));
-  return mul(mul(y, t), e);
-}
-// x / 2 (1 + tanh y) = x sigmoid(2 y), y = sqrt(2 / pi) (x + 0.044715 x^3)
-TILEKILN_INLINE vf gelu_tanh(vf x) {
-  const vf cube = fma(mul(x, x), broadcast(0.0713548162726f), broadcast(1.59576912160573f));
-  return mul(not_below(-50.f, x), sigmoid(mul(x, cube)));
-}
-// x / 2 (1 + erf(x / sqrt 2)) = max(x, 0) - |x| / 2 (1 - erf(|x| / sqrt 2))
-TILEKILN_INLINE vf gelu(vf x) {
-  const vf size = min(broadcast(1e18f), abs(x));  // the tail is 0 there, and inf times 0 is NaN
-  const vf tail = erfc_of_positive(mul(size, broadcast(0.70710678118655f)));
-  return sub(max(zero(), x), mul(mul(size, broadcast(0.5f)), tail));
-}
 
 // The place of a vector in out, and how many of its lanes exist.
 struct At {

@@ -1,19 +1,12 @@
 // Arguments of silu_and_mul as the plain data of its engine.
-#include "kernels/norm/gated.h"
-
 #include "kernels/generated/operators/silu_and_mul_entries.h"
-#include "kernels/norm/host.h"
+#include "kernels/norm/gated_host.h"
 
 namespace tilekiln::op::silu_and_mul {
 
 void fill(const Args&, Call& call) {
-  norm::Gated& to = call.to.problem;
-  norm::put_rows(call.in.gate, to.gate, to.gate_row);
-  norm::put_rows(call.in.up, to.up, to.up_row);
-  norm::put_rows(call.in.y, to.y, to.y_row);
-  to.rows = call.M;
-  to.columns = static_cast<int>(call.N);
-  to.dtype = static_cast<int>(call.signature.dtype);
+  norm::put_gated(call.in, call.M, call.N, call.to.problem);
+  call.to.problem.dtype = static_cast<int>(call.signature.dtype);
 }
 
 tilekiln_status launch(StageCall<norm::Gated>& call) { return norm::launch_rows<norm::GatedEngine>(call, 24); }

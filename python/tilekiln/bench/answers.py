@@ -310,6 +310,16 @@ def _entropy_backward(given: Given, made: Given) -> float:
     )
 
 
+def _gated(name: str) -> Callable[[Given, Given], float]:
+    return lambda given, made: gated.excess(made["y"], given["gate"], given["up"], gated.activation_of(name, given))
+
+
+def _gated_backward(name: str) -> Callable[[Given, Given], float]:
+    return lambda given, made: gated.gradient_excess(
+        made["dgate"], made["dup"], given["dy"], given["gate"], given["up"], gated.activation_of(name, given)
+    )
+
+
 def _rotated(given: Given, made: Given) -> float:
     names = ("x", "cos", "sin", "positions", "start", "interleaved", "conjugate")
     return rotary_.excess(made["y"], *(given[name] for name in names[:3]), **_only(given, *names[3:]))
@@ -326,10 +336,8 @@ ANSWERS: dict[str, Callable[[Given, Given], float]] = {
     "layernorm2d_rdquant": lambda given, made: _quantised({**given, "layer": True}, made),
     "smoothquant": _smooth,
     "moe_smoothquant": _smooth,
-    "silu_and_mul": lambda given, made: gated.excess(made["y"], given["gate"], given["up"]),
-    "silu_and_mul_bwd": lambda given, made: gated.gradient_excess(
-        made["dgate"], made["dup"], given["dy"], given["gate"], given["up"]
-    ),
+    **{f"{name}_and_mul": _gated(name) for name in ("silu", "gelu")},
+    **{f"{name}_and_mul_bwd": _gated_backward(name) for name in ("silu", "gelu")},
     "cross_entropy": _entropy,
     "cross_entropy_bwd": _entropy_backward,
     "rotary": _rotated,

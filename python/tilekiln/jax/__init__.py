@@ -1,7 +1,7 @@
 """Attention and norms for JAX on the CPU and CUDA devices: compiled calls through jax.ffi, with gradients.
 
-`attention`; `rms_norm`, `layer_norm` and `silu_and_mul` where an available library has them (norm_default). `ops`:
-every operator of the available libraries, without gradients.
+`attention`; `rms_norm`, `layer_norm`, `silu_and_mul` and `gelu_and_mul` where an available library has them
+(norm_default). `ops`: every operator of the available libraries, without gradients.
 
 Nothing imports this but its users. Its handlers are built by `tools/dev --with jax scons jax`.
 """
@@ -22,9 +22,9 @@ except ModuleNotFoundError as error:
 
 from .._core.native import ArgumentError
 from . import _calls, ops
-from .norms import layer_norm, rms_norm, silu_and_mul
+from .norms import gelu_and_mul, layer_norm, rms_norm, silu_and_mul
 
-__all__ = ["attention", "layer_norm", "ops", "rms_norm", "silu_and_mul"]
+__all__ = ["attention", "gelu_and_mul", "layer_norm", "ops", "rms_norm", "silu_and_mul"]
 
 Array = Any
 """A JAX array, traced or not, or what jax.numpy.asarray takes."""

@@ -1,4 +1,4 @@
-"""Norms for JAX by the same handlers: values and gradients of rmsnorm2d, layernorm2d and silu_and_mul."""
+"""Norms for JAX by the same handlers: values and gradients of rmsnorm2d, layernorm2d and gates."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ def _layer_backward(options: Options, kept: Any, dy: Any) -> Any:
 _layer.defvjp(_layer_forward, _layer_backward)
 
 
-@jax.custom_vjp
-def _gated(gate: Any, up: Any) -> Any:
-    return _run("silu_and_mul", {"gate": gate, "up": up}, ())["y"]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _gated(gate: Any, up: Any, operator: str, options: Options) -> Any:
+    return _run(operator, {"gate": gate, "up": up}, options)["y"]
 
 
-def _gated_forward(gate: Any, up: Any) -> Any:
-    return _gated(gate, up), (gate, up)
+def _gated_forward(gate: Any, up: Any, operator: str, options: Options) -> Any:
+    return _gated(gate, up, operator, options), (gate, up)
 
 
-def _gated_backward(kept: Any, dy: Any) -> Any:
-    made = _run("silu_and_mul_bwd", {"dy": dy, "gate": kept[0], "up": kept[1]}, ())
+def _gated_backward(operator: str, options: Options, kept: Any, dy: Any) -> Any:
+    made = _run(f"{operator}_bwd", {"dy": dy, "gate": kept[0], "up": kept[1]}, options)
     return made["dgate"], made["dup"]
 
 
@@ -98,4 +98,10 @@ def layer_norm(x: Any, weight: Any, bias: Any, epsilon: float = 1e-5) -> Any:
 
 def silu_and_mul(gate: Any, up: Any) -> Any:
     """silu(gate) up of arrays (..., columns); the rest as `rms_norm`."""
-    return _gated(_rows(gate), _rows(up)).reshape(jnp.shape(gate))
+    return _gated(_rows(gate), _rows(up), "silu_and_mul", ()).reshape(jnp.shape(gate))
+
+
+def gelu_and_mul(gate: Any, up: Any, approximate: str = "none") -> Any:
+    """gelu(gate) up, exact or with approximate="tanh"; the rest as `silu_and_mul`."""
+    options = (("approximate", approximate),)
+    return _gated(_rows(gate), _rows(up), "gelu_and_mul", options).reshape(jnp.shape(gate))

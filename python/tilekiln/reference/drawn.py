@@ -185,7 +185,7 @@ class Random:
 
 MODULES = {
     **dict.fromkeys(("rmsnorm2d_rdquant", "layernorm2d_rdquant", "smoothquant", "moe_smoothquant"), "quantised"),
-    **dict.fromkeys(("silu_and_mul", "silu_and_mul_bwd"), "gated"),
+    **dict.fromkeys(("silu_and_mul", "silu_and_mul_bwd", "gelu_and_mul", "gelu_and_mul_bwd"), "gated"),
     **dict.fromkeys(("rmsnorm2d_bwd", "layernorm2d_bwd"), "norm_backward"),
     **dict.fromkeys(("permute", "copy", "transpose", "batched_transpose", "img2col"), "moves"),
     **dict.fromkeys(("topk_softmax", "moe_sorting", "fused_moe"), "moe"),

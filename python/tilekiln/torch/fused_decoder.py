@@ -19,6 +19,7 @@ from .._core.native import NoKernelError
 from ..api.operators import _call
 from . import calls
 from .fused_layers import FUSED, agree, attention_forward, cache_word, gated_forward, give_back, halves_of, told_of
+from .layers import GATES
 from .norms import RMSNorm
 from .packed import Linear
 
@@ -88,7 +89,8 @@ def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) ->
         product = mlp.__dict__[FUSED].joined.product(rows)
         half = product.shape[1] // 2
         gate = product[:, :half]
-        _call("silu_and_mul", (gate, product[:, half:]), {"y": gate})
+        operator, how = GATES[mlp.__dict__[FUSED].activation]
+        _call(operator, (gate, product[:, half:]), {"y": gate, **how})
         made = fused.down.product(gate)
     return summed.add_(made).view(batch, 1, hidden)
 
@@ -171,7 +173,7 @@ def fuse_layer(module: Any) -> str:
     if any(type(one) is not RMSNorm or one.offset for one in (first, second)):
         raise ValueError("has other norms than RMSNorm")
     gated = mlp.__dict__.get(FUSED)
-    ours = gated is not None and gated.activation == "silu" and gated.joined is not None
+    ours = gated is not None and gated.joined is not None
     down = mlp.down_proj if ours and type(mlp.down_proj) is Linear else None
     told: Any = [{"epsilon": one.eps, "rounding": one.rounding} for one in (first, second)]
     told[1]["return_residual"] = True

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..api.operators import _call
 from .joined import Joined
+from .layers import GATES, act_and_mul
 from .packed import Linear
 
 NAMES = ("q_proj", "k_proj", "v_proj")
@@ -246,7 +247,7 @@ def _recorded(
 
 
 class Gated(NamedTuple):
-    """The layers of down(act(gate(x)) up(x)), gate and up in one product for silu."""
+    """The layers of down(act(gate(x)) up(x)), gate and up in one product where they are alike."""
 
     joined: Joined | None
     names: tuple[str, ...]
@@ -254,7 +255,7 @@ class Gated(NamedTuple):
 
 
 def gated_forward(self: Any, x: Tensor) -> Tensor:
-    """silu: one product of gate and up, one operator over its halves, in place. gelu: in gate's own product."""
+    """One product of gate and up, one operator over its halves, in place."""
     fused: Gated = self.__dict__[FUSED]
     if _theirs(self, x) or not (fused.joined is None or fused.joined.ready(self)):
         return _gated_by_layers(self, fused, x)
@@ -264,38 +265,25 @@ def gated_forward(self: Any, x: Tensor) -> Tensor:
     both = fused.joined.product(rows)
     half = both.shape[1] // 2
     gate = both[:, :half]
-    _call("silu_and_mul", (gate, both[:, half:]), {"y": gate})
+    operator, how = GATES[fused.activation]
+    _call(operator, (gate, both[:, half:]), {"y": gate, **how})
     made: Tensor = self.down_proj(gate)
     return made.view(*x.shape[:-1], made.shape[-1])
 
 
 def _gated_by_layers(self: Any, fused: Gated, x: Tensor) -> Tensor:
     """Layer by layer, which may learn and be traced."""
-    from .layers import silu_and_mul
-
-    if fused.activation != "silu":
-        gate, up = (getattr(self, name) for name in fused.names)
-        plain = all(type(one) is Linear and not one._forward_hooks and not one._forward_pre_hooks for one in (gate, up))
-        if not plain or _theirs(self, x):
-            made: Tensor = type(self).forward(self, x)
-            return made
-        rows = x.reshape(-1, x.shape[-1])
-        made = self.down_proj(gate.product(rows, fused.activation).mul_(up.product(rows)))
-        return made.view(*x.shape[:-1], made.shape[-1])
     parts = [getattr(self, name)(x) for name in fused.names]
     gate, up = parts if len(parts) == 2 else parts[0].chunk(2, -1)
-    return self.down_proj(silu_and_mul(gate, up))  # type: ignore[no-any-return]
+    return self.down_proj(act_and_mul(gate, up, fused.activation))  # type: ignore[no-any-return]
 
 
 def fuse_gated(module: Any, activation: str) -> str:
     """Give a module `gated_forward`; what it is now. ValueError says why not, and then nothing is changed."""
     names = ("gate_up_proj",) if hasattr(module, "gate_up_proj") else ("gate_proj", "up_proj")
     joined: Joined | None = None
-    if activation == "silu":
-        with contextlib.suppress(ValueError):  # then the operator alone
-            joined = Joined(module, names)
-    elif len(names) == 1 or not all(type(getattr(module, name)) is Linear for name in names):
-        raise ValueError(f"gates by {activation}, which is a step of a product of packed layers alone")
+    with contextlib.suppress(ValueError):  # then the operator alone
+        joined = Joined(module, names)
     fused = Gated(joined, names, activation)
     first = getattr(module, names[0])
     weight = first.dtype if type(first) is Linear else first.weight.dtype
@@ -309,9 +297,8 @@ def fuse_gated(module: Any, activation: str) -> str:
             del module.__dict__[FUSED]
             raise
     module.forward = functools.partial(gated_forward, module)
-    if activation != "silu":
-        return f"{activation} in the product of gate"
-    return "silu_and_mul" if joined is None else "one product, silu_and_mul"
+    operator = GATES[activation][0]
+    return operator if joined is None else f"one product, {operator}"
 
 
 def give_back(module: Any) -> None:

@@ -13,29 +13,40 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from tilekiln._core.native import ArgumentError
 from tilekiln.api.operators import _call
 
 from .norms import _is_grad_enabled, _recorded, _rows, _run, directly, parameter, rms_norm
 from .watchers import untouched
 
+GATES: dict[str, tuple[str, dict[str, Any]]] = {
+    "silu": ("silu_and_mul", {}),
+    "gelu": ("gelu_and_mul", {}),
+    "gelu_tanh": ("gelu_and_mul", {"approximate": "tanh"}),
+}
+"""By activation the operator of act(gate) up, and its arguments."""
 
-class _SiluAndMul(torch.autograd.Function):
-    """silu(gate) up of rows."""
+
+class _ActAndMul(torch.autograd.Function):
+    """act(gate) up of rows."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(gate: Tensor, up: Tensor) -> Any:
-        return _run("silu_and_mul", (gate, up), {})
+    def forward(gate: Tensor, up: Tensor, activation: str) -> Any:
+        operator, how = GATES[activation]
+        return _run(operator, (gate, up), how)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs)
+        ctx.save_for_backward(*inputs[:2])
+        ctx.activation = inputs[2]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
-        return _run("silu_and_mul_bwd", (_rows(dy), *ctx.saved_tensors), {})
+        operator, how = GATES[ctx.activation]
+        return *_run(f"{operator}_bwd", (_rows(dy), *ctx.saved_tensors), how), None
 
 
 class _Halves:
@@ -70,8 +81,21 @@ _halves_directly = directly(_Halves)
 
 def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) up, of tensors (..., columns) of fp32, fp16 or bf16; errors are those of `Library.silu_and_mul`."""
+    return act_and_mul(gate, up, "silu")
+
+
+def gelu_and_mul(gate: Tensor, up: Tensor, approximate: str = "none") -> Tensor:
+    """gelu(gate) up, exact or with approximate="tanh", as `silu_and_mul`; errors of `Library.gelu_and_mul`."""
+    if approximate not in ("none", "tanh"):
+        raise ArgumentError(f"approximate: was {approximate!r}, must be 'none' or 'tanh'")
+    return act_and_mul(gate, up, "gelu" if approximate == "none" else "gelu_tanh")
+
+
+def act_and_mul(gate: Tensor, up: Tensor, activation: str) -> Tensor:
+    """act(gate) up by an activation of GATES."""
     rows = _rows(gate), _rows(up)
-    y: Tensor = _SiluAndMul.apply(*rows) if _recorded(gate, up) else _run("silu_and_mul", rows, {})
+    operator, how = GATES[activation]
+    y: Tensor = _ActAndMul.apply(*rows, activation) if _recorded(gate, up) else _run(operator, rows, how)
     return y if gate.dim() == 2 else y.view(gate.shape)
 
 

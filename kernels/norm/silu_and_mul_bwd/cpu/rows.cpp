@@ -6,5 +6,6 @@
 
 // Functions by dtype: fp32, fp16, bf16.
 extern "C" const tilekiln::norm::GatedEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
-    {tilekiln::cpu::gated_gradients<float>, tilekiln::cpu::gated_gradients<tilekiln::cpu::fp16>,
-     tilekiln::cpu::gated_gradients<tilekiln::cpu::bf16>}};
+    {tilekiln::cpu::gated_gradients<tilekiln::cpu::Silu, float>,
+     tilekiln::cpu::gated_gradients<tilekiln::cpu::Silu, tilekiln::cpu::fp16>,
+     tilekiln::cpu::gated_gradients<tilekiln::cpu::Silu, tilekiln::cpu::bf16>}};

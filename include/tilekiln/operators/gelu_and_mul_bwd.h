@@ -1,0 +1,50 @@
+/* gelu_and_mul_bwd.h - Made by `python -m codegen operators --write` from kernels/norm/gelu_and_mul_bwd/operator.yaml; change that. */
+#ifndef TILEKILN_OPERATORS_GELU_AND_MUL_BWD_H
+#define TILEKILN_OPERATORS_GELU_AND_MUL_BWD_H
+
+#include "tilekiln/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Gradients of gelu_and_mul: dgate and dup from dy.
+ *
+ * dy, gate, up, dgate, dup (rows, columns): dgate = dy up gelu'(gate), dup = dy gelu(gate). Everything is fp32, rounded once. Rows may have
+ * any stride, the last dimension is contiguous. dgate may be gate, and dup up: the same memory with the same strides; otherwise results
+ * share memory with nothing. */
+typedef struct tilekiln_gelu_and_mul_bwd_args {
+  size_t size; /* sizeof(tilekiln_gelu_and_mul_bwd_args): set by tilekiln_gelu_and_mul_bwd_defaults */
+  const tilekiln_tensor* dy; /* fp32, fp16 or bf16 (rows, columns). The gradient of y */
+  const tilekiln_tensor* gate; /* dtype of dy (rows, columns). As in the forward */
+  const tilekiln_tensor* up; /* dtype of dy (rows, columns). As in the forward */
+  const tilekiln_tensor* dgate; /* dtype of dy (rows, columns). The gradient of gate */
+  const tilekiln_tensor* dup; /* dtype of dy (rows, columns). The gradient of up */
+  int32_t approximate; /* 0 (none) or 1 (tanh). none: gelu itself; tanh: by a tanh */
+  int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
+  int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
+  tilekiln_stream* stream; /* null: run now, in the caller */
+  const tilekiln_executor* executor; /* null: the library's own pool */
+} tilekiln_gelu_and_mul_bwd_args;
+
+/* instance -1. Then set dy, gate, up, dgate and dup. */
+static inline tilekiln_gelu_and_mul_bwd_args tilekiln_gelu_and_mul_bwd_defaults(void) {
+  tilekiln_gelu_and_mul_bwd_args args;
+  memset(&args, 0, sizeof(args));
+  args.size = sizeof(args);
+  args.instance = -1;
+  return args;
+}
+
+TILEKILN_API tilekiln_status tilekiln_gelu_and_mul_bwd(const tilekiln_gelu_and_mul_bwd_args* args);
+/* The instance the dispatcher would choose; checks the arguments as tilekiln_gelu_and_mul_bwd does, runs nothing. */
+TILEKILN_API tilekiln_status tilekiln_gelu_and_mul_bwd_find(const tilekiln_gelu_and_mul_bwd_args* args, int64_t* instance);
+/* An explanation for people, a paragraph a stage: the problem, the choice and why the others were refused, or the nearest instances, the axes that
+ * differ, the rule that forbids the problem, and the command that builds it. Writes at most capacity bytes, the final 0 included; *length is the full
+ * length without it. text may be null when capacity is 0. Returns OK or INVALID_ARGUMENT. */
+TILEKILN_API tilekiln_status tilekiln_gelu_and_mul_bwd_why(const tilekiln_gelu_and_mul_bwd_args* args, char* text, size_t capacity, size_t* length);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

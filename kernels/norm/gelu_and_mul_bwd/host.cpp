@@ -1,0 +1,15 @@
+// Arguments of gelu_and_mul_bwd as the plain data of its engine.
+#include "kernels/generated/operators/gelu_and_mul_bwd_entries.h"
+#include "kernels/norm/gated_host.h"
+
+namespace tilekiln::op::gelu_and_mul_bwd {
+
+void fill(const Args& args, Call& call) {
+  norm::put_gated(call.in, call.M, call.N, call.to.problem);
+  call.to.problem.dtype = static_cast<int>(call.signature.dtype);
+  call.to.problem.tanh = args.approximate == 1;
+}
+
+tilekiln_status launch(StageCall<norm::Gated>& call) { return norm::launch_rows<norm::GatedEngine>(call, 40); }
+
+}  // namespace tilekiln::op::gelu_and_mul_bwd
