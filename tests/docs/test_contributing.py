@@ -314,13 +314,14 @@ def test_kernels_of_an_operator(scratch: Scratch) -> None:
 
 
 def test_no_list_by_hand_names_the_worked_operator() -> None:
-    """No module of the package names softmax, but as the score of a router."""
+    """No module names softmax, but as the score of a router, in aiter's words too."""
     said = {
         str(file.relative_to(ROOT))
         for file in (ROOT / "python").rglob("*.py")
         if re.search(r"['\"]softmax['\"]", file.read_text())
     }
-    assert said == {"python/tilekiln/reference/gating.py", "python/tilekiln/torch/routers.py"}
+    of_aiter = {"python/tilekiln/compat/aiter/ops/topk.py", "python/tilekiln/compat/aiter/_routing.py"}
+    assert said == {"python/tilekiln/reference/gating.py", "python/tilekiln/torch/routers.py", *of_aiter}
 
 
 def test_a_target(scratch: Scratch) -> None:

@@ -94,4 +94,4 @@ def mha_fwd_native_splitkv(
         raise ArgumentError(f"num_splits: was {num_splits}, must be 0 or more")
     arguments = {"softmax_scale": softmax_scale, **masks(causal, (-1, -1), k.shape[1]), "out": out}
     made, lse = over_splits(q, k, v, arguments, 0.0, num_splits)
-    return made, lse if return_lse else torch.empty(0)
+    return made, lse if return_lse else lse.new_empty(0)

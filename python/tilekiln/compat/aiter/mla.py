@@ -49,8 +49,11 @@ def _attend(
     for count in sorted(set(counts) - {0}):
         which = [i for i, one in enumerate(counts) if one == count]
         whole = len(which) == len(counts)
-        rows = slice(None) if whole else torch.cat([torch.arange(starts[i], starts[i] + count) for i in which])
-        part = slice(None) if whole else torch.tensor(which)
+        rows: Any = slice(None)
+        part: Any = slice(None)
+        if not whole:
+            ranges = [torch.arange(starts[i], starts[i] + count, device=q.device) for i in which]
+            rows, part = torch.cat(ranges), torch.tensor(which, device=q.device)
         queries = q[rows].view(len(which), count, *q.shape[1:])
         arguments = {**given, "block_table": table[part], "seqlen_k": lengths[part]}
         made, of_rows = run("fmha_mla_decode", (queries, cache), arguments)
