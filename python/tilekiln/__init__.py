@@ -111,8 +111,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Names arrive at their first use, which keeps the import itself at a few milliseconds."""
+    """Names arrive at their first use, which keeps the import itself at a few milliseconds.
+
+    Where PyTorch is loaded, its part is imported with the first of them: torch.compile cannot trace that import later.
+    """
+    import contextlib
     import importlib
+    import sys
 
     if f"tilekiln.{name}" in moved.MOVED:
         return importlib.import_module(f"tilekiln.{name}")
@@ -123,6 +128,9 @@ def __getattr__(name: str) -> Any:
     if value is None:
         value = getattr(module, name) if name in _HOME else module.make_function(name)
     globals()[name] = value
+    if "torch" in sys.modules:
+        with contextlib.suppress(ImportError):  # a call with a tensor says it
+            importlib.import_module("tilekiln.torch")
     return value
 
 

@@ -6,6 +6,9 @@ matmul calls gemm or batched_gemm, linear gemm or flatmm.
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -117,6 +120,20 @@ def test_compiled() -> None:
     (found,) = torch.autograd.grad(compiled(x, weight).square().sum(), weight)
     (right,) = torch.autograd.grad(layer(x, weight).square().sum(), weight)
     torch.testing.assert_close(found, right)
+
+
+def test_compiled_at_the_first_call(library: tk.Library) -> None:
+    """A process whose first use of a name is in a compiled function: no import is left for it to trace."""
+    pytest.importorskip("torch")
+    code = (
+        "import torch, tilekiln as tk\n"
+        "x, w = torch.randn(3, 33), torch.randn(5, 33)\n"
+        "layer = torch.compile(lambda x, w: tk.linear(x, w), backend='aot_eager', fullgraph=True)\n"
+        "torch.testing.assert_close(layer(x, w), x @ w.T)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TILEKILN_PATH": str(library.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.usefixtures("at_hand")
