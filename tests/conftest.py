@@ -26,7 +26,8 @@ for place in (ROOT, ROOT / "python"):  # as tools/dev does, for a pytest started
 if TYPE_CHECKING:
     from build_support.variant import Variant
 
-pytest_plugins = ["pytester", "tests.programs", "tests.sampling", "tests.gpu_run", "tests.alone"]
+OWN_PLUGINS = ("programs", "sampling", "quick", "named", "progress", "gpu_run", "alone")
+pytest_plugins = ["pytester", *(f"tests.{name}" for name in OWN_PLUGINS)]
 
 
 def shared_objects() -> list[str]:
@@ -118,10 +119,11 @@ def build_library(scons: Scons, pytestconfig: pytest.Config) -> Callable[..., Pa
             if targets not in ("native", "all") or mode != "release" or narrow or not there.is_file():
                 pytest.skip(f"TILEKILN_TEST_LIBRARIES has no such library of {receipt}")
             return there
-        from tests import alone
+        from tests import alone, quick
 
         if own := alone.chosen(pytestconfig):
             targets, where = "native" if targets == "all" else targets, own.narrowed(receipt, where)
+        quick.need_of_a_day(pytestconfig, targets, mode)
         built = _variant(targets, mode, where)
         files = [built.library(receipt), built.manifest(receipt)]
         scons(f"receipt={receipt}", *_options(targets, mode, where), *files)
@@ -131,13 +133,16 @@ def build_library(scons: Scons, pytestconfig: pytest.Config) -> Callable[..., Pa
 
 
 @pytest.fixture(scope="session")
-def build_program(scons: Scons) -> Callable[..., Path]:
+def build_program(scons: Scons, pytestconfig: pytest.Config) -> Callable[..., Path]:
     """build_program(name, receipt="fp32_min", targets="native", mode="release") -> path of a program, built.
 
     `name` is the path below bin/: "pool", "cpu-avx2/vocabulary", "fp32_min/abi".
     """
 
     def build(name: str, receipt: str = "fp32_min", targets: str = "native", mode: str = "release") -> Path:
+        from tests import quick
+
+        quick.need_of_a_day(pytestconfig, targets, mode)
         path = _variant(targets, mode, "").program(name)
         scons(f"receipt={receipt}", *_options(targets, mode, ""), path)
         return ROOT / path

@@ -15,6 +15,7 @@ import itertools
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -29,15 +30,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # The workers of xdist are given the options as they are here, so midnight does not come between them.
-    if config.option.sample_seed is None:
-        config.option.sample_seed = int(time.strftime("%Y%m%d"))
+    # A worker of xdist has the controller's day, so midnight does not come between them.
+    given = getattr(config, "workerinput", {}).get("sample_seed", config.option.sample_seed)
+    config.option.sample_seed = int(time.strftime("%Y%m%d")) if given is None else given
     config.addinivalue_line(
         "markers", "sampled(most): without --full only a sample of its cases runs (tests/sampling.py)"
     )
     config.addinivalue_line(
         "markers", "instrumented(mode): without --full only on the days of that build mode (tests/sampling.py)"
     )
+
+
+@pytest.hookimpl(optionalhook=True)  # of xdist
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["sample_seed"] = node.config.option.sample_seed
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -63,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for name, cases in matrices.items():
         mark = cases[0].get_closest_marker("sampled")
         assert mark is not None
-        drawn = sample([_values(case) for case in cases], f"{config.option.sample_seed}/{name}", *mark.args)
+        drawn = sample([values(case) for case in cases], f"{config.option.sample_seed}/{name}", *mark.args)
         asked = {case for case in cases if any(one.endswith(case.nodeid) for one in named)}
         left_out |= set(cases) - {cases[number] for number in drawn} - asked
     if left_out:
@@ -88,9 +94,17 @@ def _mode(item: pytest.Item) -> str:
     )
 
 
-def _values(case: pytest.Function) -> dict[str, Hashable]:
+def values(case: pytest.Function) -> dict[str, Hashable]:
     """Of its parameters. What has no hash is equal to itself alone: cases of a matrix hold the same objects."""
-    return {name: value if isinstance(value, Hashable) else id(value) for name, value in case.callspec.params.items()}
+    return {name: value if _has_hash(value) else id(value) for name, value in case.callspec.params.items()}
+
+
+def _has_hash(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:  # a tuple of a list, too
+        return False
+    return True
 
 
 def sample(cases: Sequence[Mapping[str, Hashable]], seed: str, most: int | None = None) -> list[int]:

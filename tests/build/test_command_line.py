@@ -201,6 +201,7 @@ def test_questions_write_nothing(tree, arguments, words):
     assert not (tree.root / "build").exists()
 
 
+@pytest.mark.day
 def test_dry_run_of_a_built_tree(built_tree):
     """A dry run after an edit of a receipt tells what a build would do, and changes nothing."""
     before = built_tree.files()

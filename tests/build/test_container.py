@@ -31,6 +31,7 @@ def test_linters() -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.day
 def test_its_lines(tmp_path: Path) -> None:
     """Debian's packages are those of CI, and pip's are repacked of this environment: no container is needed."""
     tree = copy_sources(tmp_path / "tilekiln")

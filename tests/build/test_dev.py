@@ -174,6 +174,7 @@ def test_a_folder_with_a_colon(small, tmp_path):
     assert not (tmp_path / "b:colon").exists()
 
 
+@pytest.mark.day
 def test_a_moved_environment_is_made_anew(small, tmp_path):
     assert run(small, "true").returncode == 0
     moved = tmp_path / "moved"

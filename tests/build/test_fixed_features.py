@@ -47,6 +47,7 @@ else:
 """
 
 
+@pytest.mark.day
 def test_built_in_parallel_killed_and_resumed(built_tree, script, binding: Path, tmp_path: Path) -> None:
     (built_tree.root / "receipts/fixed_small.yaml").write_text(RECEIPT)
     place = built_tree.root / f"build/{built_tree.variant}"

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.day
 def test_tests_are_collected_before_anything_is_built(copy_sources, tmp_path):
     tree = copy_sources(tmp_path / "tree").root
     for name in ("tests", "examples", "docs", "tools"):

@@ -48,6 +48,7 @@ def small_disk(built_tree):
 
 
 @pytest.mark.parametrize("spare_kb", [8, 200, 1500])
+@pytest.mark.day
 def test_disk_full(built_tree, small_disk, finished, spare_kb):
     """Little, some and nearly enough room: it ends in the generator, a compiler or the linker, and never lies."""
     place = built_tree.root / "build"

@@ -139,6 +139,7 @@ def ccache_counts() -> Counter[str]:
     return Counter({name: int(count) for name, count in (line.split("\t") for line in said.splitlines())})
 
 
+@pytest.mark.day
 def test_ccache(trees, small_build, tmp_path, monkeypatch):
     """A cold library, the same in another tree, no launcher again, and another variant, whose host code is the same."""
     need("ccache")
@@ -166,6 +167,7 @@ def test_ccache(trees, small_build, tmp_path, monkeypatch):
     assert [(tree.root / library(tree)).read_bytes() for tree in trees] == [expected] * 2
 
 
+@pytest.mark.day
 def test_distcc(trees, farm, monkeypatch):
     """Every compile is a job of one of the daemons, and gives what it gives here."""
     first, second = trees
@@ -179,6 +181,7 @@ def test_distcc(trees, farm, monkeypatch):
     assert objects(first) == objects(second)
 
 
+@pytest.mark.day
 def test_ccache_distcc_and_redis(trees, farm, redis, tmp_path, monkeypatch):
     """A library compiled by a farm; then another machine, with nothing of its own, takes all of it from Redis."""
     need("ccache")

@@ -67,6 +67,7 @@ def test_what_is_not_taken(option: str, flag: str, why: str) -> None:
     assert str(caught.value).startswith(f"{option}: {flag} is not taken: {why}. Leave it out; a vendored tree")
 
 
+@pytest.mark.day
 def test_a_build(built_tree: Tree) -> None:
     """Objects have them, and are made anew for others; flags of the environment are named once, and not taken."""
     before = built_tree.files()

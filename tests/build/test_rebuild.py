@@ -36,6 +36,7 @@ def test_touching_without_change(built_tree):
     assert nothing_done(built_tree.built(*built_tree.SMALL))
 
 
+@pytest.mark.day
 def test_a_header_of_the_rows(built_tree):
     built_tree.append("kernels/runtime/row.h", "// changed\n")
     compiled = built_tree.built(*built_tree.SMALL).actions("compile")
@@ -107,6 +108,7 @@ def test_where_is_a_variant_of_its_own(built_tree):
     assert built_tree.files("build") == before
 
 
+@pytest.mark.day
 def test_cache(built_tree, copy_sources, tmp_path):
     """A second tree takes every object from the cache and compiles nothing."""
     cache = f"cache={tmp_path / 'cache'}"

@@ -28,6 +28,7 @@ def wheels_of(tree, manifest: Path, library: Path, place: Path) -> list[bytes]:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("mode", "where"), [("release", ""), ("debug", "family=fmha_fwd")])
+@pytest.mark.day
 def test_other_directory_user_and_day(tmp_path, copy_sources, mode, where):
     trees = [copy_sources(tmp_path / "a"), copy_sources(tmp_path / "a-much-longer-name" / "b")]
     home = tmp_path / "home"

@@ -32,6 +32,7 @@ def libraries(tree):
     return {path.name: path.read_bytes() for path in tree.root.glob("build/*/lib/*")}
 
 
+@pytest.mark.day
 def test_company_and_order_change_no_byte(fake):
     """A library has the same bytes alone, with others, and in any order; going from one to another makes nothing."""
     alone = {}
@@ -59,6 +60,7 @@ def read_by_compiler(tree):
     return found
 
 
+@pytest.mark.day
 def test_an_edited_header_remakes_what_includes_it(tree, fake_tools, pytestconfig):
     """24 headers of the day, or all, are edited in turn: what scons would compile is what g++ -MM says reads it."""
     arguments = [f"receipt={','.join(RECEIPTS)}", *SOME, "default"]

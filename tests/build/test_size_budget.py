@@ -12,6 +12,7 @@ from codegen.tell import elf
 BUILD = ("receipt=fp32_min", "mode=release", "target=cpu-generic", "where=hdim_q=48 mask=none")
 
 
+@pytest.mark.day
 def test_over_and_within(tree, tmp_path):
     tree.edit("receipts/fp32_min.yaml", "number:", "size_budget: 100 kB\nnumber:")
     cache = f"cache={tmp_path / 'cache'}"

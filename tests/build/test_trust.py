@@ -64,6 +64,7 @@ def test_an_old_time_hides_no_change(built):
 
 
 @pytest.mark.parametrize("tool", ["ld", "objcopy", "as"])
+@pytest.mark.day
 def test_another_linker_makes_everything_anew(built, script, tool):
     other = script(tool, [f"echo 'GNU {tool} (another) 2.99'"])
     said = built.scons("-n", *BUILD, environment={"PATH": f"{other.parent}{os.pathsep}{os.environ['PATH']}"})
@@ -140,6 +141,7 @@ def test_nothing_is_trusted_by_its_time_after_a_start_of_the_machine(built):
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 4096, "half", pickle.dumps([1])], ids=["empty", "zeros", "half", "list"])
+@pytest.mark.day
 def test_a_damaged_database(built, data):
     """Everything is made anew, to the same bytes, and no traceback is shown."""
     pristine = outputs(built)
@@ -157,6 +159,7 @@ def test_a_damaged_database(built, data):
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "emptied"])
+@pytest.mark.day
 def test_a_damaged_cache(fake, copy_sources, tmp_path, how):
     """An entry that is not what was put there is a miss, and is there again afterwards."""
     cache = tmp_path / "cache"

@@ -190,6 +190,7 @@ def run(python: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.day
 def test_a_clean_environment_runs_the_demo(clean_python):
     said = run(clean_python, "-m", "tilekiln.cli.demo", *RECEIPTS)
     for receipt in RECEIPTS:
@@ -239,6 +240,7 @@ print(round(float(library.softmax(x).sum()), 5), library.receipt)
 """
 
 
+@pytest.mark.day
 def test_jit_builds_from_the_wheel_of_the_sources(packed, clean_python, tmp_path):
     """Without it, the error names it; with it kernels are built, once; without a compiler, that is what is said."""
     from tilekiln.api import _jit_key  # its binding is built now

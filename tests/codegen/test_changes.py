@@ -59,6 +59,7 @@ def changed(text: str) -> list[str]:
     return [line for line in text.splitlines() if line[:1] in "+-" and not line.startswith(("+++ ", "--- "))]
 
 
+@pytest.mark.day
 def test_a_change_of_a_template_and_nothing_else(checkout: Checkout) -> None:
     code, said, warned = checkout.diff("HEAD", *PART)
     assert (code, warned) == (0, "")

@@ -166,6 +166,7 @@ def test_wrong_questions(text: str, message: str) -> None:
     assert message in str(raised.value)
 
 
+@pytest.mark.day
 def test_every_name_of_a_list_is_understood() -> None:
     for receipt in ("fp8", "aiter_bwd_batch"):
         for instance in resolve(receipt, ["cpu-avx512bf16"]).instances:

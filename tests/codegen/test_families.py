@@ -76,6 +76,7 @@ def names(root: Tree, where: str, family: str = "") -> dict[str, int]:
     return counts
 
 
+@pytest.mark.day
 def test_plans_and_selections_hold_for_several_families(copy: Copy, both: Tree) -> None:
     assert check(both).startswith(f"all is well: {what_there_is(copy.path)}; ")
     every = names(both, "")
@@ -167,6 +168,7 @@ source_by: [dtype]
 """
 
 
+@pytest.mark.day
 def test_a_companion_multiplies_what_is_needed_with_its_own_axes(
     copy: Copy, both: Tree, tmp_path: pathlib.Path
 ) -> None:

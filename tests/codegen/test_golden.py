@@ -27,6 +27,7 @@ WIDE = (
 COMPILERS = [name for name in ("g++", "clang++", "clang++-16") if shutil.which(name)]
 
 
+@pytest.mark.day
 def test_what_is_out_of_date_is_named_and_written(copy: Copy) -> None:
     commands = help_pages()
     folder = copy.path / committed.GOLDEN

@@ -210,6 +210,7 @@ def limited(copy: Copy) -> Tree:
     return copy.tree()
 
 
+@pytest.mark.day
 def test_a_target_with_32_bit_offsets_has_twins_where_a_tile_spans_pages(limited: Tree, tmp_path: pathlib.Path) -> None:
     check(limited)
     where = f"family={PREFILL} dtype=bf16 hdim_q=128 mask=none bias=none softcap=no lse=no dropout=no sink=no"

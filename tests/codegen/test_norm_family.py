@@ -80,6 +80,7 @@ def names(root: Tree, where: str) -> list[str]:
     return [instance.name for instance in resolve("norms", ["cpu-generic", "cpu-avx2"], where, root=root).instances]
 
 
+@pytest.mark.day
 def test_it_is_listed_and_selected(norms: Tree) -> None:
     check(norms)
     everything = names(norms, "")

@@ -318,6 +318,7 @@ refuses:
 """
 
 
+@pytest.mark.day
 def test_a_target_beside_another(copy: Copy) -> None:
     """Native is both; it may say why the other one answers a whole family; for tests it is built when it is named."""
     part = copy.path / "kernels/targets/cpu-part.yaml"

@@ -354,6 +354,7 @@ WORDS = (
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.day
 def test_no_edit_ends_in_anything_but_a_message(copy: Copy, seed: int) -> None:
     """Lines and words lost, doubled and exchanged: all is well still, or a CodegenError says what is not."""
     random = Random(seed)

@@ -119,6 +119,7 @@ print(lib.isa)
 """
 
 
+@pytest.mark.day
 def test_numbers_against_float64(built: Path, binding: Path) -> None:
     python(built, NUMBERS)
 

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.consumers.conftest import ROOT, run
 
 PLAN = ("fp32_min", "--target", "cpu-generic", "--where", "family=fmha_fwd hdim_q=48")
@@ -37,6 +39,7 @@ def build(tree: Path) -> Path:
     return tree / str(said["library"])
 
 
+@pytest.mark.day
 def test_the_description_is_enough_to_build(tmp_path: Path) -> None:
     run(sys.executable, "-m", "codegen", "sources", *PLAN, "--write", tmp_path / "tree", cwd=ROOT)
     library = ctypes.CDLL(str(build(tmp_path / "tree")))

@@ -64,6 +64,7 @@ def prefix(scons: Scons, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.day
 def test_two_receipts_in_one_program(prefix: Path, tmp_path: Path) -> None:
     objects = []
     for name, text in {"attention": ATTENTION, "main": MAIN}.items():

@@ -81,6 +81,7 @@ def pair(request: pytest.FixtureRequest, build_library: Callable[..., Path]) -> 
     return first, second
 
 
+@pytest.mark.day
 def test_a_library_beside_one_that_the_program_is_linked_with(pair: tuple[Path, Path], tmp_path: Path) -> None:
     linked, opened = pair
     (tmp_path / "two.c").write_text(PROGRAM)

@@ -28,6 +28,7 @@ def vendored(request: pytest.FixtureRequest) -> Vendored:
     return request.getfixturevalue(f"made_by_{request.param}")
 
 
+@pytest.mark.day
 def test_the_instances_are_those_of_the_listing(vendored: Vendored) -> None:
     library = ctypes.CDLL(str(vendored.library))
     library.tilekiln_instance_name.restype = ctypes.c_char_p

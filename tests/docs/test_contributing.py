@@ -218,6 +218,7 @@ def test_receipts(scratch: Scratch) -> None:
     assert {n for n in every if "_bwd_" in n} == {n for n in flash if "_bwd_" in n}  # not named: as they are
 
 
+@pytest.mark.day
 def test_an_axis_as_far_as_it_is_data(scratch: Scratch) -> None:
     axis, asked = section("An axis, or a value of an axis")
     before = scratch.count("flash", "--family", "fmha_fwd")

@@ -44,6 +44,7 @@ def test_vocabulary(scons: Scons) -> None:
     assert emulated("neoverse-n1", "cpu-neonbf16/vocabulary_test").returncode == MISSING
 
 
+@pytest.mark.day
 def test_gemm(scons: Scons) -> None:
     built(scons, "gemm_default", "gemm_engine_test")
     passes("max", "gemm_engine_test", "cpu_neonbf16")
@@ -53,6 +54,7 @@ def test_gemm(scons: Scons) -> None:
 
 @pytest.mark.parametrize("program", CASES)
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.day
 def test_attention(scons: Scons, request: pytest.FixtureRequest, target: str, program: str) -> None:
     """A 29th of the cases, of one dtype a day; with --full all."""
     built(scons, CASES[program], program)
@@ -66,6 +68,7 @@ def test_attention(scons: Scons, request: pytest.FixtureRequest, target: str, pr
         passes(cpu, program, word, dtype, *([] if full else ["few", str(seed)]))
 
 
+@pytest.mark.day
 def test_main_loops_multiply_in_nearly_every_cycle(scons: Scons) -> None:
     """By models of the cores, where the memory answers at once. Of SDOT some cycles are those that flip signs.
 

@@ -29,6 +29,7 @@ def checked(command: str) -> str:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", list(tree().of_host))
+@pytest.mark.day
 def test_engines(target: str) -> None:
     need(CLANG)
     if beside := tree().of_host[target].beside:  # which has what this one lacks

@@ -214,6 +214,7 @@ def test_a_folder_that_cannot_be_written(flash: tk.Library, tmp_path: Path) -> N
     assert said.endswith(": not written: Not a directory")
 
 
+@pytest.mark.day
 def test_every_kind_of_argument(load: object, tmp_path: Path) -> None:
     library = load("norm_default")  # type: ignore[operator]
     code = (

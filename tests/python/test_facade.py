@@ -222,6 +222,7 @@ def arrays(hdim: int = 64, dtype=np.float32) -> list[np.ndarray]:
     return [np.ones((1, 5, 2, hdim), dtype) for _ in range(3)]
 
 
+@pytest.mark.day
 def test_no_kernel_text(load):
     """The literal text of a missing kernel: problem, nearest, differing axes, the line that builds it."""
     library = load("flash", where="dtype=fp32 hdim_q=64 mode=batch dropout=no softcap=no")
@@ -359,6 +360,7 @@ def test_a_rule_of_a_target_is_told_as_other_rules(flash):
     assert str(one_error(refused)) == f"{says}\n  {rule}; the problem: {problem}"
 
 
+@pytest.mark.day
 def test_attention_takes_the_least_head_dim_waste(load, monkeypatch):
     wide, narrow = load("flash", where="hdim_q=128 dtype=fp32"), load("flash", where="hdim_q=64 dtype=fp32")
     asked = []

@@ -41,6 +41,7 @@ def store(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, binding: obje
     tilekiln.api.registry.invalidate()
 
 
+@pytest.mark.day
 def test_kernels_are_built_once_and_found_by_other_processes(
     store: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,6 +364,7 @@ OTHERS = {
 TILES = ("tile_m=240 tile_n=256 tile_k=128", "tile_m=48 tile_n=256 tile_k=1", "tile_m=240 tile_n=1 tile_k=128")
 
 
+@pytest.mark.day
 def test_a_product_with_a_tile_of_its_own(store: pathlib.Path) -> None:
     """Of a list all such are one library; other numbers, or other words, are refused before anything is built."""
     others = [f"{name} {words} {tile}" for name, words in OTHERS.items() for tile in TILES]

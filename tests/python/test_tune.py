@@ -232,6 +232,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.day
 def test_a_farm_that_loses_a_worker(library: Path, tmp_path: Path, overlay: Callable[[str], Path]) -> None:  # noqa: F811
     """Two processes, one killed at the first result: every shape is measured all the same."""
     lengths = ",".join(map(str, range(10, 26)))

@@ -60,6 +60,7 @@ def test_the_command_builds_what_is_missing(
     assert signature["dropout"] == ("dropout_p" in arguments)
 
 
+@pytest.mark.day
 def test_a_narrowed_library_names_its_own_receipt(build_library: Callable[..., Path], binding: Path) -> None:
     library = tk.Library(build_library("fp32_min", where="hdim_q=48"))
     text = missing(library, np.float32, 128)

@@ -46,6 +46,7 @@ def passes(program: Path, *arguments: str, **environment: str) -> None:
         "kv_plan",
     ],
 )
+@pytest.mark.day
 def test_inside(build_program: Build, name: str, mode: str) -> None:
     passes(build_program(name, mode=mode))
 

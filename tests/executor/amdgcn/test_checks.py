@@ -42,6 +42,7 @@ def barrier(architecture: str) -> str:
 
 
 @pytest.mark.parametrize("architecture", ALL)
+@pytest.mark.day
 def test_a_register_nobody_wrote_may_be_copied_but_not_stored(architecture, tmp_path):
     assert fault(architecture, "v_mov_b32 v20, v100", tmp_path).startswith("POISON: storing undefined v20")
     assert fault(architecture, "v_mov_b32 v21, v100\nv_mov_b32 v20, v1", tmp_path) == ""

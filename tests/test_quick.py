@@ -1,0 +1,84 @@
+"""Levels of the suite, and the tests of one page or receipt: what runs, in this process and in workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.progress import Progress, clock
+
+FILE = """
+import pytest
+@pytest.mark.parametrize("a", range(9))
+def test_cases(a): pass
+@pytest.mark.day
+def test_long(): pass
+def test_short(): pass
+@pytest.mark.parametrize("page", ["docs/how-to/serve.md", "docs/how-to/wheels.md"])
+@pytest.mark.parametrize("receipt", ["flash", "fp32_min"])
+def test_named(receipt, page): pass
+"""
+PLUGINS = [word for name in ("sampling", "quick", "named", "alone") for word in ("-p", f"tests.{name}")]
+
+
+def run(pytester: pytest.Pytester, *words: str) -> dict[str, int]:
+    pytester.makepyfile(FILE)
+    pytester.makepyprojecttoml('[tool.pytest.ini_options]\ntestpaths = ["."]\n')
+    done = pytester.runpytest_subprocess(*PLUGINS, "--sample-seed=1", *words)
+    return done.parseoutcomes()
+
+
+@pytest.mark.parametrize(
+    ("words", "passed"),
+    [
+        ([], 2 + 1 + 2),
+        (["--day"], 9 + 1 + 1 + 4),
+        (["--full"], 9 + 1 + 1 + 4),
+        (["test_what_runs.py"], 9 + 1 + 1 + 4),
+        (["-k", "long or short"], 2),
+        (["--quick", "-k", "long or short"], 1),
+        (["--receipt", "flash"], 2),
+        (["-n", "1"], 2 + 1 + 2),
+    ],
+)
+def test_what_runs(pytester: pytest.Pytester, words: list[str], passed: int) -> None:
+    assert run(pytester, *words)["passed"] == passed
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--page", "how-to/srve"], "*--page: there is no page 'how-to/srve'; it must be one of how-to/serve*"),
+        (["--receipt", "flsh"], "*--receipt: there is no receipt 'flsh'; it must be one of flash*"),
+    ],
+)
+def test_a_name_that_is_none(pytester: pytest.Pytester, words: list[str], said: str) -> None:
+    pytester.makepyfile(FILE)
+    done = pytester.runpytest_subprocess(*PLUGINS, *words)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines([said])
+
+
+def test_what_failed_comes_first(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_a(): pass\ndef test_b(): assert 0\n")
+    assert pytester.runpytest_subprocess(*PLUGINS).ret == pytest.ExitCode.TESTS_FAILED
+    again = pytester.runpytest_subprocess(*PLUGINS, "-x").parseoutcomes()
+    assert again == {"failed": 1}
+
+
+def test_time_left(pytestconfig: pytest.Config) -> None:
+    progress = Progress(pytestconfig)
+    progress.before, progress.now = {"a": 10.0}, {"b": 20.0}
+    progress.left, progress.workers = {"a", "new"}, 2
+    assert progress.seconds_left() == (10 + 15) / 2
+    assert clock(125.9) == "2:05"
+
+
+def test_planted_faults_are_of_this_tree() -> None:
+    """Each text is there once, so that tools/planted.py can change it."""
+    from tools import planted
+
+    faults = planted.yaml.safe_load(planted.FAULTS.read_text())
+    assert len({fault["name"] for fault in faults}) == len(faults) == 20
+    for fault in faults:
+        assert (planted.ROOT / fault["file"]).read_text().count(fault["there"]) == 1, fault
+        assert fault["there"] != fault["becomes"]
