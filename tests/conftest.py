@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,10 @@ PYTHON = shlex.quote(sys.executable)
 for place in (ROOT, ROOT / "python"):  # as tools/dev does, for a pytest started without it
     if str(place) not in sys.path:
         sys.path.insert(0, str(place))
+
+# A shell ignores Ctrl-C in what it starts in the background, and so would the programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
     from build_support.variant import Variant

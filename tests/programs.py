@@ -98,6 +98,7 @@ TABLE = {
     "nvdisasm": Tool(_nvdisasm, EXTRA.format("cuda")),
     "cuda.h": Tool(lambda name: cuda_headers(), ""),
     **{name: Tool(_package, EXTRA.format(name)) for name in PACKAGES},
+    "safetensors": Tool(_package, EXTRA.format("transformers")),
     **{name: Tool(_package, EXTRA.format("packaging")) for name in ("auditwheel", "cyclonedx")},
     **{name: Tool(_program, EXTRA.format("packaging")) for name in ("cmake", "hadolint", "ninja", "sccache", "zizmor")},
     **{f"{name}-{LLVM}": Tool(_program, f"apt install clang-{LLVM}") for name in ("clang", "clang++")},

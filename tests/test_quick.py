@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
+
 import pytest
 
+from tests.conftest import ROOT
 from tests.progress import Progress, clock
 
 FILE = """
@@ -63,6 +68,13 @@ def test_what_failed_comes_first(pytester: pytest.Pytester) -> None:
     assert pytester.runpytest_subprocess(*PLUGINS).ret == pytest.ExitCode.TESTS_FAILED
     again = pytester.runpytest_subprocess(*PLUGINS, "-x").parseoutcomes()
     assert again == {"failed": 1}
+
+
+def test_a_run_in_the_background_can_interrupt_its_programs() -> None:
+    """Where SIGINT is ignored, as of `nohup pytest &`, it is not in what tests start."""
+    code = "import signal, tests.conftest; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    command = f"trap '' INT; {shlex.quote(sys.executable)} -c {shlex.quote(code)}"
+    assert subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "True\n"
 
 
 def test_time_left(pytestconfig: pytest.Config) -> None:

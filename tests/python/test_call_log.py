@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tilekiln as tk
 
+from tests.programs import need
 from tests.python.test_paper_device import TARGETS, WHERE
 
 PATH = os.pathsep.join(sys.path)
@@ -121,6 +122,7 @@ def test_lines_of_threads_do_not_mix(flash: tk.Library, tmp_path: Path) -> None:
 
 def read(file: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """The header's words, and the arrays as the safetensors library reads them."""
+    need("safetensors")
     from safetensors import safe_open
 
     with safe_open(file, "numpy") as opened:
