@@ -31,8 +31,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if TYPE_CHECKING:
     from build_support.variant import Variant
 
-OWN_PLUGINS = ("programs", "sampling", "quick", "named", "progress", "gpu_run", "alone")
-pytest_plugins = ["pytester", *(f"tests.{name}" for name in OWN_PLUGINS)]
+pytest_plugins = [
+    "pytester",
+    "tests.programs",
+    "tests.sampling",
+    "tests.quick",
+    "tests.named",
+    "tests.progress",
+    "tests.gpu_run",
+    "tests.alone",
+]
 
 
 def shared_objects() -> list[str]:

@@ -4,6 +4,7 @@
     pytest -n auto --day    every test, matrices as a sample of the day: what CI runs
     pytest -n auto --full   every case
 
+    @pytest.mark.quick(20)  of a test that has more cases than two there, as each is quick and of its own kind
     @pytest.mark.day        of a test that takes more than some eight seconds of a core with builds of its own
 
 Tests that are named (a path, -k, -m, --lf, --operator, --page, --receipt) run as on a day. What failed in the last run
@@ -30,6 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before the plugin that puts failures first
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "quick(most): cases of a test in the plain command, two without it (tests/quick.py)"
+    )
     config.addinivalue_line("markers", "day: left to --day, as it takes more than some eight seconds (tests/quick.py)")
     option = config.option
     option.failedfirst = True
@@ -67,7 +71,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in tests.items():
-        drawn = sample([values(case) for case in cases], f"{config.option.sample_seed}/{name}", MOST)
+        mark = cases[0].get_closest_marker("quick")
+        most = mark.args[0] if mark else MOST
+        drawn = sample([values(case) for case in cases], f"{config.option.sample_seed}/{name}", most)
         left_out |= set(cases) - {cases[number] for number in drawn}
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])

@@ -71,7 +71,7 @@ def test_what_failed_comes_first(pytester: pytest.Pytester) -> None:
 
 
 def test_a_run_in_the_background_can_interrupt_its_programs() -> None:
-    """Where SIGINT is ignored, as of `nohup pytest &`, it is not in what tests start."""
+    """SIGINT, ignored in `nohup pytest &`, is not ignored by programs that tests start."""
     code = "import signal, tests.conftest; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     command = f"trap '' INT; {shlex.quote(sys.executable)} -c {shlex.quote(code)}"
     assert subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "True\n"

@@ -246,6 +246,7 @@ def test_two_receipts_by_name_and_number_are_one(tree):
     assert len([label for label in said.actions("link") if "fp32_min" in label]) == 1
 
 
+@pytest.mark.day
 def test_colours_and_progress_on_a_terminal_only(built_tree):
     target = f"build/{built_tree.variant}/obj/runtime/status.o"
     (built_tree.root / target).unlink()

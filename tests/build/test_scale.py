@@ -50,6 +50,7 @@ def test_listing_and_generating(scale, trees):
     assert again[1] < first[1] / 4
 
 
+@pytest.mark.day
 def test_building(scale, trees, tmp_path):
     variables = scale.fake_tools(tmp_path / "bin")
     cold, no_op = [], []

@@ -197,6 +197,7 @@ def test_a_clean_environment_runs_the_demo(clean_python):
         assert f"{receipt}: " in said
 
 
+@pytest.mark.day
 def test_the_package_brings_its_command(clean_python):
     command = str(clean_python.with_name("tilekiln"))
     assert "fp32_min" in run(clean_python, command, "info")

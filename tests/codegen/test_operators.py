@@ -150,6 +150,7 @@ def made(root: Tree) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.day
 def test_no_edit_ends_in_anything_but_a_message(copy: Copy, seed: int) -> None:
     random = Random(seed)
     paths = [*copy.path.rglob("operator.yaml"), *copy.path.rglob("arguments.yaml")]

@@ -13,6 +13,7 @@ GENERIC = "kernels/targets/cpu-generic.yaml"
 AVX2 = "kernels/targets/cpu-avx2.yaml"
 
 
+@pytest.mark.day
 def test_every_instance_is_reached_and_every_problem_has_a_kernel() -> None:
     root = tree()
     found = reach.reach(root, root.all_receipts())

@@ -318,6 +318,7 @@ def test_a_missing_field_points_at_its_mapping(copy: Copy) -> None:
         copy.tree().receipt("flash")
 
 
+@pytest.mark.day
 def test_a_missing_pipeline_is_found(copy: Copy) -> None:
     source = copy.path / "kernels/attention/fmha_fwd/cpu/qlanes.cpp"
     source.unlink(missing_ok=True)
@@ -328,6 +329,7 @@ def test_a_missing_pipeline_is_found(copy: Copy) -> None:
         check(copy.tree())
 
 
+@pytest.mark.day
 def test_a_source_that_a_pipeline_shares_must_be_there(copy: Copy) -> None:
     shared = "layout.\n    shares: [kernels/attention/cpu/qlanes/stage%s.cpp]"
     copy.edit("kernels/attention/fmha_fwd/family.yaml", shared % "s", shared % "")

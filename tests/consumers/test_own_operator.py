@@ -216,6 +216,7 @@ library.fmha_fwd(1, 2, 3, causal=True)
 """
 
 
+@pytest.mark.day
 def test_type_checkers_know_it(built: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(STUBS)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "mine.py"]

@@ -81,6 +81,7 @@ def test_two_receipts_in_one_program(prefix: Path, tmp_path: Path) -> None:
     assert "libtilekiln" not in run("readelf", "-dW", program)
 
 
+@pytest.mark.day
 def test_nothing_else_is_visible(prefix: Path) -> None:
     """Functions of the receipt's name alone; the engines of both libraries have the same names inside."""
     for receipt in RECEIPTS:

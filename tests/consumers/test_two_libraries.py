@@ -96,6 +96,7 @@ def test_a_library_beside_one_that_the_program_is_linked_with(pair: tuple[Path, 
     assert others == ""
 
 
+@pytest.mark.day
 def test_a_library_beside_one_that_is_open_for_everybody(pair: tuple[Path, Path], binding: Path) -> None:
     said = run(sys.executable, "-c", FACADE, *pair, cwd=ROOT, PYTHONPATH=str(ROOT / "python"))
     numbers, error = said.splitlines()

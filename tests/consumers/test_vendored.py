@@ -19,6 +19,7 @@ from tests.consumers.conftest import ROOT, Vendored, run, shown
 from tests.declared import functions
 from tests.elf import left_to_the_loader
 
+pytestmark = pytest.mark.day
 # Through the C ABI alone, on a library with fp32 of every family.
 PROGRAMS = ("attention_c", "attention_cpp", "bad_input", "threads", "fork", "kv_bad_input")
 
@@ -28,7 +29,6 @@ def vendored(request: pytest.FixtureRequest) -> Vendored:
     return request.getfixturevalue(f"made_by_{request.param}")
 
 
-@pytest.mark.day
 def test_the_instances_are_those_of_the_listing(vendored: Vendored) -> None:
     library = ctypes.CDLL(str(vendored.library))
     library.tilekiln_instance_name.restype = ctypes.c_char_p

@@ -40,6 +40,9 @@ TESTED = (
     "tests/gpu_run.py",
     "tests/programs.py",
     "tests/programs.yaml",
+    "tests/named.py",
+    "tests/progress.py",
+    "tests/quick.py",
     "tests/sampling.py",
 )
 FORWARD = "kernels/attention/fmha_fwd/family.yaml"

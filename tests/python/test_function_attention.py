@@ -95,6 +95,7 @@ print(sorted(isas))
 """
 
 
+@pytest.mark.day
 def test_every_isa(tmp_path: pathlib.Path) -> None:
     score, mask = tk.score_function(SCORE), tk.mask_function(MASK, kind="int32")
     tensors = [*(score.tensors | mask.tensors).values()]
@@ -120,6 +121,7 @@ def test_every_isa(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.day
 def test_16_bits(dtype: str) -> None:
     score, mask = tk.score_function("score + slope[h] * (k - q)"), tk.mask_function("k <= q + 40")
     arrays, tensors = problem(SHAPES[0], dtype)

@@ -96,6 +96,7 @@ def _python(code: str) -> str:
     ).stdout
 
 
+@pytest.mark.day
 def test_processes_that_ask_at_once_build_once(store: pathlib.Path) -> None:
     code = f"import tilekiln as tk; print(tk.jit({SECOND!r}).path)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}

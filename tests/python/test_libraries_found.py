@@ -51,6 +51,7 @@ def place(monkeypatch, tmp_path):
     return tmp_path
 
 
+@pytest.mark.day
 def test_the_best_isa_goes_before_the_newest_build(load, tree):
     native, generic = load("flash", where=WHERE), load("flash", targets="cpu-generic", where=WHERE)
     assert native.isa != generic.isa, "this machine has nothing better than generic: the test proves nothing"
