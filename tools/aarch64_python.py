@@ -32,6 +32,8 @@ PYPI = (
     "jinja2",
     "markupsafe",
     "pyyaml",
+    "hypothesis",
+    "sortedcontainers",
 )
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
 """Of wheels that Debian 12 and newer can load."""

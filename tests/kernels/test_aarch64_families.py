@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from build_support import platform_tag
+from codegen.schema.tree import tree
+from tests.alone import alone
 from tests.conftest import ROOT, Scons
 from tests.programs import need
 from tools.aarch64_python import PLACE
@@ -19,16 +22,30 @@ from tools.aarch64_python import PLACE
 CXX = "aarch64-linux-gnu-g++"
 BUILT = ROOT / "build/all-aarch64-release"
 OF_N1 = ROOT / "build/generic+neon-aarch64-release"
-RECEIPTS = "norm_default,moe_default,gemm_default"
-PRODUCTS = "gemm_linear,gemm_fp8,gemm_multi_d"  # which some tests of products ask for beside gemm_default
 ATTENTION = "flash,fp32,ck_default,aiter"  # in which every signature of attention is
-ROWS = (
-    "rmsnorm2d layernorm2d softmax cross_entropy silu_and_mul norm_backward quantised_rows rotary "
-    "reduce moves img2col moe_routing"
-).split()  # those of norm_default
-FILES = [*ROWS, *"any_batch fused_moe gemm gemm_list gemm_lists gemm_schedules flatmm_quant linear".split()]
+OWN = {name: alone(name).file.stem.removeprefix("test_") for name in tree().operators}
+"""The file of tests/python of each operator, as its declaration names it: one that is added is tested here too."""
+
+
+def of_area(attention: bool) -> list[str]:
+    rooms = {name: operator.room.startswith("kernels/attention/") for name, operator in tree().operators.items()}
+    return sorted({file for name, file in OWN.items() if rooms[name] == attention})
+
+
+def asked(file: str) -> set[str]:
+    """The receipts whose libraries a file of tests/python loads, but attention's: it takes minutes to build."""
+    text = (ROOT / f"tests/python/test_{file}.py").read_text(encoding="utf-8")
+    return set(re.findall(r"\bload\(\"(\w+)\"", text)) - {"flash"}
+
+
+FILES = [*of_area(attention=False), "any_batch", "gemm_schedules"]
+RECEIPTS = ",".join(sorted({*ATTENTION.split(","), *(one for file in FILES for one in asked(file))}))
+ROWS = [file for file in FILES if asked(file) == {"norm_default"}]
 LONG = ("gemm", "fused_moe", "any_batch", "linear")  # minutes each, where one target's half is as good
-OF_ATTENTION = "kv kv_cache kv_reference few_queries special_values backward_reference instances".split()
+OF_ATTENTION = [
+    *of_area(attention=True),
+    *"backward_reference few_queries instances kv_cache kv_reference special_values".split(),
+]
 """With --full alone: tests/kernels/test_aarch64.py draws of the engines' own matrices each day."""
 
 
@@ -64,11 +81,18 @@ def passes(request: pytest.FixtureRequest, base: Path, file: str, cpu: str = "ma
     assert " passed" in said.stdout
 
 
+def test_every_family_is_in_the_libraries() -> None:
+    """So that no operator's tests are skipped for want of one."""
+    receipts = [tree().receipt(name) for name in RECEIPTS.split(",")]
+    held = {family.name for receipt in receipts for family in tree().families_of(receipt)}
+    assert held >= {stage for operator in tree().operators.values() for stage in operator.file.stages}
+
+
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("file", FILES)
 def test_family(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, file: str) -> None:
     """As a processor with everything: kernels of every target."""
-    built(scons, f"{RECEIPTS},{PRODUCTS}" if request.config.option.full else RECEIPTS)
+    built(scons, ",".join(sorted(asked(file))))
     passes(request, tmp_path / "of", file)
 
 
@@ -84,7 +108,7 @@ def test_nothing_newer_than_armv8_2(scons: Scons, request: pytest.FixtureRequest
 def test_attention(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, file: str) -> None:
     if not request.config.option.full:
         pytest.skip("--full alone: the library of attention takes minutes to build and to run")
-    built(scons, f"{RECEIPTS},{ATTENTION}")
+    built(scons, RECEIPTS)
     passes(request, tmp_path / "of", file)
 
 
@@ -100,7 +124,7 @@ print(json.dumps([library.isa, float(abs(y - right / right.sum(1, keepdims=True)
 
 def test_wheels_are_imported(scons: Scons, tmp_path: Path) -> None:
     """Those of the facade and of a receipt, by their names for AArch64; the best ISA of the processor is taken."""
-    built(scons, RECEIPTS)
+    built(scons, "norm_default")
     tags = {}
     for wheel in (BUILT / "wheel").glob("*.whl"):
         distribution, *_, tag = wheel.stem.split("-")
@@ -121,7 +145,7 @@ def test_wheels_are_imported(scons: Scons, tmp_path: Path) -> None:
 @pytest.mark.parametrize("isa", ["avx2", "avx512", "neon9"])
 def test_an_isa_of_another_machine_gives_a_sentence(scons: Scons, isa: str) -> None:
     """As neon does on x86-64 (tests/python/test_libraries_found.py)."""
-    built(scons, RECEIPTS)
+    built(scons, "norm_default")
     said = emulated(
         "max",
         "-c",
@@ -147,7 +171,7 @@ def test_a_cross_build_leaves_the_extension_to_its_wheel() -> None:
 
 def test_vendored_sources_by_the_toolchain_file_of_the_page(scons: Scons, tmp_path: Path) -> None:
     need(CXX, "cmake", "ninja", "python of aarch64")
-    built(scons, RECEIPTS)  # for the extension
+    built(scons, "norm_default")  # for the extension
     page = (ROOT / "docs/how-to/aarch64.md").read_text(encoding="utf-8")
     toolchain = tmp_path / "aarch64.cmake"
     toolchain.write_text(page.partition("```cmake\n")[2].partition("```")[0])
