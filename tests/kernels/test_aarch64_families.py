@@ -41,6 +41,7 @@ def asked(file: str) -> set[str]:
 FILES = [*of_area(attention=False), "any_batch", "gemm_schedules"]
 RECEIPTS = ",".join(sorted({*ATTENTION.split(","), *(one for file in FILES for one in asked(file))}))
 ROWS = [file for file in FILES if asked(file) == {"norm_default"}]
+LONGEST = ("gemm_schedules",)  # eleven minutes on a machine with other work
 LONG = ("gemm", "fused_moe", "any_batch", "linear")  # minutes each, where one target's half is as good
 OF_ATTENTION = [
     *of_area(attention=True),
@@ -92,6 +93,8 @@ def test_every_family_is_in_the_libraries() -> None:
 @pytest.mark.parametrize("file", FILES)
 def test_family(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, file: str) -> None:
     """As a processor with everything: kernels of every target."""
+    if file in LONGEST and not request.config.option.full:
+        pytest.skip("--full alone: the emulator takes minutes")
     built(scons, ",".join(sorted(asked(file))))
     passes(request, tmp_path / "of", file)
 
