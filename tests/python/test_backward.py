@@ -229,7 +229,7 @@ def test_companions_serve_every_main_instance(one_isa):
                 assert stages[1] == instance.number
                 used.update(stages)
     kinds_of = {i.number: (i.family, tuple(i.signature.items())) for i in library.instances()}
-    # Where tiles answer, they have a stage of every kind, and vectors' own are for when the system refuses tiles.
+    # Tiles, where they answer, have a stage of every kind; those of vectors are for when the system refuses tiles.
     assert {kinds_of[number] for number in used} == {one for one in kinds_of.values() if one[0].startswith("fmha_bwd")}
 
 
