@@ -56,16 +56,12 @@ def test_gemm(scons: Scons) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.day
 def test_attention(scons: Scons, request: pytest.FixtureRequest, target: str, program: str) -> None:
-    """A 29th of the cases, of one dtype a day; with --full all."""
+    """A 29th of the cases, of one dtype a day; with --full all, fp8 too."""
     built(scons, CASES[program], program)
-    cpu, word, full = (
-        "neoverse-n1" if target == "cpu-neon" else "max",
-        target.replace("-", "_"),
-        request.config.option.full,
-    )
-    seed = request.config.option.sample_seed
-    for dtype in ["fp32", "fp16", "bf16"] if full else [("fp32", "bf16")[seed % 2]]:
-        passes(cpu, program, word, dtype, *([] if full else ["few", str(seed)]))
+    option = request.config.option
+    seed = option.sample_seed
+    drawn = [] if option.full else [("fp32", "bf16", "fp16")[seed % 3], "few", str(seed)]
+    passes("neoverse-n1" if target == "cpu-neon" else "max", program, target.replace("-", "_"), *drawn)
 
 
 @pytest.mark.day

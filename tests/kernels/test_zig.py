@@ -16,7 +16,7 @@ from build_support import mach_o, platform_tag
 from codegen.schema import cpu
 from codegen.schema.tree import tree
 from tests.conftest import ROOT, Scons
-from tests.kernels.test_aarch64_families import emulated
+from tests.kernels.test_aarch64_families import CXX, emulated
 from tests.programs import need
 from tools import zig_cxx
 from tools.aarch64_python import EMULATOR, PLACE
@@ -147,6 +147,26 @@ def test_builds(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, sy
         musl(scons, system.partition("-")[0], "flash" if request.config.option.full else "fp32_min")
     else:
         old_glibc(scons, tmp_path)
+
+
+@pytest.mark.day
+@pytest.mark.parametrize("page", ["aarch64", "zig"])
+def test_builds_of_the_pages_are_planned(page: str) -> None:
+    """Every line that builds, up to its first command, of the smallest receipt."""
+    need("zig", CXX)
+    text = (ROOT / f"docs/how-to/{page}.md").read_text(encoding="utf-8")
+    lines = re.findall(
+        r"^    tools/dev (?:--with zig )?scons receipt=flash (.*cxx=(?:build/zig/)?(\S+).*)$", text, re.M
+    )
+    assert len(lines) == text.count(" scons receipt=flash ") >= 3
+    for words, compiler in lines:
+        if compiler != CXX and "macos" not in compiler:
+            zig_cxx.write(compiler)
+        if "vendor=" not in words and "macos" not in compiler:  # other tests run these whole
+            command = [sys.executable, "-m", "SCons", "-Q", "receipt=fp32_min", *words.split(), "-n"]
+            said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            assert said.returncode == 0, said.stdout + said.stderr
+            assert "link    build/" in said.stdout
 
 
 @pytest.mark.parametrize("target", ["riscv64-linux-musl", "aarch64-macos.12", "x86_64-linux-gnu.3"])
