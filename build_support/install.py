@@ -103,7 +103,7 @@ def made(tree: Tree, receipt: str, library: str, with_static: bool = False) -> d
     if with_static:
         found[f"{LIB}/{static.library_name(receipt)}"] = _read(folder, static.library_name(receipt))
         found[static.header_path(receipt)] = _read(os.path.dirname(folder), static.header_path(receipt))
-    found |= packages(receipt, tree.receipt(receipt).about, tree.version, name, numbered)
+    found |= packages(receipt, tree.receipt(receipt).about, tree.version, name, numbered, with_static)
     found[f"{SHARE}/LICENSE"] = _read(tree.root, "LICENSE")
     if sbom.there():
         about = tree.receipt(receipt).about

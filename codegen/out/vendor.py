@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from codegen.emit import flags
-from codegen.out import device, sbom, sources
+from codegen.out import device, sbom, sources, static
 from codegen.out.sources import Sources
 from codegen.schema.tree import tree
 
@@ -46,10 +46,13 @@ def _oldest(version: str) -> str:
     return f"{major}.{minor}" if major == "0" else major
 
 
-def packages(receipt: str, about: str, version: str, library: str, soname: str) -> dict[str, bytes]:
-    """pkg-config file and CMake package of a receipt, by path below a prefix. They move with it.
+def packages(
+    receipt: str, about: str, version: str, library: str, soname: str, with_static: bool = False
+) -> dict[str, bytes]:
+    """pkg-config files and CMake package of a receipt, by path below a prefix. They move with it.
 
-    `library` is the file's name, `soname` that by which programs ask the loader for it.
+    `library` is the file's name, `soname` that by which programs ask the loader for it. With a static library it has a
+    pkg-config file of its own; the CMake package looks for it.
     """
     context = {
         "receipt": receipt,
@@ -60,6 +63,7 @@ def packages(receipt: str, about: str, version: str, library: str, soname: str) 
         "soname": soname,
         "manifest": flags.manifest_name(receipt),
         "one_receipt": ONE_RECEIPT,
+        "archive": static.library_name(receipt),
     }
     named = {
         f"{PKGCONFIG}/tilekiln-{receipt}.pc": "tilekiln.pc",
@@ -67,6 +71,8 @@ def packages(receipt: str, about: str, version: str, library: str, soname: str) 
         f"{CMAKE}/tilekilnConfig.cmake": "tilekilnConfig.cmake",
         f"{CMAKE}/tilekilnConfigVersion.cmake": "tilekilnConfigVersion.cmake",
     }
+    if with_static:
+        named[f"{PKGCONFIG}/tilekiln-{receipt}-static.pc"] = "tilekiln-static.pc"
     return {path: _text(template, **context) for path, template in named.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from tests.conftest import ROOT, Scons, _variant
 from tests.consumers.conftest import run
+from tests.programs import need
 
 RECEIPTS = ("fp32_min", "norm_default")
 WHERE = "family=fmha_fwd,softmax"
@@ -79,6 +81,37 @@ def test_two_receipts_in_one_program(prefix: Path, tmp_path: Path) -> None:
     assert lines[:2] == ["0 fp32_min 192", "0 norm_default 1"]
     assert lines[2].startswith("1 x: ")
     assert "libtilekiln" not in run("readelf", "-dW", program)
+
+
+HOST = """
+cmake_minimum_required(VERSION 3.16)
+project(host LANGUAGES C CXX)
+find_package(tilekiln REQUIRED COMPONENTS fp32_min norm_default)
+add_executable(program main.c attention.c)
+target_link_libraries(program PRIVATE tilekiln::fp32_min_static tilekiln::norm_default_static)
+"""
+
+
+@pytest.mark.day
+@pytest.mark.parametrize("by", ["pkg-config", "find_package"])
+def test_packages_of_a_prefix_with_blanks(prefix: Path, tmp_path: Path, by: str) -> None:
+    moved = Path(shutil.copytree(prefix, tmp_path / "moved into blanks", symlinks=True))
+    for name, text in {"attention.c": ATTENTION, "main.c": MAIN, "CMakeLists.txt": HOST}.items():
+        (tmp_path / name).write_text(text)
+    if by == "pkg-config":
+        need("pkg-config")
+        packages = " ".join(f"tilekiln-{receipt}-static" for receipt in RECEIPTS)
+        shell = (
+            f'set -e; eval "gcc -c main.c attention.c $(pkg-config --cflags {packages})"; '
+            f'eval "g++ main.o attention.o $(pkg-config --libs {packages}) -o program"'
+        )
+        run("sh", "-c", shell, cwd=tmp_path, PKG_CONFIG_PATH=str(moved / "lib/pkgconfig"))
+    else:
+        need("cmake", "ninja")
+        run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={moved}")
+        run("cmake", "--build", tmp_path / "build")
+        shutil.copy(tmp_path / "build/program", tmp_path)
+    assert run(tmp_path / "program").splitlines()[:2] == ["0 fp32_min 192", "0 norm_default 1"]
 
 
 @pytest.mark.day
