@@ -17,6 +17,7 @@ from .options import UsageError
 COMPILED = ("CPPFLAGS", "CXXFLAGS")
 LINKED = ("LDFLAGS",)
 # Patterns of whole flags.
+_STANDARD_LIBRARY = r"-stdlib=lib(std)?c\+\+"  # of clang
 _CXX = (
     r"-g\S*", r"-O(?!fast)\S*", r"-W(?!l,|a,|p,)\S*", r"-w", r"-pipe", r"-m64",
     r"-[DU]_FORTIFY_SOURCE(=\d)?", r"-Wp(,-[DU]_FORTIFY_SOURCE(=\d)?)+", r"-(Wp,-)?D_GLIBCXX_ASSERTIONS(=1)?",
@@ -26,12 +27,13 @@ _CXX = (
     r"-f(no-)?omit-frame-pointer", r"-m(no-)?omit-leaf-frame-pointer", r"-f(no-)?plt", r"-fPIC",
     r"-fdebug-types-section", r"-f(no-)?asynchronous-unwind-tables", r"-f(no-)?semantic-interposition",
     r"-fno-delete-null-pointer-checks", r"-fno-strict-(aliasing|overflow)", r"-fwrapv", r"-fexceptions",
-    r"-fdiagnostics-\S+", r"-frecord-\S+", r"-mtune=\S+",
+    r"-fdiagnostics-\S+", r"-frecord-\S+", r"-mtune=\S+", _STANDARD_LIBRARY,
 )  # fmt: skip
 _LD = (
     r"-Wl(,-z,(no)?(relro|now|execstack|separate-code|defs)|,-z,pack-relative-relocs|,--(no-)?as-needed|,-O\d"
     r"|,--sort-common|,--hash-style=\w+|,--build-id(=\w+)?|,-Bsymbolic(-functions)?|,--no-undefined"
     r"|,--package-metadata=\S+|,--no-copy-dt-needed-entries)+",
+    _STANDARD_LIBRARY,
 )
 _WHY = {
     r"-flto\S*|-fwhole-program": "objcopy keeps instruction sets apart, and cannot see into link-time code",
@@ -53,7 +55,7 @@ def words(option: str, text: str) -> tuple[str, ...]:
     for word in listed:
         why = next((why for pattern, why in _WHY.items() if re.fullmatch(pattern, word)), "")
         if why or not any(re.fullmatch(pattern, word) for pattern in taken):
-            what = why or "it is none of hardening, debug information, prefix maps, warnings and tuning"
+            what = why or "it is none of hardening, debug information, prefix maps, warnings, tuning and -stdlib="
             raise UsageError(
                 f"{option}: {word} is not taken: {what}. Leave it out; a vendored tree (vendor=DIR) takes flags of "
                 "make and CMake."

@@ -84,6 +84,14 @@ def _emulated_python(name: str) -> None:
         raise MissingError(f"{name} is not in {aarch64_python.PLACE}")
 
 
+def _libcxx(name: str) -> None:
+    """The C++ library of clang's own."""
+    compiler = f"clang++-{LLVM}"
+    command = [compiler, f"-stdlib={name}", "-x", "c++", "-include", "vector", "-E", os.devnull]
+    if shutil.which(compiler) is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        raise MissingError(f"{name} is not there for {compiler}")
+
+
 def _zig(name: str) -> None:
     if importlib.util.find_spec("ziglang") is None:
         raise MissingError(f"{name} is not installed")
@@ -102,6 +110,7 @@ TABLE = {
     **{name: Tool(_package, EXTRA.format("packaging")) for name in ("auditwheel", "cyclonedx")},
     **{name: Tool(_program, EXTRA.format("packaging")) for name in ("cmake", "hadolint", "ninja", "sccache", "zizmor")},
     **{f"{name}-{LLVM}": Tool(_program, f"apt install clang-{LLVM}") for name in ("clang", "clang++")},
+    "libc++": Tool(_libcxx, f"apt install libc++-{LLVM}-dev libc++abi-{LLVM}-dev"),
     **{
         f"llvm-{name}-{LLVM}": Tool(_program, f"apt install llvm-{LLVM}")
         for name in ("ar", "mc", "mca", "nm", "objcopy", "objdump", "readelf")

@@ -29,6 +29,7 @@ DISTRIBUTIONS = {
         "-Wl,-O1 -Wl,--sort-common -Wl,--as-needed -Wl,-z,relro,-z,now",
     ),
 }
+NONE_OF = "it is none of hardening, debug information, prefix maps, warnings, tuning and -stdlib="
 
 
 @pytest.mark.parametrize("of", DISTRIBUTIONS)
@@ -56,9 +57,10 @@ def test_flags_of_distributions_are_taken_and_ours_are_stronger(of: str) -> None
         ("ldflags", "-flto", "objcopy keeps instruction sets apart, and cannot see into link-time code"),
         ("cxxflags", "-fsanitize=address", "mode=sanitize and mode=thread are the builds with sanitizers"),
         ("cxxflags", "-std=c++17", "the sources need their own"),
-        ("cxxflags", "-Wl,-z,now", "it is none of hardening, debug information, prefix maps, warnings and tuning"),
-        ("cxxflags", "-DNDEBUG", "it is none of hardening, debug information, prefix maps, warnings and tuning"),
-        ("ldflags", "-Wl,-rpath,/x", "it is none of hardening, debug information, prefix maps, warnings and tuning"),
+        ("cxxflags", "-Wl,-z,now", NONE_OF),
+        ("cxxflags", "-DNDEBUG", NONE_OF),
+        ("ldflags", "-Wl,-rpath,/x", NONE_OF),
+        ("cxxflags", "-stdlib=mine", NONE_OF),
     ],
 )
 def test_what_is_not_taken(option: str, flag: str, why: str) -> None:

@@ -128,6 +128,30 @@ def test_nothing_else_is_visible(prefix: Path) -> None:
         assert not [line for line in needed if " U tilekiln_" in line]
 
 
+@pytest.mark.day
+@pytest.mark.needs("clang++-22", "libc++")
+def test_by_clang_and_its_own_library(scons: Scons, tmp_path: Path) -> None:
+    """Nothing of GCC's C++ library is in the shared or the static library, and the program has clang's alone."""
+    compiler, standard = "clang++-22", "-stdlib=libc++"
+    words = ["target=cpu-generic", "where=family=fmha_fwd", "variant=libcxx", "static=yes"]
+    flags = [f"cxx={compiler}", f"cxxflags={standard}", f"ldflags={standard}"]
+    scons("receipt=fp32_min", *words, *flags, "install", f"prefix={tmp_path}")
+    program = (
+        "#include <stdio.h>\nint attention(float*, const char**);\nint main(void) {\n"
+        "  float out[192] = {0}, sum = 0;\n  const char* receipt;\n  const int status = attention(out, &receipt);\n"
+        '  for (int i = 0; i < 192; ++i) sum += out[i];\n  printf("%d %s %g", status, receipt, sum);\n}\n'
+    )
+    for name, text in {"attention": ATTENTION, "main": program}.items():
+        (tmp_path / f"{name}.c").write_text(text)
+        run("gcc", f"-I{tmp_path}/include", "-c", tmp_path / f"{name}.c", "-o", tmp_path / f"{name}.o")
+    objects = [tmp_path / f"{name}.o" for name in ("main", "attention")]
+    run(compiler, standard, *objects, tmp_path / "lib/libtilekiln_fp32_min.a", "-pthread", "-o", tmp_path / "program")
+    assert run(tmp_path / "program") == "0 fp32_min 192"
+    for binary in ("program", "lib/libtilekiln_fp32_min.so"):
+        needed = run("readelf", "-dW", tmp_path / binary)
+        assert ("libc++.so.1" in needed, "libstdc++" in needed) == (True, False)
+
+
 def test_a_second_receipt_in_a_source_file_is_an_error(prefix: Path, tmp_path: Path) -> None:
     text = "".join(f"#include <tilekiln/static/{receipt}.h>\n" for receipt in RECEIPTS)
     (tmp_path / "c.c").write_text(text)
