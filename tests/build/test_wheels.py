@@ -37,7 +37,8 @@ def packed(scons, build_library) -> Path:
 
 
 def wheel_of(packed: Path, name: str) -> Path:
-    [found] = (packed / "wheel").glob(f"{name}-{VERSION}-*.whl")
+    every = (packed / "wheel").glob(f"{name}-{VERSION}-*.whl")
+    [found] = [path for path in every if not re.search(r"-cp\d+t-", path.name)]  # those for Pythons without a GIL
     return found
 
 
