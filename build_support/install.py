@@ -18,7 +18,7 @@ from codegen.emit.operators import header
 from codegen.emit.soname import soname
 from codegen.out import placed, sbom, static
 from codegen.out.sources import public_headers
-from codegen.out.vendor import INCLUDE, LIB, SHARE, packages
+from codegen.out.vendor import INCLUDE, LIB, SHARE, module_file, packages
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import Tree
 
@@ -104,6 +104,7 @@ def made(tree: Tree, receipt: str, library: str, with_static: bool = False) -> d
         found[f"{LIB}/{static.library_name(receipt)}"] = _read(folder, static.library_name(receipt))
         found[static.header_path(receipt)] = _read(os.path.dirname(folder), static.header_path(receipt))
     found |= packages(receipt, tree.receipt(receipt).about, tree.version, name, numbered, with_static)
+    found |= module_file(tree.version)
     found[f"{SHARE}/LICENSE"] = _read(tree.root, "LICENSE")
     if sbom.there():
         about = tree.receipt(receipt).about

@@ -76,6 +76,11 @@ def packages(
     return {path: _text(template, **context) for path, template in named.items()}
 
 
+def module_file(version: str) -> dict[str, bytes]:
+    """Module of an installation, by path below its prefix: `module use PREFIX/share/modulefiles`."""
+    return {f"share/modulefiles/tilekiln/{version}": _text("modulefile", version=version)}
+
+
 def contents(source: Sources) -> dict[str, bytes]:
     """Every file of the vendored tree but its ledger."""
     made = dict(source.contents)

@@ -21,6 +21,7 @@ SHARED = {
     "lib/cmake/tilekiln/tilekilnConfig.cmake",
     "lib/cmake/tilekiln/tilekilnConfigVersion.cmake",
     "share/doc/tilekiln/LICENSE",
+    f"share/modulefiles/tilekiln/{tree().version}",
 }
 
 

@@ -30,7 +30,7 @@ print(tk.load("fp32_min").receipt, float(tk.attention(ones, ones, ones).sum()), 
 
 
 def program(version: str) -> str | None:
-    """That Python, with a GIL, on PATH or among pyenv's; None where there is none."""
+    """Path of Python `version` with a GIL, on PATH or among pyenv's; None where there is none."""
     pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
     for candidate in (f"python{version}", *sorted(glob.glob(f"{pyenv}/versions/{version}.*/bin/python{version}"))):
         asked = "import sys; print(sys.version_info[:2], getattr(sys, '_is_gil_enabled', lambda: True)())"
@@ -49,7 +49,7 @@ def needed(python: str, version: str) -> Path:
     place = ROOT / "build" / "clients" / f"python-{version}"
     place.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(f"{place}.lock"):
-        file = place.with_suffix(".txt")
+        file = Path(f"{place}.txt")
         if not place.is_dir() or file.read_text() != wanted:
             file.write_text(wanted)
             shutil.rmtree(place, ignore_errors=True)
