@@ -80,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
     own = chosen(config)
     if own is None:
         return
-    gpu_run.TARGETS, gpu_run.ISAS = 1, tuple(one for one in gpu_run.ISAS if one not in own.others)
+    gpu_run.best_alone()
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args[:] = map(str, own.paths)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -43,10 +44,18 @@ pytest_plugins = [
 ]
 
 
+OBJECTS = ROOT / "build" / "test-objects"
+
+
 def shared_objects() -> list[str]:
-    """scons's options by which builds of several variants and trees share objects: a cache or a launcher of yours."""
+    """scons's options by which builds of several variants and trees share objects: a cache or a launcher of yours.
+
+    Without either a cache of this tree, so that what tests build in folders of theirs is compiled once. Its path is a
+    word among others, so there is none below a folder with a blank.
+    """
     shared = {"cache": "TILEKILN_TEST_CACHE", "launcher": "TILEKILN_TEST_LAUNCHER"}
-    return [f"{option}={os.environ[name]}" for option, name in shared.items() if name in os.environ]
+    given = [f"{option}={os.environ[name]}" for option, name in shared.items() if os.environ.get(name)]
+    return given or ([] if re.search(r"\s", str(OBJECTS)) else [f"cache={OBJECTS}"])
 
 
 class Scons:
@@ -136,6 +145,8 @@ def build_library(scons: Scons, pytestconfig: pytest.Config) -> Callable[..., Pa
 
         if own := alone.chosen(pytestconfig):
             targets, where = "native" if targets == "all" else targets, own.narrowed(receipt, where)
+        elif pytestconfig.option.quick and targets == "all":
+            targets = "native"
         quick.need_of_a_day(pytestconfig, targets, mode)
         built = _variant(targets, mode, where)
         files = [built.library(receipt), built.manifest(receipt)]

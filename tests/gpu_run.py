@@ -30,6 +30,16 @@ OF_THE_CPU = ("moe_smoothquant",)
 """Families of norm_default without kernels for a GPU."""
 
 
+def best_alone() -> frozenset[str]:
+    """Leaves of ISAS this machine's best target, before tests are collected; the names of the others."""
+    from codegen.schema.tree import tree
+
+    global ISAS, TARGETS
+    others = frozenset(tree().of_host) - {tree().native().name}
+    ISAS, TARGETS = tuple(one for one in ISAS if one not in others), 1
+    return others
+
+
 def reason(error: BaseException) -> str | None:
     """The refusal in an error that a GPU's rules, or a library of the CPU alone, give; None for any other error."""
     kinds, text = {kind.__name__ for kind in type(error).__mro__}, str(error)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 EVERY = 20
+ENOUGH = 0.03
+"""Share of the tests whose seconds must be known before those that are left are told."""
 KEPT = "tilekiln/seconds"
 
 
@@ -39,8 +41,9 @@ class Progress:
         if self.left and reporter and time.monotonic() > self.told + EVERY:
             self.told = time.monotonic()
             reporter.ensure_newline()
-            gone, left = self.told - self.began, self.seconds_left()
-            reporter.write_line(f"{clock(gone)} gone, about {clock(left)} left: {len(self.left)} tests")
+            known = len(self.before) + len(self.now) > ENOUGH * (len(self.now) + len(self.left))
+            left = f"about {clock(self.seconds_left())} left: " if known else "to do: "
+            reporter.write_line(f"{clock(self.told - self.began)} gone, {left}{len(self.left)} tests")
 
     def pytest_sessionfinish(self) -> None:
         if self.config.cache:

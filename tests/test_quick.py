@@ -15,6 +15,10 @@ FILE = """
 import pytest
 @pytest.mark.parametrize("a", range(9))
 def test_cases(a): pass
+@pytest.mark.quick(each="b")
+@pytest.mark.parametrize("a", range(5))
+@pytest.mark.parametrize("b", range(3))
+def test_each(a, b): pass
 @pytest.mark.day
 def test_long(): pass
 def test_short(): pass
@@ -35,14 +39,14 @@ def run(pytester: pytest.Pytester, *words: str) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("words", "passed"),
     [
-        ([], 2 + 1 + 2),
-        (["--day"], 9 + 1 + 1 + 4),
-        (["--full"], 9 + 1 + 1 + 4),
-        (["test_what_runs.py"], 9 + 1 + 1 + 4),
+        ([], 2 + 3 + 1 + 2),
+        (["--day"], 9 + 15 + 1 + 1 + 4),
+        (["--full"], 9 + 15 + 1 + 1 + 4),
+        (["test_what_runs.py"], 9 + 15 + 1 + 1 + 4),
         (["-k", "long or short"], 2),
         (["--quick", "-k", "long or short"], 1),
         (["--receipt", "flash"], 2),
-        (["-n", "1"], 2 + 1 + 2),
+        (["-n", "1"], 2 + 3 + 1 + 2),
     ],
 )
 def test_what_runs(pytester: pytest.Pytester, words: list[str], passed: int) -> None:
@@ -94,3 +98,5 @@ def test_planted_faults_are_of_this_tree() -> None:
     for fault in faults:
         assert (planted.ROOT / fault["file"]).read_text().count(fault["there"]) == 1, fault
         assert fault["there"] != fault["becomes"]
+        path, _, name = fault["by"].partition("::")
+        assert f"def {name}" in (planted.ROOT / path).read_text()

@@ -1,54 +1,58 @@
 """Puts the faults of tests/planted.yaml into a copy of the tree, one at a time, and tells which the quick tests find.
 
-    tools/dev python tools/planted.py                    all twenty: an hour of two cores
+    tools/dev python tools/planted.py                    all twenty
     tools/dev python tools/planted.py "lse of a row"     one of them; "lse of a row" "PTX's min": two
     tools/dev python tools/planted.py --list
 
-The copy is a worktree of HEAD in a temporary folder, whose tests must pass without a fault first. Status 1: fewer
-than nine of ten are found.
+The copy is a worktree of HEAD in build/planted, which stays, so that a second run builds what has changed alone. A
+fault's `by` is a test without its cases: what the quick level draws of it runs first, and the whole level where that
+passes. Without a fault all of them must pass. Status 1: fewer than nine of ten are found.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import os
 import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
+import time
 from pathlib import Path
 
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 FAULTS = ROOT / "tests" / "planted.yaml"
+TREE = ROOT / "build" / "planted"
+OBJECTS = ROOT / "build" / "test-objects"
+"""Those of the tests of this tree, which the copy's share (tests/conftest.py)."""
 
 
-@contextlib.contextmanager
-def copy_of_the_tree() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tilekiln-planted-") as folder:
-        tree = Path(folder, "tree")
-        subprocess.run(["git", "worktree", "add", "-q", "--detach", tree], cwd=ROOT, check=True)
-        try:
-            (tree / ".venv").symlink_to(ROOT / ".venv")
-            yield tree
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
+def copy_of_the_tree() -> None:
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True)
+    subprocess.run(["git", "worktree", "prune"], cwd=ROOT, check=True)
+    if not TREE.is_dir():
+        subprocess.run(["git", "worktree", "add", "-q", "--detach", TREE], cwd=ROOT, check=True)
+    subprocess.run(["git", "checkout", "-q", "-f", "--detach", commit.stdout.strip()], cwd=TREE, check=True)
+    if not (TREE / ".venv").exists():
+        (TREE / ".venv").symlink_to(ROOT / ".venv")
 
 
-def first_failure(tree: Path) -> str:
-    """Runs the quick tests up to the first that fails; its name, "" where all pass."""
-    command = ["tools/dev", "pytest", "-n", "auto", "-q", "-x", f"--basetemp={tree.parent}/tests"]
-    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+def first_failure(*tests: str) -> str:
+    """Runs the quick level of these tests, of all without any, up to the first that fails; its name, "" if all pass."""
+    command = ["tools/dev", "pytest", "-n", "auto", "-q", "-x", "--quick", f"--basetemp={TREE}/build/tests", *tests]
+    environment = dict(os.environ)
+    if "TILEKILN_TEST_LAUNCHER" not in environment:
+        environment.setdefault("TILEKILN_TEST_CACHE", str(OBJECTS))
+    done = subprocess.run(command, cwd=TREE, env=environment, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return ""
     found = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
     return found[1] if found else f"exit code {done.returncode}: {(done.stdout + done.stderr)[-300:]}"
 
 
-def planted(tree: Path, fault: dict[str, str]) -> str:
-    path = tree / fault["file"]
+def found_by(fault: dict[str, str]) -> str:
+    path = TREE / fault["file"]
     text = path.read_text(encoding="utf-8")
     if text.count(fault["there"]) != 1:
         raise SystemExit(
@@ -56,7 +60,7 @@ def planted(tree: Path, fault: dict[str, str]) -> str:
         )
     path.write_text(text.replace(fault["there"], fault["becomes"]), encoding="utf-8")
     try:
-        return first_failure(tree)
+        return first_failure(fault["by"]) or first_failure()
     finally:
         path.write_text(text, encoding="utf-8")
 
@@ -75,13 +79,14 @@ def main(words: list[str]) -> int:
         parser.error(f"FAULT: there is no {unknown[0]!r}; it must be one of {', '.join(names)}")
     found = 0
     chosen = [fault for fault in faults if not asked.faults or fault["name"] in asked.faults]
-    with copy_of_the_tree() as tree:
-        if failure := first_failure(tree):
-            raise SystemExit(f"the tests fail without a fault: {failure}")
-        for fault in chosen:
-            by = planted(tree, fault)
-            found += bool(by)
-            print(f"{fault['name']:24} {by or 'NOT FOUND'}", flush=True)
+    copy_of_the_tree()
+    if failure := first_failure(*dict.fromkeys(fault["by"] for fault in chosen)):
+        raise SystemExit(f"the tests fail without a fault: {failure}")
+    for fault in chosen:
+        began = time.monotonic()
+        by = found_by(fault)
+        found += bool(by)
+        print(f"{fault['name']:24} {time.monotonic() - began:5.0f} s  {by or 'NOT FOUND'}", flush=True)
     print(f"{found} of {len(chosen)} found")
     return 0 if 10 * found >= 9 * len(chosen) else 1
 

@@ -84,7 +84,7 @@ PYTHON = [
 ]
 
 
-@pytest.mark.quick(20)
+@pytest.mark.quick(50)
 @pytest.mark.parametrize("page", PYTHON)
 def test_python(  # type: ignore[no-untyped-def]
     page: pathlib.Path, build_library, binding, request, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: pathlib.Path

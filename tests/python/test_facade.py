@@ -401,6 +401,7 @@ def test_info(flash):
     assert json.loads(as_json)["binding"]["abi"] == 2
 
 
+@pytest.mark.day  # of an ISA that is not the best
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="AMX is x86-64's")
 def test_info_names_features_that_no_kernel_uses(load, flash):
     from tilekiln._generated.cpu_targets import CPU_TARGETS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import os
 import pathlib
@@ -128,6 +129,8 @@ def test_a_failed_compile_shows_command_and_output(
 
 def test_an_interruption_leaves_nothing(store: pathlib.Path) -> None:
     def interrupt(done: int, total: int) -> None:
+        with open(store / "lock") as lock, pytest.raises(BlockingIOError):  # the process that builds holds it
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

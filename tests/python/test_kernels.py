@@ -75,6 +75,7 @@ DTYPES = {
 
 
 @pytest.mark.sampled(4)
+@pytest.mark.quick(each="mask")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mask", ["none", "causal", "window", "top_left"])
 def test_edge_shapes(kernels, dtype, mask):

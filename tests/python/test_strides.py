@@ -42,6 +42,7 @@ def outcome(library: tk.Library, call: Call, arguments: dict[str, Any]) -> dict[
     return {name: arguments[name].tobytes() for name in call.arrays & written - {"workspace"}}
 
 
+@pytest.mark.quick(each="call")
 @pytest.mark.parametrize(("call", "name"), CASES, ids=[f"{call}: {name}" for call, name in CASES])
 def test_strides(load, call: Call, name: str) -> None:
     library = load(call.receipt)

@@ -47,6 +47,7 @@ TWO = {
 }
 
 
+@pytest.mark.quick(each="opcode")
 @pytest.mark.parametrize("opcode", TWO)
 def test_integers(opcode: str) -> None:
     kind, formula = TWO[opcode]
@@ -160,6 +161,7 @@ FLOATS = {
 }
 
 
+@pytest.mark.quick(each="opcode")
 @pytest.mark.parametrize("opcode", FLOATS)
 def test_floats(opcode: str) -> None:
     a, b = floats(), NUMBERS.permutation(floats())
