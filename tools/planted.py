@@ -34,6 +34,7 @@ def copy_of_the_tree() -> None:
     if not TREE.is_dir():
         subprocess.run(["git", "worktree", "add", "-q", "--detach", TREE], cwd=ROOT, check=True)
     subprocess.run(["git", "checkout", "-q", "-f", "--detach", commit.stdout.strip()], cwd=TREE, check=True)
+    (TREE / "build").mkdir(exist_ok=True)
     if not (TREE / ".venv").exists():
         (TREE / ".venv").symlink_to(ROOT / ".venv")
 

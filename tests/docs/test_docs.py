@@ -52,10 +52,16 @@ def shell_lines() -> dict[str, int]:
     }
 
 
-SHELL = [
-    pytest.param(line, status, marks=pytest.mark.jax if "--with jax" in line else (), id=line)
-    for line, status in shell_lines().items()
-]
+LONG = ("--with", " wheel", "vendor=", "static=", "gemm_default", "products.py")
+"""Words of lines that make an environment, or build for minutes."""
+
+
+def marks(line: str) -> list[pytest.MarkDecorator]:
+    jax, day = "--with jax" in line, any(word in line for word in LONG)
+    return [*([pytest.mark.jax] if jax else []), *([pytest.mark.day] if day else [])]
+
+
+SHELL = [pytest.param(line, status, marks=marks(line), id=line) for line, status in shell_lines().items()]
 
 
 @pytest.mark.parametrize(("line", "status"), SHELL)
@@ -84,7 +90,7 @@ PYTHON = [
 ]
 
 
-@pytest.mark.quick(50)
+@pytest.mark.quick(20)
 @pytest.mark.parametrize("page", PYTHON)
 def test_python(  # type: ignore[no-untyped-def]
     page: pathlib.Path, build_library, binding, request, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: pathlib.Path
