@@ -48,8 +48,8 @@ def first_failure(*tests: str) -> str:
     done = subprocess.run(command, cwd=TREE, env=environment, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return ""
-    found = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
-    return found[1] if found else f"exit code {done.returncode}: {(done.stdout + done.stderr)[-300:]}"
+    found = re.search(r"^(?:FAILED|ERROR) (.*)$", done.stdout, re.MULTILINE)
+    return found[1][:300] if found else f"exit code {done.returncode}: {(done.stdout + done.stderr)[-300:]}"
 
 
 def found_by(fault: dict[str, str]) -> str:

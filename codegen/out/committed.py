@@ -18,11 +18,11 @@ from codegen.tell import docs, listing
 GOLDEN = "tests/codegen/golden"  # the folder of golden files: a review sees in them what a change did
 INFO = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.0", "flags": ["-O2"]}
 TARGETS = ["cpu-generic", "cpu-avx512bf16"]
-RECEIPT, WHERE = "fp8", "dtype=fp8bf16 hdim_q=192 mode=batch sink=no softcap=no"
+RECEIPT, WHERE = "linear_attention", "family=gated_delta_rule dtype=bf16"
 """Its library's table, rows and manifest are shown."""
-OPERATORS = ("fmha_mla_decode", "reduce", "softmax")
-"""Their headers are shown: a call with a type and forms of its own, one whose host code says the shape of its result,
-and the plainest. tests/python compiles and runs those of all others; every family's packing and table has tests."""
+OPERATORS = ("softmax",)
+"""Headers are shown of the plainest. tests/python compiles and runs those of all; every family's packing and table has
+tests, and `codegen diff` shows what a change does to any."""
 
 
 MIXED = ("include/tilekiln", "python/tilekiln", docs.FOLDER)
@@ -69,7 +69,7 @@ def _gone(root: Tree, made: dict[str, bytes]) -> list[str]:
 def plans(root: Tree) -> dict[str, str]:
     """plans/<receipt>.txt: counts by axis value, a digest of all names. Clauses are on the page of receipts."""
     made = (resolve(receipt.name, ["all"], root=root) for receipt in root.all_receipts())
-    return {f"plans/{plan.receipt}.txt": listing.counts(plan) + "\n" for plan in made}
+    return {f"plans/{plan.receipt}.txt": listing.counts(plan).replace("\n\n", "\n") + "\n" for plan in made}
 
 
 def sources(root: Tree) -> dict[str, str]:

@@ -160,20 +160,27 @@ def receipt(root: Tree, word: str, targets: Sequence[str]) -> str:
 
 
 def counts(plan: Plan) -> str:
-    """Instances by family and axis value, and a digest of all names. Golden plans are this text."""
+    """Instances by family and axis value, and a digest of all names. Golden plans are this text.
+
+    A value of all instances stands in the row `all`, and axes whose values have the same counts share a row.
+    """
     parts = []
     for family, instances in _by_family(plan):
-        rows = []
+        by_axis: dict[str, Counter[str]] = {}
         for axis in family.axes:
             by_code = Counter(axis.code_in(instance.packed) for instance in instances)
-            values = ", ".join(f"{value} {by_code[code]:,}" for code, value in enumerate(axis.values) if by_code[code])
-            rows.append((axis.name, values))
-        rows.append(("target", ", ".join(f"{k} {v:,}" for k, v in Counter(i.target.name for i in instances).items())))
-        how = Counter(f"{i.how.pipeline} {i.how.shown}" for i in instances)
-        rows.append(("algorithm", ", ".join(f"{k} {v:,}" for k, v in how.items())))
-        on = f"{', '.join(plan.targets)}{_planned(plan)}"
-        parts.append(f"{family.name}: {len(instances):,} instances on {on}\n{columns(rows)}")
-    return "\n\n".join([*parts, f"digest of all names: {plan.digest}"])
+            by_axis[axis.name] = Counter({v: by_code[code] for code, v in enumerate(axis.values) if by_code[code]})
+        by_axis["target"] = Counter(i.target.name for i in instances)
+        by_axis["algorithm"] = Counter(f"{i.how.pipeline} {i.how.shown}" for i in instances)
+        rows: dict[str, list[str]] = {}  # axes by their text
+        for name, counted in by_axis.items():
+            if len(counted) > 1:
+                rows.setdefault(", ".join(f"{value} {found:,}" for value, found in counted.items()), []).append(name)
+        everywhere = [f"{name} {value}" for name, counted in by_axis.items() if len(counted) == 1 for value in counted]
+        shown = [(", ".join(axes), text) for text, axes in rows.items()]
+        shown += [("all", ", ".join(everywhere))] if everywhere else []
+        parts.append(f"{family.name}: {len(instances):,} instances{_planned(plan)}\n{columns(shown)}")
+    return "\n\n".join([*parts, f"targets: {', '.join(plan.targets)}", f"digest of all names: {plan.digest}"])
 
 
 def targets(root: Tree) -> str:

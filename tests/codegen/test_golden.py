@@ -70,7 +70,7 @@ def test_a_stale_file_ends_the_check_with_1(
     monkeypatch.setattr(committed, "INFO", {**committed.INFO, "cxx_version": "12.3.0"})
     assert main(["write", "--check"]) == 1
     assert capsys.readouterr() == (
-        f"{committed.GOLDEN}/sources/fp8/manifest.json.txt: out of date\nwrite them: python -m codegen write\n",
+        f"{committed.GOLDEN}/sources/{committed.RECEIPT}/manifest.json.txt: out of date\nwrite them: python -m codegen write\n",
         "",
     )
 
