@@ -69,10 +69,8 @@ def test_a_stale_file_ends_the_check_with_1(
 ) -> None:
     monkeypatch.setattr(committed, "INFO", {**committed.INFO, "cxx_version": "12.3.0"})
     assert main(["write", "--check"]) == 1
-    assert capsys.readouterr() == (
-        f"{committed.GOLDEN}/sources/{committed.RECEIPT}/manifest.json.txt: out of date\nwrite them: python -m codegen write\n",
-        "",
-    )
+    stale = f"{committed.GOLDEN}/sources/{committed.RECEIPT}/manifest.json.txt"
+    assert capsys.readouterr() == (f"{stale}: out of date\nwrite them: python -m codegen write\n", "")
 
 
 def test_operators_from_outside_are_none_of_the_tree(command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
