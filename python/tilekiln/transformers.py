@@ -66,6 +66,7 @@ except ImportError:  # Transformers 4, whose encoders make their masks themselve
 from ._core.native import NoKernelError  # noqa: E402
 from .api.operators import _call  # noqa: E402
 from .torch import calls, dot_product  # noqa: E402
+from .torch.distributed import context  # noqa: E402
 
 NAME = "tilekiln"
 FLASH = {
@@ -390,6 +391,12 @@ def attention(
         key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=where)
         cu_seq_lens_k = where["cu_seq_lens_k"]
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    now = context.active()
+    if now is not None:
+        if sliding_window is not None:
+            options["window"] = (sliding_window - 1, 0 if causal else sliding_window - 1)
+        hides = attention_mask if position_bias is None else position_bias
+        return context.attend(now, q, k, v, mask=hides, position_ids=position_ids, causal=causal, **options), None
     if position_bias is not None:
         attention_mask = _biased(position_bias, attention_mask, q.shape[1], k.shape[1], causal)
     if attention_mask is not None and attention_mask.dim() == 4:  # says all, the window too

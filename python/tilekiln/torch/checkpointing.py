@@ -1,7 +1,8 @@
-"""Activation checkpoints and `use`: recomputation in the backward is routed as the forward was, wherever that runs."""
+"""Activation checkpoints inside `use` and its like: recomputation in the backward finds what the forward was in."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,31 +11,31 @@ from typing import Any
 import torch.utils.checkpoint as checkpoints
 
 _INSIDE = "tilekiln_inside"
-_followed = False
+Context = Callable[[], AbstractContextManager[Any]]
+_states: list[Callable[[], Context | None]] = []
 
 
-def follow(inside: Callable[[], bool], context: Callable[[], AbstractContextManager[Any]]) -> None:
-    """From the first call on, what is checkpointed while `inside()` is recomputed in `context()`.
+def follow(state: Callable[[], Context | None]) -> None:
+    """From the first call on, what is checkpointed while `state()` is a context is recomputed in that.
 
     Both kinds of checkpoints, reentrant and not, by whatever name `torch.utils.checkpoint.checkpoint` is called.
     """
-    global _followed
-    if _followed:
+    if state in _states:
         return
-    _followed = True
+    _states.append(state)
+    if len(_states) > 1:
+        return
     function = checkpoints.CheckpointFunction
     forward, backward = function.forward, function.backward
 
     @functools.wraps(forward)
     def noted(ctx: Any, *arguments: Any) -> Any:
-        setattr(ctx, _INSIDE, inside())
+        setattr(ctx, _INSIDE, _contexts())
         return forward(ctx, *arguments)
 
     @functools.wraps(backward)
     def routed(ctx: Any, *gradients: Any) -> Any:
-        if not getattr(ctx, _INSIDE, False):
-            return backward(ctx, *gradients)
-        with context():
+        with _entered(getattr(ctx, _INSIDE, [])):
             return backward(ctx, *gradients)
 
     function.forward, function.backward = staticmethod(noted), staticmethod(routed)  # type: ignore[method-assign]
@@ -42,14 +43,26 @@ def follow(inside: Callable[[], bool], context: Callable[[], AbstractContextMana
 
     @functools.wraps(generator)
     def without_reentrance(fn: Any, *arguments: Any, **named: Any) -> Any:
-        if not inside():
+        contexts = _contexts()
+        if not contexts:
             return generator(fn, *arguments, **named)
 
         @functools.wraps(fn)
         def run(*given: Any, **more: Any) -> Any:
-            with context():
+            with _entered(contexts):
                 return fn(*given, **more)
 
         return generator(run, *arguments, **named)
 
     checkpoints._checkpoint_without_reentrant_generator = without_reentrance
+
+
+def _contexts() -> list[Context]:
+    return [context for context in (state() for state in _states) if context is not None]
+
+
+def _entered(contexts: list[Context]) -> contextlib.ExitStack:
+    stack = contextlib.ExitStack()
+    for context in contexts:
+        stack.enter_context(context())
+    return stack

@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from .dot_product import may_round, sdpa
 
 _NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 _torchs_own = torch.nn.functional.scaled_dot_product_attention
+over_processes: Callable[..., Tensor | None] | None = None
+"""`distributed.context.routed`, which that module puts here: it stands above this one."""
 
 
 class _Depth(threading.local):
@@ -34,6 +37,10 @@ _threads_inside = 0
 """Number of `use` blocks in all threads: the first puts the function in place, the last takes it out."""
 _mha_had_fast_path = True
 _said: set[str] = set()
+
+
+def _inside() -> Any:
+    return use if _depth.value > 0 else None
 
 
 class use:  # noqa: N801  a context manager, read as torch.no_grad is
@@ -53,12 +60,13 @@ class use:  # noqa: N801  a context manager, read as torch.no_grad is
     """
 
     def __enter__(self) -> use:
-        global _threads_inside, _mha_had_fast_path
+        global _threads_inside, _mha_had_fast_path, _torchs_own
         with _lock:
-            follow(lambda: _depth.value > 0, use)
+            follow(_inside)
             if _threads_inside == 0:
                 _mha_had_fast_path = torch.backends.mha.get_fastpath_enabled()
                 torch.backends.mha.set_fastpath_enabled(False)
+                _torchs_own = torch.nn.functional.scaled_dot_product_attention  # or what stands in for it
                 torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
             _threads_inside += 1
         _depth.value += 1
@@ -94,6 +102,10 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Replaces torch.nn.functional.scaled_dot_product_attention while a thread is in `use`."""
     if _depth.value:
+        if over_processes is not None:
+            whole = over_processes(query, key, value, attn_mask, dropout_p, is_causal, scale)
+            if whole is not None:
+                return whole
         reason = why_not(query, key, value, attn_mask, dropout_p, is_causal, scale)
         if not reason:
             try:
