@@ -6,18 +6,25 @@ NCCL and GPUs, bf16 and head dim 128. One import for all: the processes are fork
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import os
 import random
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+import tilekiln
 import torch
 import torch.distributed as dist
 from tilekiln.torch import distributed as tkd
+from tilekiln.torch.distributed import agree
 
 NEAR = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 DEVICE = "cpu"
@@ -115,8 +122,9 @@ class Problem:
 def ways_of(world: int, heads: tuple[int, int]) -> list[dict[str, Any]]:
     ways: list[dict[str, Any]] = [{"method": "ring"}, {"method": "gather"}, {"method": "auto"}]
     shared = [one for one in range(2, world + 1) if world % one == 0 and heads[0] % one == 0]
+    shared = [one for one in shared if heads[1] % one == 0 or one % heads[1] == 0]
     ways += [{"method": "ring", "heads": one} for one in shared]
-    if heads[0] % world == 0:
+    if world in shared:
         ways.append({"method": "heads"})
     return ways
 
@@ -145,7 +153,201 @@ def equal(rank: int, world: int) -> None:
             raise
 
 
-CASES: dict[str, Callable[[int, int], None]] = {"equal": equal}
+def raises(message: str, call: Callable[..., Any], *given: Any, **named: Any) -> None:
+    """In every process, within ten seconds."""
+    begin = time.monotonic()
+    with pytest.raises((tilekiln.ArgumentError, TimeoutError), match=message):
+        call(*given, **named)
+    assert time.monotonic() - begin < 10, message
+
+
+def disagreements(rank: int, world: int) -> None:
+    """Of lengths, dtypes, placements, masks; processes that refuse; then all agree again; then one ends."""
+    odd = rank == 1
+    x = normal(1, 1, 8, 2 * world, 32)
+    short, half = (x[:, :6] if odd else x), (x.bfloat16() if odd else x)
+    raises(r"these had .8, 6.* rows, must have .[78], 7", tkd.attention, short, short, short)
+    raises(r"these had .8, 6.* rows, must have .[78], 7", tkd.unshard, short)
+    raises("dtype: was torch.float32 in rank 0 and torch.bfloat16 in rank 1", tkd.attention, half, half, half)
+    placement = "zigzag" if odd else "striped"
+    raises("placement: was striped in rank 0 and zigzag in rank 1", tkd.attention, x, x, x, placement=placement)
+    raises("mask: was .* in rank 0 and .* in rank 1", tkd.attention, x, x, x, causal=odd)
+    raises(
+        "method: was gather in rank 0 and ring in rank 1", tkd.attention, x, x, x, method="ring" if odd else "gather"
+    )
+    raises("cu_seqlens: was ", tkd.attention, x[0], x[0], x[0], cu_seqlens=[0, 4, 8 * world] if odd else [0, 8 * world])
+    wrong = ("q: had 3 dim" if odd else "rank 1 failed, and so no process can go on: q: had 3 dim"), tkd.attention
+    raises(*wrong, x[0] if odd else x, x, x)
+    raises("k: seqlen was 7, must be 8, that of q", tkd.ring_attention, x, x[:, :7] if odd else x, x)
+    raises("window: was .* must be .left, right", tkd.ring_attention, x, x, x, window=(-3, 0))
+    raises(r"sink: shape was .1,., must be", tkd.ring_attention, x, x, x, sink=x[0, 0, :1, 0])
+    raises("method: was 'best', must be one of", tkd.attention, x, x, x, method="best")
+    raises(
+        f"heads: was {world + 1} with method 'ring', must be a divisor of", tkd.ring_attention, x, x, x, heads=world + 1
+    )
+    one = x[:, :, : world + 1]
+    raises(f"q: heads was {world + 1}, must be a multiple of {world}", tkd.head_exchange_attention, one, one, one)
+    raises(f"q: heads was {world + 1}, must be a multiple of {world}", tkd.attention, one, one, one, method="heads")
+    raises("q: dtype was fp64, must be fp32", tkd.attention, x.double(), x.double(), x.double())
+    raises("must be the same", tkd.decode_attention, x[:, :1] if odd else x[:, :2], x, x)
+    raises("x: requires a gradient", tkd.unshard, x.clone().requires_grad_())
+    assert tkd.attention(x, x, x, causal=True).shape == x.shape
+    learns = x.clone().requires_grad_()
+    out = tkd.ring_attention(learns, x, x)
+    if odd:  # as a process that ends does
+        next(iter(agree._meetings.values()))._gone()
+        time.sleep(4)
+    else:
+        raises("rank 1 has ended, backward of a ring .* needs every process", out.sum().backward)
+
+
+def steady(rank: int, world: int) -> None:
+    """Equal calls have equal bits, overlapped or not; decode; plans; what a profiler shows."""
+    for placement, packed in itertools.product(PLACEMENTS, (False, True)):
+        problem = Problem((61, 35) if packed else (96,), (6, 2), 32, torch.bfloat16, True, causal=True)
+        cut = {"placement": placement, "rank": rank, "world": world, "cu_seqlens": problem.cu_seqlens}
+        for way in ways_of(world, (6, 2)):
+            bits = []
+            for overlap in (True, True, False):
+                mine = [tkd.shard(one, dim=problem.dim, **cut).requires_grad_() for one in problem.inputs]
+                given = {"placement": placement, "cu_seqlens": problem.cu_seqlens, "overlap": overlap, **way}
+                out = tkd.attention(*mine, causal=True, **given)
+                out.backward(tkd.shard(problem.dout, dim=problem.dim, **cut))
+                bits.append([out, *(one.grad for one in mine)])
+            for other in bits[1:]:
+                assert all(map(torch.equal, bits[0], other)), f"{way} {placement}"
+    q, k, v = normal(1, 2, 3, 6, 32), normal(2, 2, 50, 2, 32), normal(3, 2, 50, 2, 32)
+    for causal in (False, True):
+        bounds = [50 * one // world for one in range(world + 1)]
+        here = slice(bounds[rank], bounds[rank + 1])
+        wanted, lse = oracle(*pad_queries(q.double(), k.double(), v.double()), None, causal=causal)
+        out, its = tkd.decode_attention(q, k[:, here], v[:, here], causal=causal, return_lse=True)
+        close("decode", out, wanted[:, -3:].float())
+        close("decode lse", its, lse[..., -3:].float())
+        none = slice(0, 50 if rank == 0 else 0)
+        out = tkd.decode_attention(q, k[:, none], v[:, none], causal=causal, newest=0)
+        close("decode of one", out, wanted[:, -3:].float())
+    x = normal(5, 1, 64, 2, 32)
+    plan = tkd.plan(x, x, x, causal=True)
+    assert plan.why.startswith(f"{plan.method}: "), plan.why
+    if world == 3:
+        assert "3 processes cannot share the heads" in plan.why, plan.why
+    whole = normal(6, 1, 64 * world, 2 * world, 32)
+    part = tkd.shard(whole, placement="zigzag")
+    out = tkd.head_exchange_attention(part, part, part, placement="zigzag", window=(9, 0), alibi_slopes=None)
+    wanted = oracle(whole.double(), whole.double(), whole.double(), None, window=(9, 0), softmax_scale=32**-0.5)[0]
+    close("head exchange", out, tkd.shard(wanted.float(), placement="zigzag"))
+    for overlap in (True, False):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            tkd.ring_attention(x, x, x, overlap=overlap)
+        begins = [one.name for one in sorted(profile.events(), key=lambda one: one.time_range.start)]
+        order = [name for name in begins if name in ("tilekiln.ring.wait", "tilekiln.fmha_fwd")]
+        assert order[:2] == ["tilekiln.fmha_fwd", "tilekiln.ring.wait"][:: 1 if overlap else -1], order
+
+
+def pad_queries(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The last queries, with others before them that are left off again; scaled as kernels do."""
+    ahead = q.new_zeros(*q.shape[:1], k.shape[1] - q.shape[1], *q.shape[2:])
+    return torch.cat([ahead, q], 1) * q.shape[-1] ** -0.5, k, v
+
+
+def models(rank: int, world: int) -> None:
+    """A model of Transformers inside context parallelism, PyTorch's and ours, under FSDP2 and with checkpoints."""
+    import tilekiln.transformers
+    import transformers
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.experimental import context_parallel
+
+    tilekiln.transformers.register()
+    sizes = {"hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 50}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    tokens = 12 * world
+    ids = torch.randint(50, (1, tokens), generator=torch.Generator().manual_seed(3))
+    labels = torch.cat([ids[:, 1:], torch.full((1, 1), -100)], 1)
+    mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("cp",))
+    theirs, ours = functools.partial(context_parallel, mesh), functools.partial(tkd.context_parallel, mesh)
+    starts = torch.tensor([0, 7, tokens])
+    tries: list[tuple[str, Any, str, str, bool]] = [
+        ("tilekiln", theirs, "", "", False), ("tilekiln", theirs, "reentrant", "", True),
+        ("tilekiln", ours, "", "", True),
+        ("tilekiln", ours, "checkpoints", "", False),
+        ("tilekiln", functools.partial(ours, cu_seqlens=starts, method="gather"), "", "packed", False),
+        ("tilekiln", functools.partial(ours, placement="striped", method="ring"), "", "windows", False),
+        ("tilekiln", contextlib.nullcontext, "", "alone", False),
+    ]  # fmt: skip
+    for name, context, checkpoints, kind, sharded in tries:
+        window = {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "sliding_window": 5,
+            "use_sliding_window": True,
+        }
+        config = transformers.Qwen2Config(**sizes, **heads, **(window if kind == "windows" else {}))
+        config._attn_implementation = name
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        positions = torch.arange(tokens)[None].clone()
+        if kind == "packed":
+            positions[:, 7:] -= 7
+        mine = [ids.clone(), labels.clone(), positions.clone()]
+        loss = torch.nn.functional.cross_entropy(
+            model(ids, position_ids=positions).logits[0], labels[0], reduction="sum"
+        )
+        loss.backward()
+        wanted = {name: one.grad for name, one in model.named_parameters()}
+        model.zero_grad()
+        if sharded:
+            for layer in model.model.layers:
+                fully_shard(layer, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+        if checkpoints:
+            model.gradient_checkpointing_enable({"use_reentrant": checkpoints == "reentrant"})
+            model.train()
+        given = {} if kind == "alone" else {"buffers": mine, "buffer_seq_dims": [1, 1, 1]}
+        outside = "no_restore_buffers" if context is not theirs and kind != "alone" else ""
+        given |= {outside: set(mine)} if outside else {}
+        with context(**given):
+            assert mine[0].shape[1] == (tokens if kind == "alone" else 12)
+            logits = model(mine[0], position_ids=mine[2], use_cache=False).logits[0]
+            part = torch.nn.functional.cross_entropy(logits, mine[1][0], reduction="sum", ignore_index=-100)
+            if not outside:  # whole buffers come back in place, which a backward behind that would read
+                part.backward()
+        if outside:
+            part.backward()
+        assert mine[0].shape[1] == (12 if outside else tokens)
+        title = f"{name} {checkpoints} {kind} {sharded}"
+        for name_of, one in model.named_parameters():
+            assert one.grad is not None, name_of
+            made = one.grad.full_tensor() * world if isinstance(one.grad, DTensor) else one.grad.clone()
+            if not sharded and kind != "alone":
+                dist.all_reduce(made)
+            close(f"{title} {name_of}", made / tokens, wanted[name_of] / tokens)
+    mine = [ids.clone()]
+    with ours(buffers=mine, buffer_seq_dims=[1]):
+        odd = torch.arange(12)[None] if rank else tkd.positions(tokens, placement="zigzag")[None]
+        said = "position_ids: were .* must be those of the part"
+        raises(said if rank else f"rank 1 failed, .*{said}", model, mine[0], position_ids=odd)
+        padded = torch.ones(1, 12, dtype=torch.long)
+        padded[0, 0] = 0
+        with pytest.raises(NotImplementedError, match="attention_mask: hides keys"):
+            model(mine[0], attention_mask=padded)
+        x = torch.zeros(1, 2, 12, 32)
+        with pytest.raises(NotImplementedError, match=r"dropout: was 0\.5, must be 0"):
+            torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+        with pytest.raises(NotImplementedError, match="key: seqlen was 6, must be 12"):
+            torch.nn.functional.scaled_dot_product_attention(x, x[:, :, :6], x[:, :, :6])
+    assert torch.equal(mine[0], ids)
+    whole = normal(8, 2, 4, tokens, 32)
+    wanted = torch.nn.functional.scaled_dot_product_attention(whole, whole, whole, is_causal=True)
+    for context in (theirs, ours):
+        with tilekiln.torch.use(), context(buffers=[x := whole.clone(), y := wanted.clone()], buffer_seq_dims=[2, 2]):
+            close("sdpa", torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True), y)
+
+
+CASES: dict[str, Callable[[int, int], None]] = {
+    "equal": equal, "disagreements": disagreements, "steady": steady, "models": models,
+}  # fmt: skip
 
 
 def run(case: str, backend: str, rank: int, world: int, place: str) -> None:
@@ -155,7 +357,8 @@ def run(case: str, backend: str, rank: int, world: int, place: str) -> None:
         torch.cuda.set_device(DEVICE)
     dist.init_process_group(backend, init_method=f"file://{place}", rank=rank, world_size=world)
     CASES[case](rank, world)
-    dist.barrier()
+    if case != "disagreements":  # which one has left
+        dist.barrier()
     dist.destroy_process_group()
 
 

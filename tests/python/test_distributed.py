@@ -33,6 +33,21 @@ def test_parts_are_the_whole(flash, request: pytest.FixtureRequest) -> None:
     processes(flash, "equal", *((1, 2, 3, 4, 5) if full else (2, 3)), TILEKILN_DRAWN="150" if full else "30")
 
 
+def test_processes_that_disagree(flash) -> None:
+    """All raise within ten seconds, and agree again; so where one ends."""
+    processes(flash, "disagreements", 2, 3)
+
+
+def test_equal_bits_decode_plans_and_traces(flash) -> None:
+    processes(flash, "steady", 2, 3)
+
+
+@pytest.mark.needs("transformers")
+def test_models(flash) -> None:
+    """Of Transformers, inside context_parallel of PyTorch and ours, under FSDP2, with checkpoints, packed, windows."""
+    processes(flash, "models", 2)
+
+
 def test_placements() -> None:
     """Every row is held once; zigzag costs all alike; cu_seqlens and positions are those of the rows."""
     from tilekiln.torch.distributed import positions, shard, shard_cu_seqlens

@@ -78,7 +78,7 @@ class _Meeting:
 
 
 def agree(group: Any, what: str, mine: dict[str, Any], own: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """What every process of a group said, by rank; its calls are numbered, and all must make the same.
+    """Words of every process of a group, by rank; its calls are numbered, and all must make the same.
 
     mine: JSON's values by name; all must be equal but those of `own`. "failed": why this process cannot. ArgumentError
     in all where they differ or one failed; TimeoutError where one has ended or did not come.

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import inspect
 import sys
+import weakref
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,11 +21,12 @@ from torch import Tensor
 from tilekiln._core.native import ArgumentError
 from tilekiln.torch import checkpointing, routing
 
+from .agree import agree
 from .attend import METHODS, attention
 from .placement import check_group, check_placement, positions, shard
 
 THEIRS = "torch.distributed.tensor.experimental._context_parallel._attention"
-"""Where PyTorch (2.9 to 2.13) has what it replaces, and whether it deals chunks from both ends."""
+"""PyTorch's module (2.9 to 2.13) of what it replaces, and whether it deals chunks from both ends."""
 
 
 class Active(NamedTuple):
@@ -38,11 +40,12 @@ class Active(NamedTuple):
 
 _stack: list[Active] = []
 """Of all threads: a backward on a GPU runs in another one."""
-_checked: list[Any] = [None]
+_checked: list[Any] = []
+"""The position_ids that were looked at last: a reference, their version, and inside of what."""
 
 
 def active() -> Active | None:
-    """That of the innermost `context_parallel`, else of PyTorch's own, else None."""
+    """The innermost `context_parallel`, else PyTorch's own, else None."""
     if torch.compiler.is_compiling():
         if _is_inside():
             raise NotImplementedError(
@@ -135,7 +138,7 @@ def _entered(one: Active) -> Generator[None, None, None]:
 
 
 def _inside() -> Any:
-    """What a checkpoint is computed in again: also where PyTorch's own block has ended by then."""
+    """The context in which a checkpoint is computed again: also where PyTorch's own block has ended by then."""
     now = active()
     return None if now is None else functools.partial(_entered, now)
 
@@ -155,6 +158,24 @@ def attend(
 
     NotImplementedError for what has no meaning over processes, and position_ids of another part.
     """
+    try:
+        _check(now, q, k, dropout_p, mask, position_ids)
+    except (NotImplementedError, ArgumentError) as refusal:
+        with contextlib.suppress(ArgumentError):  # the others are told, and wait no longer
+            agree(now.group, "attention", {"failed": str(refusal)})
+        raise
+    checkpointing.follow(_inside)
+    common = {"placement": now.placement, "method": now.method, "group": now.group}
+    if now.cu_seqlens is None:
+        made: Tensor = attention(q, k, v, **common, **options)
+        return made
+    flat = attention(q[0], k[0], v[0], cu_seqlens=now.cu_seqlens, **common, **options)
+    return flat.unsqueeze(0)  # type: ignore[no-any-return]
+
+
+def _check(
+    now: Active, q: Tensor, k: Tensor, dropout_p: float, mask: Tensor | None, position_ids: Tensor | None
+) -> None:
     if dropout_p:
         raise NotImplementedError(
             f"dropout: was {dropout_p}, must be 0 under context parallelism: set attention_dropout=0, or use "
@@ -170,34 +191,26 @@ def attend(
             f"key: seqlen was {k.shape[1]}, must be {q.shape[1]}, that of query, under context parallelism: generate "
             "outside of it, or with tilekiln.torch.distributed.decode_attention"
         )
+    if now.cu_seqlens is not None and len(q) != 1:
+        raise NotImplementedError(f"query: batch was {len(q)}, must be 1, as cu_seqlens packs sequences into one row")
     if position_ids is not None and position_ids.dim() == 2:
         _check_positions(now, position_ids)
-    checkpointing.follow(_inside)
-    common = {"placement": now.placement, "method": now.method, "group": now.group}
-    if now.cu_seqlens is None:
-        made: Tensor = attention(q, k, v, **common, **options)
-        return made
-    if len(q) != 1:
-        raise NotImplementedError(f"query: batch was {len(q)}, must be 1, as cu_seqlens packs sequences into one row")
-    flat = attention(q[0], k[0], v[0], cu_seqlens=now.cu_seqlens, **common, **options)
-    return flat.unsqueeze(0)  # type: ignore[no-any-return]
 
 
 def _check_positions(now: Active, position_ids: Tensor) -> None:
     """Once for each tensor: a GPU waits for it."""
-    key = (position_ids.data_ptr(), position_ids.shape, position_ids._version, now)
-    if _checked[0] == key:
+    if _checked and _checked[0]() is position_ids and _checked[1:] == [position_ids._version, now]:
         return
     rows, world = position_ids.shape[1], dist.get_world_size(now.group)
     its: dict[str, Any] = {"placement": now.placement, "group": now.group}
     wanted = positions(cu_seqlens=now.cu_seqlens, **its) if now.cu_seqlens else positions(rows * world, **its)
     mine = position_ids[0].cpu()
-    if len(mine) == len(wanted) and not torch.equal(mine - mine[:1], wanted - wanted[:1]):
+    if len(mine) == len(wanted) and not torch.equal(mine, wanted):
         raise ArgumentError(
             f"position_ids: were {mine[:4].tolist()}..., must be those of the part that this process holds, "
             f"{wanted[:4].tolist()}...: put whole position_ids among the buffers of context_parallel"
         )
-    _checked[0] = key
+    _checked[:] = [weakref.ref(position_ids), position_ids._version, now]
 
 
 def routed(

@@ -31,7 +31,7 @@ class Exchange(NamedTuple):
 
     @property
     def joined(self) -> Layout:
-        """What they hold together, as one."""
+        """The layout in which they count as one."""
         return dataclasses.replace(self.layout, joined=self.size)
 
     def counts(self) -> list[int]:

@@ -4,8 +4,8 @@
     zigzag       L in 2 W chunks; rank r holds chunks r and 2 W - 1 - r, so that causal attention costs all the same
     striped      rank r holds rows r, r + W, r + 2 W, ... (Brandon et al., Striped Attention, 2023)
 
-Chunk i of n begins at row i L // n, so W need not divide L, and lengths of processes may differ. Packed sequences are
-cut one by one, each as if it were alone: a process holds its part of the first, then of the second, and so on.
+W need not divide L: the first chunks are a row longer (as numpy.array_split's). Packed sequences are cut one by one,
+each as if it were alone: a process holds its part of the first, then of the second, and so on.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def _cut(placement: str, length: int, world: int, rank: int) -> list[Run]:
     if placement == "striped":
         return [Run(rank, world, max(0, -(-(length - rank) // world)))]
     chunks, held = (world, (rank,)) if placement == "contiguous" else (2 * world, (rank, 2 * world - 1 - rank))
-    bounds = [(one * length // chunks, (one + 1) * length // chunks) for one in held]
-    return [Run(begin, 1, end - begin) for begin, end in bounds]
+    share, more = divmod(length, chunks)
+    return [Run(one * share + min(one, more), 1, share + (one < more)) for one in held]
 
 
 def _neighbours(runs: list[Run]) -> tuple[Run, ...]:
@@ -231,13 +231,12 @@ def unshard(
 
 def check_rows(layout: Layout, said: list[dict[str, Any]]) -> None:
     """ArgumentError in every process where the rows of one are not those of its placement."""
-    for rank, one in enumerate(said):
-        wanted = layout.count(rank)
-        if one["rows"] != wanted:
-            raise ArgumentError(
-                f"placement: of {layout.total} rows, {layout.placement} over {layout.world} processes, rank {rank} had "
-                f"{one['rows']}, must have {wanted}: cut tensors with tilekiln.torch.distributed.shard"
-            )
+    had, wanted = [one["rows"] for one in said], [layout.count(rank) for rank in range(len(said))]
+    if had != wanted:
+        raise ArgumentError(
+            f"placement: {layout.placement}, of {layout.total} rows over {layout.world} processes: these had {had} "
+            f"rows, must have {wanted}: cut tensors with tilekiln.torch.distributed.shard"
+        )
 
 
 def gather_rows(x: Tensor, width: int, group: Any, world: int) -> Tensor:
