@@ -1,4 +1,4 @@
-"""python tools/gpu build|gates|compare|bench|test|field: kernels, gated anywhere, run and timed on a GPU.
+"""python tools/gpu build|gates|compare|bench|test|ring|field: kernels, gated anywhere, run and timed on a GPU.
 
 build, gates, compare and bench take kernels alone, each launched by these programs. test and bench --library
 take a library with a cuda target. What no library holds yet, tools/gpu/README.md says.
@@ -53,6 +53,16 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     )
     values.add_argument("--library", type=Path, nargs="+", required=True, help="as test's")
     values.add_argument("--out", type=Path, required=True, help="the file")
+    ring = commands.add_parser("ring", help="attention over several GPUs, or one process's part calls in turn on one")
+    ring.add_argument("--library", type=Path, required=True, help="libtilekiln_flash.so with a cuda target")
+    ring.add_argument(
+        "--processes", type=int, nargs="+", help="processes, a GPU each (2, 4); of --parts one number (4)"
+    )
+    ring.add_argument("--seqlen", type=int, nargs="+", default=[65536, 16384], help="tokens (65536 16384)")
+    ring.add_argument("--rounds", type=int, default=5, help="timings of which the median counts (5)")
+    ring.add_argument(
+        "--parts", action="store_true", help="part calls of each process in turn on one GPU, no transfers"
+    )
     commands.add_parser(
         "field",
         add_help=False,
@@ -151,6 +161,10 @@ def main(argv: list[str]) -> int:
             values.write([tk.load(path) for path in options.library], options.out)
         elif options.command == "test":
             return library_test(options)
+        elif options.command == "ring":
+            from tools.gpu import ring
+
+            return ring.run(options)
         elif options.library:
             import tilekiln as tk
 

@@ -1,0 +1,307 @@
+"""Attention over sequences that several GPUs hold, checked and timed: python tools/gpu ring --library LIBRARY.
+
+With two GPUs or more: each way of `tilekiln.torch.distributed` in processes over NCCL, beside the same call on one GPU
+and PyTorch's context_parallel, as a share of a W-th of one GPU's time; the slowest process counts. With one GPU, or
+--parts: the part calls of each of W processes in turn, without a transfer: their sum and the longest, beside one call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tilekiln.torch import calls
+from tilekiln.torch import distributed as tkd
+from tilekiln.torch.distributed.compute import Sum, add_gradients
+from tilekiln.torch.distributed.parts import Mask, calls_between
+from tilekiln.torch.distributed.placement import Layout
+
+HEADS, HDIM = (32, 8, 8, 32), 128  # of q, k, v and dout
+Times = dict[str, list[float]]
+
+
+def milliseconds(program: Callable[[], Any], rounds: int, ready: Callable[[], None] = lambda: None) -> float:
+    """The median of some runs after one; ready: what all processes do before each."""
+    made = []
+    for turn in range(rounds + 1):
+        ready()
+        torch.cuda.synchronize()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        program()
+        end.record()
+        end.synchronize()
+        if turn:
+            made.append(begin.elapsed_time(end))
+        time.sleep(0.02)
+    return sorted(made)[rounds // 2]
+
+
+def arrays(seqlen: int, device: str) -> list[torch.Tensor]:
+    """q, k, v and dout of a whole sequence, the same in every process."""
+    made = torch.Generator(device).manual_seed(5)
+    return [torch.randn(1, seqlen, heads, HDIM, generator=made, device=device, dtype=torch.bfloat16) for heads in HEADS]
+
+
+def forward_and_backward(attend: Callable[..., torch.Tensor], inputs: list[torch.Tensor], dout: torch.Tensor) -> Any:
+    q, k, v = (one.detach().requires_grad_() for one in inputs)
+    out = attend(q, k, v)
+    out.backward(dout)
+    return out.detach(), q.grad, k.grad, v.grad
+
+
+def one_gpu(whole: list[torch.Tensor], causal: bool, rounds: int) -> tuple[float, float]:
+    """(forward, with backward) of one call."""
+
+    def attend(*given: torch.Tensor) -> torch.Tensor:
+        return calls.forward(*given, causal=causal, return_lse=False)[0]
+
+    with torch.no_grad():
+        forward = milliseconds(lambda: attend(*whole[:3]), rounds)
+    return forward, milliseconds(lambda: forward_and_backward(attend, whole[:3], whole[3]), rounds)
+
+
+def parts(seqlens: list[int], world: int, rounds: int) -> int:
+    """The calls of each process in turn on one GPU."""
+    print(
+        f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}: part calls of {world} processes in turn on one"
+    )
+    print(
+        "GPU, no transfers. ms: one call; the longest of the processes; share of a W-th that this is; sum over one call"
+    )
+    wrong = masks(world)
+    for seqlen in seqlens:
+        whole = arrays(seqlen, "cuda")
+        for causal in (True, False):
+            alone = one_gpu(whole, causal, rounds)
+            out, lse = calls.forward(*whole[:3], causal=causal)[:2]
+            for way in ("ring contiguous", "ring zigzag", "ring striped", "gather zigzag"):
+                if not causal and way != "ring zigzag":
+                    continue
+                method, placement = way.split()
+                layout, mask = Layout(placement, (seqlen,), world), Mask(None, 0 if causal else None)
+                times: list[tuple[float, float]] = []
+                for rank in range(world):
+                    mine = _Process(layout, mask, rank, method, whole, out, lse)
+                    forward, backward = milliseconds(mine.forward, rounds), milliseconds(mine.backward, rounds)
+                    times.append((forward, forward + backward))
+                    far = (mine.forward()[0] - mine.out).float().norm() / mine.out.float().norm()
+                    wrong += int(far > 1e-2)
+                for side, name in enumerate(("forward", "with backward")):
+                    longest, total = max(one[side] for one in times), sum(one[side] for one in times)
+                    print(
+                        f"{seqlen:7} {'causal' if causal else 'full':6} {way:16} {name:14} {alone[side]:8.2f} "
+                        f"{longest:8.2f} {alone[side] / world / longest:6.3f} {total / alone[side]:6.3f}",
+                        flush=True,
+                    )
+    print(f"{wrong} wrong")
+    return int(wrong > 0)
+
+
+MASKS: list[dict[str, Any]] = [
+    {}, {"causal": True}, {"window": (200, 90)}, {"causal": True, "window": (300, 0)}, {"window": (50, -1)},
+]  # fmt: skip
+
+
+def masks(world: int, device: str = "cuda") -> int:
+    """Part calls of windows and packed sequences, which other kernels take, against one call; how many are wrong."""
+    wrong = 0
+    for lengths in ((1000,), (700, 33, 450)):
+        packed = len(lengths) > 1
+        made = torch.Generator().manual_seed(3)
+        shapes = [(*(() if packed else (1,)), sum(lengths), heads, HDIM) for heads in (8, 2, 2, 8)]
+        arrays_of = [torch.randn(*shape, generator=made).to(device, torch.bfloat16) for shape in shapes]
+        for given in MASKS:
+            one: dict[str, Any] = dict(given)
+            if packed:
+                starts = torch.tensor([0, *lengths]).cumsum(0).int().to(device)
+                one |= {"cu_seqlens_q": starts, "cu_seqlens_k": starts}
+            q, k, v = (array.clone().requires_grad_() for array in arrays_of[:3])
+            out, lse = calls.forward(q, k, v, **one)[:2]
+            out.backward(arrays_of[3])
+            left, right = (side if side >= 0 else None for side in given.get("window", (-1, -1)))
+            mask = Mask(left, 0 if given.get("causal") else right)
+            for placement in ("contiguous", "zigzag", "striped"):
+                layout = Layout(placement, lengths, world, packed)
+                rows = [layout.rows(rank).to(device) for rank in range(world)]
+                sums = [torch.zeros(array.shape, device=device) for array in (q, k, v)]
+                far = []
+                for rank in range(world):
+                    mine = [array.detach().index_select(-3, rows[rank]) for array in (q, arrays_of[3], out)]
+                    added, its = Sum(mine[0], HDIM), lse.index_select(-1, rows[rank])
+                    dq = torch.zeros(mine[0].shape, device=device)
+                    for source in range(world):
+                        here = [array.detach().index_select(-3, rows[source]) for array in (k, v)]
+                        gradients = [torch.zeros(array.shape, device=device) for array in here]
+                        for call in calls_between(layout, rank, layout, source, mask):
+                            added.attend(call, mine[0], here[0], here[1], {})
+                            saved = mine[1], mine[0], mine[2], its
+                            add_gradients(call, saved, here[0], here[1], {}, (dq, *gradients))
+                        for total, part in zip(sums[1:], gradients, strict=True):
+                            total.index_add_(-3, rows[source], part)
+                    sums[0].index_copy_(-3, rows[rank], dq)
+                    far.append((added.made()[0] - mine[2]).float().norm() / mine[2].float().norm())
+                for total, array in zip(sums, (q, k, v), strict=True):
+                    assert array.grad is not None
+                    far.append((total - array.grad.float()).norm() / array.grad.float().norm())
+                if max(far) > 2e-2:
+                    wrong += 1
+                    print(f"wrong: {lengths} {given} {placement}: {max(far):.2e}", flush=True)
+    return wrong
+
+
+class _Process:
+    """The part calls of one of several processes, whose transfers have all come."""
+
+    def __init__(
+        self, layout: Layout, mask: Mask, rank: int, method: str, whole: list[torch.Tensor], out: torch.Tensor,
+        lse: torch.Tensor,
+    ) -> None:  # fmt: skip
+        def cut(x: torch.Tensor, of: int, dim: int = 1) -> torch.Tensor:
+            return x.index_select(dim, layout.rows(of).to(x.device))
+
+        self.q, self.dout, self.out, self.lse = (
+            cut(whole[0], rank),
+            cut(whole[3], rank),
+            cut(out, rank),
+            cut(lse, rank, 2),
+        )
+        if method == "gather":
+            self.keys = [(calls_between(layout, rank, layout.whole, 0, mask), whole[1], whole[2])]
+        else:
+            sources = [(rank - step) % layout.world for step in range(layout.world)]
+            self.keys = [
+                (calls_between(layout, rank, layout, of, mask), cut(whole[1], of), cut(whole[2], of)) for of in sources
+            ]
+
+    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
+        sums = Sum(self.q, HDIM)
+        for these, k, v in self.keys:
+            for call in these:
+                sums.attend(call, self.q, k, v, {})
+        return sums.made()
+
+    def backward(self) -> None:
+        dq = torch.zeros(self.q.shape, dtype=torch.float32, device=self.q.device)
+        for these, k, v in self.keys:
+            made = [torch.zeros(one.shape, dtype=torch.float32, device=one.device) for one in (k, v)]
+            for call in these:
+                add_gradients(call, (self.dout, self.q, self.out, self.lse), k, v, {}, (dq, *made))
+
+
+def _pytorchs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+
+def _run(rank: int, world: int, place: str, library: str, seqlens: list[int], rounds: int) -> None:
+    os.environ["TILEKILN_PATH"] = library
+    device = f"cuda:{rank}"
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", init_method=f"file://{place}", rank=rank, world_size=world)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import context_parallel
+
+    mesh = init_device_mesh("cuda", (world,))
+    wrong = 0
+    for seqlen in seqlens:
+        whole = arrays(seqlen, device)
+        for causal in (True, False):
+            alone = one_gpu(whole, causal, rounds)
+            q, k, v = (one.detach().requires_grad_() for one in whole[:3])
+            right = calls.forward(q, k, v, causal=causal, return_lse=False)[0]
+            right.backward(whole[3])
+            wanted = [right.detach(), q.grad, k.grad, v.grad]
+            ways: dict[str, dict[str, Any]] = {
+                "ring contiguous": {"method": "ring"},
+                "ring zigzag": {"method": "ring", "placement": "zigzag"},
+                "ring zigzag, no overlap": {"method": "ring", "placement": "zigzag", "overlap": False},
+                "ring striped": {"method": "ring", "placement": "striped"},
+                "gather zigzag": {"method": "gather", "placement": "zigzag"},
+                "gather zigzag, no overlap": {"method": "gather", "placement": "zigzag", "overlap": False},
+                "heads": {"method": "heads"},
+                "auto zigzag": {"method": "auto", "placement": "zigzag"},
+            }
+            if world > 2 and world % 2 == 0:
+                ways["ring of 2 heads, zigzag"] = {"method": "ring", "heads": 2, "placement": "zigzag"}
+            times: Times = {}
+            for name, way in ways.items():
+                placement = way.get("placement", "contiguous")
+                mine = [tkd.shard(one, placement=placement) for one in whole]
+
+                attend = functools.partial(tkd.attention, causal=causal, **way)
+                made = forward_and_backward(attend, mine[:3], mine[3])
+                for one, full in zip(made, wanted, strict=True):
+                    part = tkd.shard(full, placement=placement).float()
+                    wrong += int((one.float() - part).norm() / part.norm() > 2e-2)
+                times[name] = _both(attend, mine, rounds)
+            with_heads = [one.transpose(1, 2).contiguous() for one in whole]
+            shared = HEADS[0] // HEADS[1]  # PyTorch's takes keys with the heads of queries
+            theirs = [with_heads[0], *(one.repeat_interleave(shared, 1) for one in with_heads[1:3]), with_heads[3]]
+            try:
+                with context_parallel(mesh, buffers=theirs, buffer_seq_dims=[2] * 4):
+                    peer = functools.partial(_pytorchs, causal=causal)
+                    times["PyTorch's context_parallel"] = _both(peer, theirs, rounds)
+            except Exception as error:  # of a version that lacks a backend for it
+                if rank == 0:
+                    print(f"PyTorch's context_parallel: {type(error).__name__}: {str(error)[:200]}")
+            everyone = torch.tensor(list(times.values()), device=device)
+            dist.all_reduce(everyone, dist.ReduceOp.MAX)
+            if rank == 0:
+                print(
+                    f"{seqlen} {'causal' if causal else 'full'}, one GPU: {alone[0]:.2f}, {alone[1]:.2f} ms", flush=True
+                )
+                for name, both in zip(times, everyone.tolist(), strict=True):
+                    shares = [one / world / took for one, took in zip(alone, both, strict=True)]
+                    print(f"  {name:28} {both[0]:8.2f} {both[1]:8.2f} ms, {shares[0]:.3f} {shares[1]:.3f} of a share")
+            del whole, wanted
+    part = tkd.shard(arrays(seqlens[0], device)[0], placement="zigzag").requires_grad_()
+    keys = tkd.shard(arrays(seqlens[0], device)[1], placement="zigzag")
+    plan = tkd.plan(part, keys, keys, causal=True, placement="zigzag")
+    failed = torch.tensor([wrong], device=device)
+    dist.all_reduce(failed)
+    if rank == 0:
+        print(f"auto, {seqlens[0]} causal with backward: {plan.why}")
+        print(f"{int(failed)} wrong", flush=True)
+    dist.destroy_process_group()
+    if int(failed):
+        raise SystemExit(1)
+
+
+def _both(attend: Callable[..., torch.Tensor], mine: list[torch.Tensor], rounds: int) -> list[float]:
+    with torch.no_grad():
+        forward = milliseconds(lambda: attend(*mine[:3]), rounds, dist.barrier)
+    return [forward, milliseconds(lambda: forward_and_backward(attend, mine[:3], mine[3]), rounds, dist.barrier)]
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when all results are right."""
+    os.environ["TILEKILN_PATH"] = str(options.library)
+    count = torch.cuda.device_count()
+    worlds = options.processes or [one for one in (2, 4) if one <= count]
+    if options.parts or count < 2:
+        return parts(options.seqlen, (options.processes or [4])[0], options.rounds)
+    print(
+        f"{count} {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, NCCL {torch.cuda.nccl.version()}",
+        flush=True,
+    )
+    failed = 0
+    for world in worlds:
+        print(f"{world} processes", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            given = (world, f"{folder}/meet", str(options.library), options.seqlen, options.rounds)
+            try:
+                torch.multiprocessing.spawn(_run, given, nprocs=world)
+            except Exception as error:  # the sentence of the process that failed
+                print(error)
+                failed = 1
+    return failed
