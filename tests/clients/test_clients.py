@@ -75,6 +75,10 @@ def test_yunchang(run):
     run("long_context.py", "clients", processes=2)
 
 
+def test_accelerate_context_parallel(run):
+    run("context_parallel.py", "accelerate", processes=2, receipts=("flash",))
+
+
 def test_names_that_others_import(run):
     run("names.py", "clients")
 
