@@ -5,6 +5,7 @@
 #include "tilekiln/operators/batched_gemm.h"
 #include "tilekiln/operators/batched_transpose.h"
 #include "tilekiln/operators/causal_conv1d.h"
+#include "tilekiln/operators/causal_conv1d_bwd.h"
 #include "tilekiln/operators/copy.h"
 #include "tilekiln/operators/cross_entropy.h"
 #include "tilekiln/operators/cross_entropy_bwd.h"

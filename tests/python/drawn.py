@@ -36,6 +36,7 @@ LENGTHS_OF = {  # by operator
     "fmha_mla_decode": {"W": 32},  # a row of the cache, as long as one of q
     "gemm_list": {"Q": 3},
     "causal_conv1d": {"Wc": 4},
+    "causal_conv1d_bwd": {"Wc": 4},
 }
 INDICES = {  # by operator: what its keys need
     "fmha_fwd_pagedkv": {"block_table": [[0], [1]], "seqlen_k": [16, 9]},

@@ -356,6 +356,7 @@ CALLS = [
         },
     ),
     Call("causal_conv1d", "bias", values={"initial_state": ((2, 41, 3), "fp16"), "final_state": ((2, 41, 3), "fp16")}),
+    Call("causal_conv1d_bwd", "bias dbias", values={"initial_state": ((2, 41, 3), "fp16")}),
     Call("gated_delta_rule", "initial_state final_state", values={"qk_l2norm": True}),
     Call("gated_delta_rule", form="channel", values={"qk_l2norm": True}),
     Call("permute", values={"y": ((7, 5, 6), "fp16"), "axes": (2, 0, 1)}),

@@ -1,7 +1,8 @@
-"""causal_conv1d against float64: shapes, both layouts, states, parts of sequences, special values, memory."""
+"""causal_conv1d and its gradients against float64: shapes, layouts, states, packed sequences, special values."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,8 @@ from tilekiln.reference.drawn import EDGES, Random
 from tests.python.guard import guarded
 from tests.python.rows import DTYPES, instances
 
-OPERATOR = "causal_conv1d"
+OPERATOR, GRADIENTS = "causal_conv1d", "causal_conv1d_bwd"
+RESULTS = ("dx", "dweight", "dbias", "dinitial_state")
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +44,21 @@ def call(lib: tk.Library, given: dict[str, Any], **how: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("activation", ["none", "silu"])
-def test_every_isa_as_drawn(lib: tk.Library, dtype: str, activation: str) -> None:
+@pytest.mark.parametrize("operator", [OPERATOR, GRADIENTS])
+def test_every_isa_as_drawn(lib: tk.Library, operator: str, dtype: str, activation: str) -> None:
     random = Random(f"{dtype} {activation}", EDGES["cpu"])
     signature = {"dtype": dtype, "activation": activation}
     for number in range(24):
-        given, made, over = reference.draw(OPERATOR, random, signature)[:3]
+        given, made, over = reference.draw(operator, random, signature)[:3]
         turn = [lambda x: x, channels_first, lambda x: x[:, :, ::-1].copy()[:, :, ::-1]][number % 3]
-        given["x"], made["y"] = turn(given["x"]), turn(made["y"])
-        for one in instances(lib, OPERATOR, **signature):
+        for of in (given, made):
+            of.update({name: turn(of[name]) for name in ("x", "y", "dx") if name in of})
+        for one in instances(lib, operator, **signature):
             arrays = dict(given)
             if "initial_state" in given:
                 arrays["initial_state"] = given["initial_state"].copy()
             results = {name: arrays[over[name]] if name in over else value for name, value in made.items()}
-            call(lib, arrays, **results, instance=one)
+            getattr(lib, operator)(**arrays, **results, instance=one)
             assert reference.answer(given, results) <= 1, (number, one)
 
 
@@ -79,6 +83,42 @@ def test_parts_have_the_bits_of_the_whole(lib: tk.Library, width: int) -> None:
             assert state.tobytes() == last.tobytes()
 
 
+def test_packed_sequences_have_the_bits_of_each_alone(lib: tk.Library) -> None:
+    """Each sequence starts at its own state; empty ones hand theirs on."""
+    starts = np.array([0, 2, 2, 131, 300], np.int32)
+    for dtype in DTYPES:
+        given = drawn((1, 300, 40), 4, dtype)
+        states = drawn((4, 1, 40), 4, dtype)["initial_state"]
+        for one in instances(lib, OPERATOR, dtype=dtype, activation="silu"):
+            how: dict[str, Any] = {"activation": "silu", "instance": one, "return_final_state": True}
+            y, last = call(lib, given | {"initial_state": states}, cu_seqlens=starts, **how)
+            for i, (first, end) in enumerate(itertools.pairwise(starts)):
+                alone = given | {"x": given["x"][:, first:end], "initial_state": states[i : i + 1]}
+                own, state = call(lib, alone, **how)
+                assert own.tobytes() == y[:, first:end].tobytes()
+                assert state.tobytes() == last[i : i + 1].tobytes()
+
+
+def test_gradients_are_those_of_differences(lib: tk.Library) -> None:
+    """The reference's own derivative, by small steps of every argument."""
+    given = {name: array.astype(np.float64) for name, array in drawn((2, 5, 3), 4).items()}
+    random = np.random.default_rng(1)
+    dy, dlast = random.standard_normal((2, 5, 3)), random.standard_normal((2, 3, 3))
+
+    def loss(**changed: Any) -> float:
+        made = reference.causal_conv1d(**{**given, **changed}, activation="silu")
+        return float((made.y * dy).sum() + (made.final_state * dlast).sum())
+
+    right = reference.causal_conv1d_bwd(dy, **given, dfinal_state=dlast, activation="silu")
+    for name, array in given.items():
+        slope = np.empty(array.shape)
+        for at in np.ndindex(*array.shape):
+            step = np.zeros(array.shape)
+            step[at] = 1e-5
+            slope[at] = (loss(**{name: array + step}) - loss(**{name: array - step})) / 2e-5
+        np.testing.assert_allclose(getattr(right, f"d{name}")[0], slope, rtol=1e-6, atol=1e-8)
+
+
 def test_a_wrong_tap_is_seen(lib: tk.Library) -> None:
     given = drawn((1, 9, 5), 4)
     made = dict(zip(("y", "final_state"), call(lib, given, return_final_state=True), strict=True))
@@ -88,6 +128,15 @@ def test_a_wrong_tap_is_seen(lib: tk.Library) -> None:
         changed.flat[3] += 0.01
         assert reference.answer(given | {name: changed}, made) > 1, name
     assert reference.answer(given | {"activation": "silu"}, made) > 1
+    given |= {"dy": drawn((1, 9, 5), 3)["x"]}
+    asked = {"return_dbias": True, "return_dinitial_state": True, "activation": "silu"}
+    gradients = dict(zip(RESULTS, lib.causal_conv1d_bwd(**given, **asked), strict=True))
+    said = given | {"activation": "silu"}
+    assert reference.answer(said, gradients) <= 1
+    for name, value in given.items():
+        changed = value.copy()
+        changed.flat[3] += 0.01
+        assert reference.answer(said | {name: changed}, gradients) > 1, name
 
 
 def test_special_values_stay_in_their_window(lib: tk.Library) -> None:
@@ -122,6 +171,32 @@ def test_nothing_outside_is_touched(lib: tk.Library, where: str) -> None:
                         assert reference.answer(plain, {"y": result, "final_state": last}) <= 1
 
 
+def test_gradients_have_the_bits_of_one_thread(lib: tk.Library) -> None:
+    given = drawn((2, 300, 200), 4, "bf16")
+    dy = drawn((2, 300, 200), 3, "bf16")["x"]
+    how = {"activation": "silu", "return_dbias": True, "return_dinitial_state": True}
+    right = lib.causal_conv1d_bwd(dy, **given, **how, num_threads=1)
+    turned = given | {"x": channels_first(given["x"])}
+    with tk.Stream() as stream:
+        later = lib.causal_conv1d_bwd(dy, **given, **how, stream=stream)
+    others = lib.causal_conv1d_bwd(dy, **given, **how, num_threads=3), lib.causal_conv1d_bwd(dy, **turned, **how)
+    for made in (later, *others):
+        assert [one.tobytes() for one in made] == [one.tobytes() for one in right]
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_gradients_touch_nothing_outside(lib: tk.Library, where: str) -> None:
+    for dtype in DTYPES:
+        plain = drawn((2, 19, 33), 3, dtype) | {"dy": drawn((2, 19, 33), 2, dtype)["x"]}
+        plain["dfinal_state"] = plain["initial_state"]
+        given = {name: guarded(array, where) for name, array in plain.items()}
+        names = dict(zip(RESULTS, ("x", "weight", "bias", "initial_state"), strict=True))
+        made = {name: guarded(np.zeros_like(plain[of]), where) for name, of in names.items()}
+        for one in instances(lib, GRADIENTS, dtype=dtype, activation="silu"):
+            lib.causal_conv1d_bwd(**given, **made, activation="silu", instance=one)
+            assert reference.answer(plain | {"activation": "silu"}, made) <= 1
+
+
 def test_threads_and_streams(lib: tk.Library) -> None:
     given = drawn((2, 600, 1200), 4, "bf16")
     y = call(lib, given, activation="silu", num_threads=1)
@@ -131,6 +206,7 @@ def test_threads_and_streams(lib: tk.Library) -> None:
         assert made.tobytes() == y.tobytes()
 
 
+ROW = np.zeros((1, 5, 6), "f")
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"weight": np.zeros((6, 5), "f")}, "weight: width was 5, must be from 2 to 4"),
     ({"weight": np.zeros((5, 4), "f")}, "weight: channel count was 5, must be 6, the channel count of x"),
@@ -139,6 +215,17 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"final_state": np.zeros((2, 3, 6), "f")}, "final_state: shape was (2, 3, 6), must be (2, 6, 3)"),
     ({"bias": np.zeros(7, "f")}, "bias: channels was 7, must be 6"),
     ({"activation": "relu"}, "activation: was 'relu', must be"),
+    ({"cu_seqlens": np.array([0, 5], "i4")}, "x: batch was 2, must be 1 with cu_seqlens"),
+    ({"cu_seqlens": np.array([], "i4")}, "cu_seqlens: sequences + 1 was 0, must be"),
+    ({"x": ROW, "cu_seqlens": np.array([0, 2, 1, 5], "i4")}, "cu_seqlens: entry 2 was 1, must be at least 2, the one"),
+    ({"x": ROW, "cu_seqlens": np.array([1, 5], "i4")}, "cu_seqlens: entry 0 was 1, must be 0, the first token"),
+    ({"x": ROW, "cu_seqlens": np.array([0, -2, 5], "i4")}, "cu_seqlens: entry 1 was -2, must be at least 0"),
+    ({"x": ROW, "cu_seqlens": np.array([0, 2, 4], "i4")}, "cu_seqlens: entry 2 was 4, must be 5, the seqlen of x"),
+    ({"x": ROW, "cu_seqlens": np.array([0, 2, 5])}, "cu_seqlens: dtype was int64, must be int32"),
+    (
+        {"x": ROW, "cu_seqlens": np.array([0, 2, 5], "i4"), "initial_state": np.zeros((1, 6, 3), "f")},
+        "initial_state: shape was (1, 6, 3), must be (2, 6, 3)",
+    ),
 ]
 
 

@@ -13,7 +13,8 @@ extern "C" {
  * x, y (batch, seqlen, channels), weight (channels, width), bias (channels), initial_state, final_state (batch, channels, width - 1).
  * z[t] = bias + the sum over j of weight[j] x[t - width + 1 + j], y = z, or with activation silu z / (1 + exp(-z)). Tokens before the
  * first are initial_state's, 0 without one; final_state has the last width - 1 tokens of both together, so a sequence may come in
- * parts, of one token too.
+ * parts, of one token too. With cu_seqlens, int32 (sequences + 1), the batch is 1 and its tokens [cu_seqlens[i], cu_seqlens[i + 1]) are
+ * sequence i, which starts at its own state: those are (sequences, channels, width - 1). cu_seqlens is read before the call returns.
  *
  * Everything is fp32, the oldest tap first, and y is rounded once: parts of a sequence give the bits of the whole. silu of -inf is 0 to 2^-100.
  * The arrays of three dimensions may have any strides: an array (batch, channels, seqlen) is its view (batch, seqlen, channels).
@@ -24,6 +25,8 @@ typedef struct tilekiln_causal_conv1d_args {
   const tilekiln_tensor* weight; /* dtype of x (channels, width). Taps of each channel, the last for the token itself */
   const tilekiln_tensor* bias; /* dtype of x (channels); or null. What is added to a channel */
   const tilekiln_tensor* initial_state; /* dtype of x; or null. (batch, channels, width - 1), the tokens before the first */
+  const tilekiln_tensor* cu_seqlens; /* int32 (sequences + 1); or null. The first token of each sequence, and the end of the last; null: each batch is
+     one */
   int32_t activation; /* 0 (none) or 1 (silu). What is applied to the sum */
   const tilekiln_tensor* y; /* dtype of x (batch, seqlen, channels). The result */
   const tilekiln_tensor* final_state; /* dtype of x; or null. (batch, channels, width - 1), the last tokens */

@@ -6,25 +6,30 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-constexpr int kGroup = 32;  // channels of a tile
+using linear_attention::Conv1d;
+using linear_attention::Sequences;
+
+constexpr int kGroup = linear_attention::kConvGradients;  // channels of a tile
 struct Channels { alignas(64) float lane[kGroup]; };
 
-template <class T> TILEKILN_INLINE T* element(const linear_attention::Sequences& of, long long batch, long long token,
-                                              int channel) {
-  return (T*)of.data + batch * of.batch + token * of.token + channel * of.channel;
+template <class T> TILEKILN_INLINE T* element(const Sequences& of, long long token, int channel) {
+  return (T*)of.data + token * of.token + channel * of.channel;
+}
+template <class T> TILEKILN_INLINE Sequences moved(Sequences of, long long batch, long long token) {
+  if (of.data) of.data += (batch * of.batch + token * of.token) * (long long)sizeof(T);
+  return of;
 }
 
 // Few tokens that lie channel after channel, as states and weights do: they are converted as one row.
 constexpr int kFewTokens = 4;
-TILEKILN_INLINE bool few_in_a_row(const linear_attention::Sequences& of, int tokens) {
+TILEKILN_INLINE bool few_in_a_row(const Sequences& of, int tokens) {
   return of.token == 1 && tokens <= kFewTokens && of.channel == tokens;
 }
 
 // Reads some tokens of `channels` channels, at most kGroup, from `token` and `channel` on. Channels that do not exist are 0.
 template <class T>
-void read_tile(const linear_attention::Sequences& of, long long batch, long long token, int channel, int tokens,
-               int channels, Channels* to) {
-  const T* p = element<const T>(of, batch, token, channel);
+void read_tile(const Sequences& of, long long token, int channel, int tokens, int channels, Channels* to) {
+  const T* p = element<const T>(of, token, channel);
   if (of.channel == 1) {
     for (int t = 0; t < tokens; ++t) {
       for (int c = 0; c < kGroup; c += kLanes)
@@ -66,9 +71,8 @@ void read_tile(const linear_attention::Sequences& of, long long batch, long long
 
 // Writes them the other way round; channels that do not exist are not written.
 template <class T>
-void write_tile(const linear_attention::Sequences& of, long long batch, long long token, int channel, int tokens,
-                int channels, const Channels* from) {
-  T* p = element<T>(of, batch, token, channel);
+void write_tile(const Sequences& of, long long token, int channel, int tokens, int channels, const Channels* from) {
+  T* p = element<T>(of, token, channel);
   if (of.channel == 1) {
     for (int t = 0; t < tokens; ++t) {
       for (int c = 0; c < channels; c += kLanes)
@@ -105,14 +109,39 @@ void write_tile(const linear_attention::Sequences& of, long long batch, long lon
   }
 }
 
+// One sequence of a call: it is batch 0 of its arrays.
+template <class T> Conv1d sequence_of(const Conv1d& whole, long long number) {
+  Conv1d a = whole;
+  const long long first = a.starts ? a.starts[number] : 0;
+  const long long batch = a.starts ? 0 : number;
+  a.x = moved<T>(a.x, batch, first), a.y = moved<T>(a.y, batch, first);
+  a.past = moved<T>(a.past, number, 0), a.last = moved<T>(a.last, number, 0);
+  if (a.starts) a.tokens = a.starts[number + 1] - first;
+  return a;
+}
+
 // Inputs of the convolution from token `first` on, which may lie in the past: of the state before the sequence, or 0 without one.
 template <class T>
-void read_inputs(const linear_attention::Conv1d& a, long long batch, long long first, int tokens, int channel,
-                 int channels, Channels* to) {
+void read_inputs(const Conv1d& a, long long first, int tokens, int channel, int channels, Channels* to) {
   const int past = first >= 0 ? 0 : -first < tokens ? int(-first) : tokens;
-  if (past > 0 && a.past.data) read_tile<T>(a.past, batch, first + a.width - 1, channel, past, channels, to);
+  if (past > 0 && a.past.data) read_tile<T>(a.past, first + a.width - 1, channel, past, channels, to);
   if (past > 0 && !a.past.data) __builtin_memset(to, 0, past * sizeof *to);
-  if (tokens > past) read_tile<T>(a.x, batch, first + past, channel, tokens - past, channels, to + past);
+  if (tokens > past) read_tile<T>(a.x, first + past, channel, tokens - past, channels, to + past);
+}
+
+// Tokens before a block that its inputs begin with: side by side in memory they are read in whole vectors.
+TILEKILN_INLINE int lead_of(const Conv1d& a, long long first) {
+  return first > 0 && a.x.token == 1 ? kLanes : a.width - 1;
+}
+
+// The weights of some channels, a tap a row, and the bias; 0 without one.
+template <class T> void read_taps(const Conv1d& a, int channel, int channels, Channels* weight, Channels& bias) {
+  read_tile<T>(a.weight, 0, channel, a.width, channels, weight);
+  const Sequences biases = {(char*)a.bias, 0, 0, 1};
+  if (a.bias)
+    read_tile<T>(biases, 0, channel, 1, channels, &bias);
+  else
+    __builtin_memset(&bias, 0, sizeof bias);
 }
 
 // f(the first channel, how many of a tile) over the channels [first, last).

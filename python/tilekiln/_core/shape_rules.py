@@ -76,6 +76,11 @@ def latent(given: Given) -> list[Any]:
     return [*rest, given["hdim_v"] or min(512, hdim_q)]
 
 
+def _sequences(given: Given, batch: Any) -> Any:
+    starts = given.get("cu_seqlens")
+    return batch if starts is None else starts.shape[0] - 1
+
+
 def state(given: Given) -> list[Any]:
     batch, _, channels = given["x"].shape
-    return [batch, channels, given["weight"].shape[1] - 1]
+    return [_sequences(given, batch), channels, given["weight"].shape[1] - 1]

@@ -40,10 +40,26 @@ class CausalConv1dArguments(RunArguments, total=False):
 
     bias: Array | None
     initial_state: Array | None
+    cu_seqlens: Array | None
     y: Array | None
     final_state: Array | None
     activation: Literal["none", "silu"]
     return_final_state: bool
+
+class CausalConv1dBwdArguments(RunArguments, total=False):
+    """All arguments of `Library.causal_conv1d_bwd` by name; its docstring describes each one."""
+
+    bias: Array | None
+    initial_state: Array | None
+    cu_seqlens: Array | None
+    dfinal_state: Array | None
+    dx: Array | None
+    dweight: Array | None
+    dbias: Array | None
+    dinitial_state: Array | None
+    activation: Literal["none", "silu"]
+    return_dbias: bool
+    return_dinitial_state: bool
 
 class CopyArguments(RunArguments, total=False):
     """All arguments of `Library.copy` by name; its docstring describes each one."""
@@ -635,6 +651,10 @@ class Functions:
     def causal_conv1d_find(self, x: Array, weight: Array, **arguments: Unpack[CausalConv1dArguments]) -> int: ...
     def causal_conv1d_why(self, x: Array, weight: Array, **arguments: Unpack[CausalConv1dArguments]) -> str: ...
     def causal_conv1d_describe(self, x: Array, weight: Array, **arguments: Unpack[CausalConv1dArguments]) -> str: ...
+    def causal_conv1d_bwd(self, dy: Array, x: Array, weight: Array, **arguments: Unpack[CausalConv1dBwdArguments]) -> Any: ...
+    def causal_conv1d_bwd_find(self, dy: Array, x: Array, weight: Array, **arguments: Unpack[CausalConv1dBwdArguments]) -> int: ...
+    def causal_conv1d_bwd_why(self, dy: Array, x: Array, weight: Array, **arguments: Unpack[CausalConv1dBwdArguments]) -> str: ...
+    def causal_conv1d_bwd_describe(self, dy: Array, x: Array, weight: Array, **arguments: Unpack[CausalConv1dBwdArguments]) -> str: ...
     def copy(self, x: Array, **arguments: Unpack[CopyArguments]) -> Any: ...
     def copy_find(self, x: Array, **arguments: Unpack[CopyArguments]) -> int: ...
     def copy_why(self, x: Array, **arguments: Unpack[CopyArguments]) -> str: ...

@@ -191,6 +191,8 @@ MODULES = {
     **dict.fromkeys(("topk_softmax", "moe_sorting", "fused_moe"), "moe"),
     **dict.fromkeys(("batched_gemm", "gemm_multi_d", "grouped_gemm", "gemm_list", "flatmm_quant"), "gemm"),
     "cross_entropy_bwd": "cross_entropy",
+    "causal_conv1d_bwd": "causal_conv1d",
+    "gated_delta_rule_bwd": "gated_delta_rule",
     "topk_gating": "gating",
     "fmha_mla_decode": "mla",
 }

@@ -5,8 +5,6 @@
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
 
-using linear_attention::Conv1d;
-
 template <int Width, bool kSilu>
 void convolve(const Channels* in, const Channels* weight, const Channels& bias, int tokens, Channels* out) {
   for (int c = 0; c < kGroup; c += kLanes) {
@@ -21,29 +19,26 @@ void convolve(const Channels* in, const Channels* weight, const Channels& bias, 
   }
 }
 
-template <class T> void block(const Conv1d& a, long long batch, long long number, int first_channel, int last_channel) {
+template <class T>
+void block(const Conv1d& whole, long long sequence, long long number, int first_channel, int last_channel) {
   constexpr int kMost = linear_attention::kConvBlock;
   constexpr decltype(&convolve<2, false>) kConvolve[2][3] = {
       {convolve<2, false>, convolve<3, false>, convolve<4, false>},
       {convolve<2, true>, convolve<3, true>, convolve<4, true>}};
+  const Conv1d a = sequence_of<T>(whole, sequence);
   const long long first = number * kMost;
-  // Tokens side by side in memory are read in whole vectors, from one before the block.
-  const int lead = first > 0 && a.x.token == 1 ? kLanes : a.width - 1;
+  if (first >= a.tokens && number > 0) return;  // another sequence is longer
+  const int lead = lead_of(a, first);
   const int tokens = a.tokens - first < kMost ? int(a.tokens - first) : kMost;
   Channels in[kMost + kLanes], out[kMost], weight[4], bias;
   groups_of_channels(first_channel, last_channel, [&](int c, int channels) __attribute__((always_inline)) {
-    read_tile<T>(a.weight, 0, 0, c, a.width, channels, weight);
-    const linear_attention::Sequences biases = {(char*)a.bias, 0, 0, 1};
-    if (a.bias)
-      read_tile<T>(biases, 0, 0, c, 1, channels, &bias);
-    else
-      __builtin_memset(&bias, 0, sizeof bias);
-    read_inputs<T>(a, batch, first - lead, tokens + lead, c, channels, in);
+    read_taps<T>(a, c, channels, weight, bias);
+    read_inputs<T>(a, first - lead, tokens + lead, c, channels, in);
     kConvolve[a.silu][a.width - 2](in + lead - (a.width - 1), weight, bias, tokens, out);
-    if (tokens > 0) write_tile<T>(a.y, batch, first, c, tokens, channels, out);
+    if (tokens > 0) write_tile<T>(a.y, first, c, tokens, channels, out);
     if (number == 0 && a.last.data) {  // last may be past, which nothing else reads for these channels
-      read_inputs<T>(a, batch, a.tokens - (a.width - 1), a.width - 1, c, channels, in);
-      write_tile<T>(a.last, batch, 0, c, a.width - 1, channels, in);
+      read_inputs<T>(a, a.tokens - (a.width - 1), a.width - 1, c, channels, in);
+      write_tile<T>(a.last, 0, c, a.width - 1, channels, in);
     }
   });
 }
