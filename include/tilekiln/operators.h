@@ -20,6 +20,7 @@
 #include "tilekiln/operators/fmha_mla_decode.h"
 #include "tilekiln/operators/fused_moe.h"
 #include "tilekiln/operators/gated_delta_rule.h"
+#include "tilekiln/operators/gated_delta_rule_bwd.h"
 #include "tilekiln/operators/gelu_and_mul.h"
 #include "tilekiln/operators/gelu_and_mul_bwd.h"
 #include "tilekiln/operators/gemm.h"

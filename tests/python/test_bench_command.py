@@ -20,7 +20,7 @@ SMALL = {
     "pages": 4, "height": 6, "width": 5, "channels": 6,
 }  # fmt: skip
 KV = "batch=2 seqlen_q=5 nhead_q=2 nhead_k=1 hdim_q=64"
-LINEAR_ATTENTION = ("causal_conv1d", "causal_conv1d_bwd", "gated_delta_rule")
+LINEAR_ATTENTION = ("causal_conv1d", "causal_conv1d_bwd", "gated_delta_rule", "gated_delta_rule_bwd")
 # Every operator once, and once more with what axes, strides and forms may ask for.
 WORDS = [
     "rmsnorm2d dtype=bf16 add=add_store save_rms=yes rounding=transformers x.stride=80",
@@ -45,6 +45,7 @@ WORDS = [
     "causal_conv1d dtype=bf16 seqlen=7 channels=40 width=3 bias=yes activation=silu",
     "causal_conv1d_bwd dtype=bf16 seqlen=7 channels=40 width=3 bias=yes dbias=yes activation=silu",
     "gated_delta_rule dtype=bf16 seqlen=20 nhead_k=1 nhead_v=2 hdim_k=24 qk_l2norm=yes gate=channel initial_state=yes",
+    "gated_delta_rule_bwd dtype=bf16 seqlen=20 nhead_k=1 nhead_v=2 hdim_k=24 update=add",
     "moe_sorting experts=8 unit=4 masked=yes skip_empty=no",
     "fused_moe dtype=bf16 hidden=70 inter=33 activation=gelu masked=yes",
     "reduce shape=3x4x70 axes=0x2 operation=max keepdim=yes",

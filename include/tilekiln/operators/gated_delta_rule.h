@@ -8,7 +8,8 @@
 extern "C" {
 #endif
 
-/* The gated delta rule, with a state: linear attention of Qwen3-Next and Qwen3.5, and with a gate for each channel that of Kimi Linear (KDA).
+/* The gated delta rule, with a state: linear attention of Qwen3-Next and Qwen3.5, with a gate for each channel of Kimi Linear (KDA), without the
+ * correction of Mamba-2 (SSD).
  *
  * q, k (batch, seqlen, nhead_k, hdim_k), v, out (batch, seqlen, nhead_v, hdim_v), beta (batch, seqlen, nhead_v), g of the same lengths, or
  * with one number more for each channel of k, (batch, seqlen, nhead_v, hdim_k). A head of k serves nhead_v / nhead_k heads of v that
@@ -17,10 +18,16 @@ extern "C" {
  *
  *     S = exp(g) S    S = S + k (beta (v - S^T k))^T    out = scale S^T q
  *
- * g is the log of what is kept, at most 0; below -100 it counts as -100. With qk_l2norm each q and k is divided by
- * sqrt(the sum of its squares + 1e-6) first.
+ * With update add the second is S = S + k (beta v)^T: gated linear attention, and the state space duality of Mamba-2 (SSD) with q its C, k its
+ * B, v its x, beta its time steps, g = beta A and scale 1.
  *
- * (Yang et al., Gated Delta Networks, 2024; Kimi Team, Kimi Linear, 2025.) Calls of 16 tokens or more go in chunks of 64: with G the sums
+ * g is the log of what is kept, at most 0; below -100 it counts as -100. With qk_l2norm each q and k is divided by
+ * sqrt(the sum of its squares + 1e-6) first. With cu_seqlens, int32 (sequences + 1), the batch is 1 and its tokens [cu_seqlens[i],
+ * cu_seqlens[i + 1]) are sequence i, which has a state of its own: those are (sequences, nhead_v, hdim_k, hdim_v). cu_seqlens is read
+ * before the call returns.
+ *
+ * (Yang et al., Gated Delta Networks, 2024; Kimi Team, Kimi Linear, 2025; Dao and Gu, Transformers are SSMs, 2024.) Calls of 16 tokens or more go in
+ * chunks of 64: with G the sums
  * of g in a chunk, the corrections U solve (1 + L) U = beta (V - exp(G) K S), L[i, j] = beta[i] exp(G[i] - G[j]) k[i] k[j] for j < i. Everything is
  * fp32,
  * and out is rounded once; chunks and steps differ by rounding only. A token sees those before it alone, NaN and infinities included.
@@ -35,11 +42,14 @@ typedef struct tilekiln_gated_delta_rule_args {
   const tilekiln_tensor* g; /* fp32 (batch, seqlen, nhead_v), channel: (batch, seqlen, nhead_v, hdim_k). Log of what the state keeps */
   const tilekiln_tensor* beta; /* dtype of q; of fp32: fp32; of fp16: fp16 or fp32; of bf16: bf16 or fp32 (batch, seqlen, nhead_v). Share of a
      correction that is made */
-  const tilekiln_tensor* initial_state; /* fp32 (batch, nhead_v, hdim_k, hdim_v); or null. The state before the first token */
+  const tilekiln_tensor* initial_state; /* fp32; or null. The state before the first token */
+  const tilekiln_tensor* cu_seqlens; /* int32 (sequences + 1); or null. The first token of each sequence, and the end of the last; null: each batch is
+     one */
   const float* scale; /* null: 1 / sqrt(hdim_k) */
   int32_t qk_l2norm; /* 0 or 1. yes: q and k are normalised first */
+  int32_t update; /* 0 (delta) or 1 (add). delta: a token corrects what the state has for its key; add: it adds to the state */
   const tilekiln_tensor* out; /* dtype of v (batch, seqlen, nhead_v, hdim_v). The values that are read */
-  const tilekiln_tensor* final_state; /* fp32 (batch, nhead_v, hdim_k, hdim_v); or null. The state after the last token */
+  const tilekiln_tensor* final_state; /* fp32; or null. The state after the last token */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */

@@ -1,47 +1,32 @@
 // Arguments of gated_delta_rule as the plain data of its engines.
 #include "kernels/generated/operators/gated_delta_rule_entries.h"
 
-#include <cmath>
-
-#include "kernels/runtime/launch.h"
-
 namespace tilekiln::op::gated_delta_rule {
 
-using linear_attention::Heads;
+using linear_attention::Delta;
+using linear_attention::Packed;
 
-static Heads heads(const Array& from) {
-  if (!from.given()) return {};
-  return {from.data, from.stride[0], from.stride[1], from.stride[2]};
+tilekiln_status matrix_state(const Args& args, tilekiln_shape* shape) {
+  return linear_attention::delta_state_shape(args, shape);
 }
-static Heads state(const Array& from) {
-  if (!from.given()) return {};
-  return {from.data, from.stride[0], from.stride[2], from.stride[1]};
+
+tilekiln_status sequences(const Args&, Call& call) {
+  return linear_attention::read_starts(call.in.cu_seqlens, "q", call.B, call.S, call.to.problem);
 }
 
 void fill(const Args& args, Call& call) {
-  const Arrays& in = call.in;
-  linear_attention::Delta& to = call.to.problem;
-  to.q = heads(in.q), to.k = heads(in.k), to.v = heads(in.v), to.g = heads(in.g), to.beta = heads(in.beta);
-  to.out = heads(in.out), to.past = state(in.initial_state), to.last = state(in.final_state);
-  to.batch = call.B, to.tokens = call.S;
-  to.heads = static_cast<int>(call.H), to.group = static_cast<int>(call.H / call.Hk);
-  to.hdim_k = static_cast<int>(call.D), to.hdim_v = static_cast<int>(call.Dv);
-  to.dtype = static_cast<int>(call.signature.dtype);
-  to.scale = args.scale != nullptr ? *args.scale : 1 / std::sqrt(static_cast<float>(call.D));
-  to.by_channel = call.signature.gate == tilekiln::gated_delta_rule::Gate::channel;
-  to.wide_beta = in.beta.dtype == TILEKILN_FP32;
-  to.normalise = args.qk_l2norm != 0;
-  call.to.query.sizes[tilekiln::gated_delta_rule::sizes::seqlen] = call.S;
+  Delta& to = call.to.problem.one;
+  linear_attention::put_delta(args, call, call.to.problem, to);
+  to.out = linear_attention::heads(call.in.out), to.last = linear_attention::delta_state(call.in.final_state);
+  call.to.query.sizes[tilekiln::gated_delta_rule::sizes::seqlen] = call.to.problem.longest;
 }
 
-tilekiln_status launch(StageCall<linear_attention::Delta>& call) {
-  const linear_attention::Delta& to = call.problem;
-  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, to);
+tilekiln_status launch(StageCall<Packed<Delta>>& call) {
+  const Delta& to = call.problem.placed();
   const auto head = static_cast<const linear_attention::DeltaEngine*>(call.choice.engine)->head[to.dtype];
-  const double states = static_cast<double>(to.batch) * to.heads * to.hdim_k * to.hdim_v;
   const auto scratch = static_cast<uint64_t>(linear_attention::delta_scratch(to.hdim_k, to.hdim_v)) * sizeof(float);
-  return launch_stage(call, call.choice, to, to.batch * to.heads, 4 * states * static_cast<double>(to.tokens + 1),
-                      scratch, [&](int64_t unit, void* memory) {
+  return launch_stage(call, call.choice, to, to.batch * to.heads, 4 * linear_attention::delta_work(to), scratch,
+                      [&](int64_t unit, void* memory) {
                         head(to, unit / to.heads, static_cast<int>(unit % to.heads), static_cast<float*>(memory));
                       });
 }

@@ -84,3 +84,9 @@ def _sequences(given: Given, batch: Any) -> Any:
 def state(given: Given) -> list[Any]:
     batch, _, channels = given["x"].shape
     return [_sequences(given, batch), channels, given["weight"].shape[1] - 1]
+
+
+def matrix_state(given: Given) -> list[Any]:
+    batch, _, _, hdim_k = given["q"].shape
+    nhead, hdim_v = given["v"].shape[2:]
+    return [_sequences(given, batch), nhead, hdim_k, hdim_v]

@@ -351,11 +351,30 @@ class GatedDeltaRuleArguments(RunArguments, total=False):
     """All arguments of `Library.gated_delta_rule` by name; its docstring describes each one."""
 
     initial_state: Array | None
+    cu_seqlens: Array | None
     out: Array | None
     final_state: Array | None
     scale: float | None
     qk_l2norm: bool
+    update: Literal["delta", "add"]
     return_final_state: bool
+
+class GatedDeltaRuleBwdArguments(RunArguments, total=False):
+    """All arguments of `Library.gated_delta_rule_bwd` by name; its docstring describes each one."""
+
+    initial_state: Array | None
+    cu_seqlens: Array | None
+    dfinal_state: Array | None
+    dq: Array | None
+    dk: Array | None
+    dv: Array | None
+    dg: Array | None
+    dbeta: Array | None
+    dinitial_state: Array | None
+    scale: float | None
+    qk_l2norm: bool
+    update: Literal["delta", "add"]
+    return_dinitial_state: bool
 
 class GeluAndMulArguments(RunArguments, total=False):
     """All arguments of `Library.gelu_and_mul` by name; its docstring describes each one."""
@@ -713,6 +732,10 @@ class Functions:
     def gated_delta_rule_find(self, q: Array, k: Array, v: Array, g: Array, beta: Array, **arguments: Unpack[GatedDeltaRuleArguments]) -> int: ...
     def gated_delta_rule_why(self, q: Array, k: Array, v: Array, g: Array, beta: Array, **arguments: Unpack[GatedDeltaRuleArguments]) -> str: ...
     def gated_delta_rule_describe(self, q: Array, k: Array, v: Array, g: Array, beta: Array, **arguments: Unpack[GatedDeltaRuleArguments]) -> str: ...
+    def gated_delta_rule_bwd(self, dout: Array, q: Array, k: Array, v: Array, g: Array, beta: Array, **arguments: Unpack[GatedDeltaRuleBwdArguments]) -> Any: ...
+    def gated_delta_rule_bwd_find(self, dout: Array, q: Array, k: Array, v: Array, g: Array, beta: Array, **arguments: Unpack[GatedDeltaRuleBwdArguments]) -> int: ...
+    def gated_delta_rule_bwd_why(self, dout: Array, q: Array, k: Array, v: Array, g: Array, beta: Array, **arguments: Unpack[GatedDeltaRuleBwdArguments]) -> str: ...
+    def gated_delta_rule_bwd_describe(self, dout: Array, q: Array, k: Array, v: Array, g: Array, beta: Array, **arguments: Unpack[GatedDeltaRuleBwdArguments]) -> str: ...
     def gelu_and_mul(self, gate: Array, up: Array, **arguments: Unpack[GeluAndMulArguments]) -> Any: ...
     def gelu_and_mul_find(self, gate: Array, up: Array, **arguments: Unpack[GeluAndMulArguments]) -> int: ...
     def gelu_and_mul_why(self, gate: Array, up: Array, **arguments: Unpack[GeluAndMulArguments]) -> str: ...

@@ -20,6 +20,7 @@ from ..reference import rmsnorm2d as rms
 from ..reference import rotary as rotary_
 from ..reference import sample as sample_
 from ..reference.backward import backward as attention_gradients
+from ..reference.drawn import MODULES
 from ..reference.tolerance import excess as attention_excess
 
 Given = Mapping[str, Any]
@@ -46,7 +47,7 @@ def answer(operator: str, given: Given, made: Given, weight: Any = None, lost: f
 def _own(operator: str) -> Callable[[Given, Given], float]:
     """`answer` of the operator's module of tilekiln.reference."""
     try:
-        module = import_module(f"tilekiln.reference.{operator}")
+        module = import_module(f"tilekiln.reference.{MODULES.get(operator, operator)}")
     except ModuleNotFoundError:
         module = None
     judge: Callable[[Given, Given], float] | None = getattr(module, "answer", None)

@@ -1,7 +1,7 @@
 // The steps engine of gated_delta_rule for one target: of each token, with w = exp(g),
-//   u = beta (v - (w k)^T S)      out = (w q)^T S + (q k) u      S = w S + k u^T
+//   u = beta (v - (w k)^T S), or beta v      out = (w q)^T S + (q k) u      S = w S + k u^T
 // A pass reads some columns of S for both products, a second one writes them.
-#include "kernels/linear_attention/gated_delta_rule/cpu/tokens.h"
+#include "kernels/linear_attention/cpu/tokens.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
@@ -20,16 +20,15 @@ struct Token {
   float beta, together;  // together: q k
 };
 
-template <class T> void read_token(const Delta& a, long long batch, int head, long long t, int d, Token& to) {
-  const int key_head = head / a.group;
-  read_key(a, row_of<T>(a.q, batch, t, key_head), d, a.scale, to.q);
-  read_key(a, row_of<T>(a.k, batch, t, key_head), d, 1, to.k);
-  to.beta = beta_of<T>(a, batch, t, head);
-  const vf gate = broadcast(a.by_channel ? 0 : gate_of(a, batch, t, head));
+template <class T> void read_token(const Delta& a, long long t, int d, Token& to) {
+  read_key(a, row_of<T>(a.q, t), d, a.scale, to.q);
+  read_key(a, row_of<T>(a.k, t), d, 1, to.k);
+  to.beta = beta_of<T>(a, t);
+  const vf gate = broadcast(a.by_channel ? 0 : gate_of(a, t));
   vf together = zero();
   for (int r = 0; r < d; r += kLanes) {
     const vf q = load(to.q + r), k = load(to.k + r);
-    const vf kept = decay(a.by_channel ? channel_gates(row_of<float>(a.g, batch, t, head) + r, a.hdim_k - r) : gate);
+    const vf kept = decay(a.by_channel ? channel_gates(row_of<float>(a.g, t) + r, a.hdim_k - r) : gate);
     store(to.kept + r, kept);
     store(to.kept_q + r, mul(kept, q));
     store(to.kept_k + r, mul(kept, k));
@@ -39,15 +38,16 @@ template <class T> void read_token(const Delta& a, long long batch, int head, lo
 }
 
 // N vectors of columns of the state, from one place to another, which may be the same; without `to`, none.
-template <int N> TILEKILN_INLINE void step(int rows, Token& token, const vf* v, const State& from, const State& to,
-                                           int column) {
+template <int N, bool kCorrects> TILEKILN_INLINE void step(int rows, Token& token, const vf* v, const State& from,
+                                                           const State& to, int column) {
   vf of_k[N], of_q[N];
   TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) of_k[j] = of_q[j] = zero();
   for (int r = 0; r < rows; ++r) {
     const vf k = broadcast(token.kept_k[r]), q = broadcast(token.kept_q[r]);
     TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) {
       const vf s = load_unaligned(from.data + r * from.row + column + j * kLanes);
-      of_k[j] = fma(k, s, of_k[j]), of_q[j] = fma(q, s, of_q[j]);
+      if constexpr (kCorrects) of_k[j] = fma(k, s, of_k[j]);
+      of_q[j] = fma(q, s, of_q[j]);
     }
   }
   vf u[N];
@@ -65,38 +65,40 @@ template <int N> TILEKILN_INLINE void step(int rows, Token& token, const vf* v, 
   }
 }
 
-template <class T> void head(const Delta& a, long long batch, int number, float* scratch) {
+template <class T, bool kCorrects> void run(const Delta& a, float* scratch) {
   const int d = int(linear_attention::delta_padded(a.hdim_k)), e = int(linear_attention::delta_padded(a.hdim_v));
   const State own = {scratch, e}, none = {nullptr, 0};
   // Rows of whole vectors are read and written where they lie.
   const bool whole = a.hdim_v % kLanes == 0;
-  const auto place = [&](const Heads& of) __attribute__((always_inline)) {
-    return State{(float*)row_of<float>(of, batch, 0, number), of.token};
-  };
-  State from = whole && a.past.data ? place(a.past) : own;
-  if (from.data == own.data || a.tokens == 0) read_state(a, batch, number, d, e, scratch);
+  State from = whole && a.past.data ? State{(float*)a.past.data, a.past.token} : own;
+  if (from.data == own.data || a.tokens == 0) read_state(a, a.past, d, e, scratch);
   Token token;
   for (long long t = 0; t < a.tokens; ++t) {
     const bool last = t + 1 == a.tokens;
-    const State to = !last ? own : !a.last.data ? none : whole ? place(a.last) : own;
-    read_token<T>(a, batch, number, t, d, token);
-    const T* p = row_of<T>(a.v, batch, t, number);
+    const State to = !last ? own : !a.last.data ? none : whole ? State{(float*)a.last.data, a.last.token} : own;
+    read_token<T>(a, t, d, token);
+    const T* p = row_of<T>(a.v, t);
     const auto columns = [&]<int N>(int c) __attribute__((always_inline)) {
       vf v[N];
       TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) {
         const int left = a.hdim_v - c - j * kLanes;
         v[j] = left > 0 ? widen_some(p + c + j * kLanes, left) : zero();
       }
-      step<N>(a.hdim_k, token, v, from, to, c);
+      step<N, kCorrects>(a.hdim_k, token, v, from, to, c);
     };
     int c = 0;
     const int width = (a.hdim_v + kLanes - 1) / kLanes * kLanes;
     for (; c + 4 * kLanes <= width; c += 4 * kLanes) columns.template operator()<4>(c);
     for (; c < width; c += kLanes) columns.template operator()<1>(c);
-    write_out<T>(a, batch, t, number, token.out);
+    write_row(row_of<T>(a.out, t), token.out, a.hdim_v);
     from = to;
   }
-  if (a.last.data && (!whole || a.tokens == 0)) write_state(a, batch, number, e, scratch);
+  if (a.last.data && (!whole || a.tokens == 0)) write_state(a, a.last, e, scratch);
+}
+
+template <class T> void head(const Delta& whole, long long sequence, int number, float* scratch) {
+  const Delta a = head_of<T>(whole, sequence, number);
+  a.corrects ? run<T, true>(a, scratch) : run<T, false>(a, scratch);
 }
 
 }  // namespace

@@ -3,37 +3,46 @@
 #pragma once
 
 #include "kernels/linear_attention/cpu/product.h"
-#include "kernels/linear_attention/gated_delta_rule/cpu/tokens.h"
+#include "kernels/linear_attention/cpu/tokens.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
-
-constexpr int kChunk = linear_attention::kDeltaChunk;
-constexpr int kBlock = 16;  // tokens, of which blocks are computed whole
 
 // A chunk in scratch: rows of d and e numbers, `rows` of them, a multiple of kBlock; those past the last token are 0.
 struct Chunk {
   float *q, *k, *turned, *decayed, *gates,
-      *some;                          // turned: k^T; decayed: k as it meets the state; some: 2 kBlock rows for a moment
-  float *u, *out, *lower, *attended;  // of values; lower: L; attended: what out takes of u
+      *some;                 // turned: k^T; decayed: k as it meets the state; some: 4 kBlock rows for a moment
+  float *missing, *u, *out;  // of values; missing: v less what the state and the tokens before tell; u: beta times that
+  float *lower, *attended;   // what missing and out take of u: products of a key with a key and with a query
   int d, e, rows;
   float *beta, *gate;                                    // a number a token
   alignas(64) float kept[linear_attention::kDeltaMost];  // of the state, a number a row
+
+  // Memory for it from `at` on; what follows.
+  float* place(const Delta& a, float* at) {
+    d = int(linear_attention::delta_padded(a.hdim_k)), e = int(linear_attention::delta_padded(a.hdim_v));
+    const auto take = [&](int size) __attribute__((always_inline)) { return at += size, at - size; };
+    q = take(kChunk * d), k = take(kChunk * d), turned = take(kChunk * d), decayed = take(kChunk * d);
+    gates = take(kChunk * d), some = take(kChunk * d), beta = take(kChunk), gate = take(kChunk);
+    missing = take(kChunk * e), u = take(kChunk * e), out = take(kChunk * e);
+    lower = take(kChunk * kChunk), attended = take(kChunk * kChunk);
+    return at;
+  }
 };
 
-// `columns` rows of keys, turned: a column a key.
-TILEKILN_INLINE void turn(const float* from, int d, int columns, float* to) {
-  for (int c = 0; c < columns; c += kLanes) {
+// `rows` rows of d numbers, turned: a column a row.
+TILEKILN_INLINE void turn(const float* from, int d, int rows, float* to, int to_row = kChunk) {
+  for (int c = 0; c < rows; c += kLanes) {
     for (int r = 0; r < d; r += kLanes) {
       vf x[kLanes];
       TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) x[i] = load(from + (c + i) * d + r);
       transpose(x);
-      TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) store(to + (r + i) * kChunk + c, x[i]);
+      TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) store(to + (r + i) * to_row + c, x[i]);
     }
   }
 }
 
 // Gates of a head: decays between two tokens are a matrix, from which both products take their factors.
-inline void relate_by_head(Chunk& c) {
+inline void relate_by_head(const Delta& a, Chunk& c) {
   for (int i = 0; i < c.rows; ++i) {
     for (int j = 0; j < c.rows; j += kLanes) {
       const vf before = i > 0 ? load(c.lower + (i - 1) * kChunk + j) : zero();
@@ -49,17 +58,17 @@ inline void relate_by_head(Chunk& c) {
                         [&](int i, int j, vf sum) __attribute__((always_inline)) {
                           store(attended + i * kChunk + j, mul(decay(load(lower + i * kChunk + j)), sum));
                         });
+    if (!a.corrects) continue;
     product<Walk::rows>(c.k + b * c.d, c.d, c.turned, kChunk, c.d, kBlock, b + kBlock,
                         [&](int i, int j, vf sum) __attribute__((always_inline)) {
-                          const vf factor = mul(broadcast(c.beta[b + i]), decay(load(lower + i * kChunk + j)));
-                          store(lower + i * kChunk + j, mul(factor, sum));
+                          store(lower + i * kChunk + j, mul(decay(load(lower + i * kChunk + j)), sum));
                         });
   }
 }
 
 // Gates of channels. Tokens of two blocks meet by way of the first token of the later one, so that no factor is above 1;
 // those of one block meet pair by pair.
-inline void relate_by_channel(Chunk& c) {
+inline void relate_by_channel(const Delta& a, Chunk& c) {
   float *queries = c.some, *keys = c.some + kBlock * c.d;
   for (int b = 0; b < c.rows; b += kBlock) {
     float *lower = c.lower + b * kChunk, *attended = c.attended + b * kChunk;
@@ -82,10 +91,11 @@ inline void relate_by_channel(Chunk& c) {
       product<Walk::rows>(queries, c.d, c.turned, kChunk, c.d, kBlock, b,
                           [&](int i, int j, vf sum)
                               __attribute__((always_inline)) { store(attended + i * kChunk + j, sum); });
-      product<Walk::rows>(keys, c.d, c.turned, kChunk, c.d, kBlock, b,
-                          [&](int i, int j, vf sum) __attribute__((always_inline)) {
-                            store(lower + i * kChunk + j, mul(broadcast(c.beta[b + i]), sum));
-                          });
+      if (a.corrects) {
+        product<Walk::rows>(keys, c.d, c.turned, kChunk, c.d, kBlock, b,
+                            [&](int i, int j, vf sum)
+                                __attribute__((always_inline)) { store(lower + i * kChunk + j, sum); });
+      }
     }
     for (int j = b; j < b + kBlock; ++j) {
       vf kept[linear_attention::kDeltaMost / kLanes];
@@ -99,7 +109,7 @@ inline void relate_by_channel(Chunk& c) {
           of_q = fma(key, load(c.q + i * c.d + r), of_q), of_k = fma(key, load(c.k + i * c.d + r), of_k);
         }
         c.attended[i * kChunk + j] = total(of_q);
-        c.lower[i * kChunk + j] = c.beta[i] * total(of_k);
+        c.lower[i * kChunk + j] = total(of_k);
       }
     }
   }

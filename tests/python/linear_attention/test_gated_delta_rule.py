@@ -1,7 +1,8 @@
-"""gated_delta_rule against float64: both gates, chunks and steps, states, special values, memory, every ISA."""
+"""gated_delta_rule and its gradients against float64: gates, updates, chunks and steps, states, packed sequences."""
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from tilekiln.reference.drawn import EDGES, Random
 from tests.python.guard import guarded
 from tests.python.rows import DTYPES
 
-OPERATOR = "gated_delta_rule"
+OPERATOR, GRADIENTS = "gated_delta_rule", "gated_delta_rule_bwd"
 ARRAYS = ("q", "k", "v", "g", "beta")
 
 
@@ -23,9 +24,12 @@ def lib(load: Callable[..., tk.Library]) -> tk.Library:
     return load("linear_attention", targets="all")
 
 
-def engines(lib: tk.Library, dtype: str, gate: str, pipeline: str = "chunks,steps") -> list[int]:
+def engines(
+    lib: tk.Library, dtype: str, gate: str, pipeline: str = "chunks,steps", update: str = "delta", of: str = OPERATOR
+) -> list[int]:
     """Of one signature, those that this machine runs."""
-    found = lib.instances(f"family={OPERATOR} dtype={dtype} gate={gate} pipeline={pipeline}")
+    kinds = "chunks" if of == GRADIENTS else pipeline
+    found = lib.instances(f"family={of} dtype={dtype} gate={gate} update={update} pipeline={kinds}")
     assert found
     return [one.number for one in found if lib.instance_usable(one.number)]
 
@@ -54,20 +58,96 @@ def both(lib: tk.Library, given: dict[str, Any], **how: Any) -> dict[str, Any]:
     return dict(zip(("out", "final_state"), made, strict=True))
 
 
+def gradients(lib: tk.Library, given: dict[str, Any], **how: Any) -> dict[str, Any]:
+    made = lib.gated_delta_rule_bwd(**given, **how, qk_l2norm=True, return_dinitial_state=True)
+    return dict(zip((*(f"d{name}" for name in ARRAYS), "dinitial_state"), made, strict=True))
+
+
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gate", ["head", "channel"])
-def test_every_isa_as_drawn(lib: tk.Library, dtype: str, gate: str) -> None:
-    random = Random(f"{dtype} {gate}", EDGES["cpu"])
-    signature = {"dtype": dtype, "gate": gate}
-    for number in range(24):
-        given, made, over = reference.draw(OPERATOR, random, signature)[:3]
-        for one in engines(lib, dtype, gate):
+@pytest.mark.parametrize("update", ["delta", "add"])
+@pytest.mark.parametrize("operator", [OPERATOR, GRADIENTS])
+def test_every_isa_as_drawn(lib: tk.Library, operator: str, update: str, gate: str, dtype: str) -> None:
+    random = Random(f"{dtype} {gate} {update}", EDGES["cpu"])
+    signature = {"dtype": dtype, "gate": gate, "update": update}
+    for number in range(16):
+        given, made, over = reference.draw(operator, random, signature)[:3]
+        for one in engines(lib, dtype, gate, update=update, of=operator):
             arrays = dict(given)
             if "initial_state" in given:
                 arrays["initial_state"] = given["initial_state"].copy()
             results = {name: arrays[over[name]] if name in over else value for name, value in made.items()}
-            call(lib, arrays, **results, instance=one)
+            getattr(lib, operator)(**arrays, **results, instance=one)
             assert reference.answer(given, results) <= 1, (number, one)
+
+
+@pytest.mark.parametrize("update", ["delta", "add"])
+@pytest.mark.parametrize("gate", ["head", "channel"])
+def test_gradients_are_those_of_differences(gate: str, update: str) -> None:
+    """The reference's own derivative, by small steps along random directions of every argument."""
+    given = {name: array.astype(np.float64) for name, array in drawn(7, gate, batch=1).items()}
+    random = np.random.default_rng(1)
+    dout, dlast = random.standard_normal(given["v"].shape), random.standard_normal(given["initial_state"].shape)
+    how: dict[str, Any] = {"qk_l2norm": True, "update": update}
+
+    def loss(**changed: Any) -> float:
+        made = reference.gated_delta_rule(**{**given, **changed}, **how)
+        return float((made.out * dout).sum() + (made.state * dlast).sum())
+
+    right = reference.gated_delta_rule_bwd(dout, **given, dfinal_state=dlast, **how)
+    for name, array in given.items():
+        for _ in range(3):
+            step = random.standard_normal(array.shape)
+            slope = (loss(**{name: array + 1e-5 * step}) - loss(**{name: array - 1e-5 * step})) / 2e-5
+            assert (right[f"d{name}"][0] * step).sum() == pytest.approx(slope, rel=1e-6, abs=1e-7), name
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 31, 63, 64, 65, 127, 193])
+def test_gradients_at_the_edges_of_chunks(lib: tk.Library, tokens: int) -> None:
+    for gate in ("head", "channel"):
+        given = drawn(tokens, gate, batch=1) | {"dout": drawn(tokens, batch=1, seed=1)["v"]}
+        given["dfinal_state"] = drawn(1, batch=1, seed=2)["initial_state"]
+        made = gradients(lib, given)
+        assert reference.answer(given | {"qk_l2norm": True}, made) <= 1
+
+
+@pytest.mark.parametrize("gate", ["head", "channel"])
+def test_packed_sequences_have_the_bits_of_each_alone(lib: tk.Library, gate: str) -> None:
+    """Each sequence starts at its own state; empty ones hand theirs on, and their gradients."""
+    starts = np.array([0, 5, 5, 90, 160], np.int32)
+    given = drawn(160, gate, "bf16", batch=1) | {"dout": drawn(160, dtype="bf16", batch=1, seed=1)["v"]}
+    given["initial_state"] = drawn(1, batch=4, seed=2)["initial_state"]
+    given["dfinal_state"] = drawn(1, batch=4, seed=3)["initial_state"]
+    forward = {name: value for name, value in given.items() if name not in ("dout", "dfinal_state")}
+    for one in engines(lib, "bf16", gate):
+        whole = both(lib, forward, cu_seqlens=starts, instance=one)
+        for i, part in enumerate(reference.apart(forward | {"cu_seqlens": starts}, ARRAYS)):
+            alone = both(lib, part, instance=one)
+            assert alone["out"].tobytes() == whole["out"][:, starts[i] : starts[i + 1]].tobytes()
+            assert alone["final_state"].tobytes() == whole["final_state"][i : i + 1].tobytes()
+    whole = gradients(lib, given, cu_seqlens=starts)
+    for i, part in enumerate(reference.apart(given | {"cu_seqlens": starts}, (*ARRAYS, "dout"))):
+        for name, array in gradients(lib, part).items():
+            at = slice(i, i + 1) if name == "dinitial_state" else (slice(None), slice(*starts[i : i + 2]))
+            assert array.tobytes() == whole[name][at].tobytes(), name
+
+
+def test_32k_tokens_take_no_square_of_them(lib: tk.Library) -> None:
+    """A matrix of tokens by tokens would be 4 GB; a state a chunk and what tokens miss are 16 MB a head."""
+    one = drawn(32768, batch=1)
+    given = {name: np.ascontiguousarray(array[:, :, :1]) for name, array in one.items() if name in ARRAYS}
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = memory("VmRSS")
+    made = lib.gated_delta_rule(*given.values(), qk_l2norm=True, num_threads=1)
+    lib.gated_delta_rule_bwd(made, *given.values(), qk_l2norm=True, num_threads=1)
+    results = 2 * sum(array.nbytes for array in given.values())
+    assert memory("VmHWM") - before < results + 40e6
+
+
+def memory(name: str) -> int:
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith(name))) * 1024
 
 
 def test_a_prompt_goes_in_chunks_and_a_token_in_steps(lib: tk.Library) -> None:
@@ -108,6 +188,17 @@ def test_a_wrong_number_is_seen(lib: tk.Library, gate: str) -> None:
             assert reference.answer(said | {name: changed}, made) > 1, name
         assert reference.answer(given, made) > 1
         assert reference.answer(said | {"scale": 0.16}, made) > 1
+    given |= {"dout": drawn(70, seed=1)["v"]}
+    said, made = given | {"qk_l2norm": True}, gradients(lib, given)
+    assert reference.answer(said, made) <= 1
+    for name, value in given.items():
+        changed = value.copy()
+        changed.flat[5] -= 0.01
+        assert reference.answer(said | {name: changed}, made) > 1, name
+    for name in made:
+        wrong = made[name].copy()
+        wrong.flat[5] += 0.01
+        assert reference.answer(said, made | {name: wrong}) > 1, name
 
 
 @pytest.mark.parametrize("gate", ["head", "channel"])
@@ -145,6 +236,12 @@ def test_nothing_outside_is_touched(lib: tk.Library, where: str) -> None:
             for one in engines(lib, dtype, gate):
                 call(lib, given, **made, qk_l2norm=True, instance=one)
                 assert reference.answer(plain | {"qk_l2norm": True}, made) <= 1
+            plain |= {"dout": plain["v"], "dfinal_state": plain["initial_state"]}
+            given = {name: guarded(array, where) for name, array in plain.items()}
+            made = {f"d{name}": guarded(np.zeros_like(plain[name]), where) for name in (*ARRAYS, "initial_state")}
+            for one in engines(lib, dtype, gate, of=GRADIENTS):
+                lib.gated_delta_rule_bwd(**given, **made, qk_l2norm=True, instance=one)
+                assert reference.answer(plain | {"qk_l2norm": True}, made) <= 1
 
 
 def test_threads_streams_and_strides(lib: tk.Library) -> None:
@@ -157,6 +254,10 @@ def test_threads_streams_and_strides(lib: tk.Library) -> None:
         room = np.zeros((*value.shape[:-1], value.shape[-1] + 3), value.dtype)[..., : value.shape[-1]]
         room[...] = value
         apart[name] = room if name != "beta" else value
+    given |= {"dout": drawn(200, dtype="fp16", seed=1)["v"]}
+    alone, many = (gradients(lib, given, num_threads=count) for count in (1, 3))
+    assert {name: array.tobytes() for name, array in alone.items()} == {n: a.tobytes() for n, a in many.items()}
+    del given["dout"]
     for made in (later, both(lib, given, num_threads=3), both(lib, apart)):
         assert {name: array.tobytes() for name, array in made.items()} == {
             name: array.tobytes() for name, array in right.items()
@@ -174,7 +275,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"g": np.zeros((1, 3), "f")}, "g: had 2 dimensions"),
     ({"g": np.zeros((1, 3, 4), "f2")}, "g: dtype was fp16, must be fp32"),
     ({"beta": np.zeros((1, 3, 4), "f2")}, "beta: dtype was fp16, must be fp32"),
-    ({"initial_state": np.zeros((1, 4, 9, 8), "f")}, "initial_state: hdim_k was 9, must be 8"),
+    ({"initial_state": np.zeros((1, 4, 9, 8), "f")}, "initial_state: shape was (1, 4, 9, 8), must be (1, 4, 8, 8)"),
+    ({"cu_seqlens": np.array([0, 2], "i4")}, "cu_seqlens: entry 1 was 2, must be 3, the seqlen of q"),
+    ({"cu_seqlens": np.array([0, 4, 3], "i4")}, "cu_seqlens: entry 2 was 3, must be at least 4, the one before"),
+    (
+        {"cu_seqlens": np.array([0, 1, 3], "i4"), "initial_state": np.zeros((1, 4, 8, 8), "f")},
+        "initial_state: shape was (1, 4, 8, 8), must be (2, 4, 8, 8)",
+    ),
+    ({"update": "sum"}, "update: was 'sum', must be"),
     ({"initial_state": np.zeros((1, 4, 8, 8), "f2")}, "initial_state: dtype was fp16, must be fp32"),
     ({"scale": float("nan")}, "scale: was nan, must be finite"),
 ]
