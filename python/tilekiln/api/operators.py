@@ -166,7 +166,8 @@ def refuse_gradients(function: str, backward: str, arrays: Mapping[str, Any]) ->
         return
     for name, array in arrays.items():
         if getattr(array, "requires_grad", False) and torch.is_grad_enabled():
-            help_ = "tilekiln.attention has gradients" if backward else f"{function} has no derivative"
+            that = "tilekiln.attention" if backward == "fmha_bwd" else f"torch.ops.tilekiln.{function}"
+            help_ = f"{that} has gradients" if backward else f"{function} has no derivative"
             raise ArgumentError(
                 f"{name}: requires grad, and {help_}: call {'that' if backward else 'it under torch.no_grad()'}, or "
                 "detach it"

@@ -11,6 +11,30 @@ from typing import Literal, TypedDict
 from torch import Tensor
 
 
+class CausalConv1dArguments(TypedDict, total=False):
+    """Arguments of `Library.causal_conv1d` by name; its docstring describes each one."""
+
+    bias: Tensor | None
+    initial_state: Tensor | None
+    cu_seqlens: Tensor | None
+    y: Tensor | None
+    activation: Literal["none", "silu"]
+    num_threads: int
+    instance: int | str | None
+
+
+class CausalConv1dBwdArguments(TypedDict, total=False):
+    """Arguments of `Library.causal_conv1d_bwd` by name; its docstring describes each one."""
+
+    bias: Tensor | None
+    initial_state: Tensor | None
+    cu_seqlens: Tensor | None
+    dfinal_state: Tensor | None
+    activation: Literal["none", "silu"]
+    num_threads: int
+    instance: int | str | None
+
+
 class FmhaFwdArguments(TypedDict, total=False):
     """Arguments of `Library.fmha_fwd` by name; its docstring describes each one."""
 
@@ -69,5 +93,31 @@ class FmhaBwdArguments(TypedDict, total=False):
     max_seqlen_q: int
     max_seqlen_k: int
     layout: Literal["bshd", "bhsd"]
+    num_threads: int
+    instance: int | str | None
+
+
+class GatedDeltaRuleArguments(TypedDict, total=False):
+    """Arguments of `Library.gated_delta_rule` by name; its docstring describes each one."""
+
+    initial_state: Tensor | None
+    cu_seqlens: Tensor | None
+    out: Tensor | None
+    scale: float | None
+    qk_l2norm: bool
+    update: Literal["delta", "add"]
+    num_threads: int
+    instance: int | str | None
+
+
+class GatedDeltaRuleBwdArguments(TypedDict, total=False):
+    """Arguments of `Library.gated_delta_rule_bwd` by name; its docstring describes each one."""
+
+    initial_state: Tensor | None
+    cu_seqlens: Tensor | None
+    dfinal_state: Tensor | None
+    scale: float | None
+    qk_l2norm: bool
+    update: Literal["delta", "add"]
     num_threads: int
     instance: int | str | None

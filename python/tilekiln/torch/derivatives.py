@@ -1,4 +1,4 @@
-"""The derivative of attention: one formula, for autograd in eager mode, functorch, and the custom operator.
+"""Derivatives: that of attention, one formula for eager mode, functorch and the custom operator, and those declared.
 
 Eager calls go through `Attention`, an autograd.Function that calls the facade (4 times faster than an operator with
 registered autograd) and that functorch can transform; traced ones through the operator's registered derivative.
@@ -205,9 +205,51 @@ def _register() -> None:
         define(name)
 
 
+def _register_named(name: str) -> None:
+    """The derivative of an operator whose `backward` names things as this does.
+
+    It takes the arguments of the operator and `d<result>` for its results, and gives `d<argument>`: always, or asked by
+    a flag.
+    """
+    table = OPERATORS[name]
+    back = OPERATORS[table.backward]
+    arguments = [one for one, _ in operators.ARGUMENTS[name]]
+    taken = {one for one, _ in operators.ARGUMENTS[table.backward]} - {"instance", "stream"}
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        given = {one: value for one, value in zip(arguments, inputs, strict=True) if value is not None and one in taken}
+        ctx.set_materialize_grads(False)
+        ctx.like = output[0].shape, output[0].dtype
+        ctx.arrays = [one for one, value in given.items() if isinstance(value, Tensor)]
+        ctx.plain = {one: value for one, value in given.items() if one not in ctx.arrays}
+        ctx.save_for_backward(*(given[one] for one in ctx.arrays))
+
+    def differentiate(ctx: Any, *gradients: Any) -> Any:
+        given = dict(zip(ctx.arrays, ctx.saved_tensors, strict=True)) | ctx.plain
+        of = {f"d{one.name}": dy for one, dy in zip(table.results, gradients, strict=True) if dy is not None}
+        if not of:
+            return (None,) * len(arguments)
+        of = {one: dy if dy.stride(-1) == 1 else dy.contiguous() for one, dy in of.items()}
+        if f"d{table.results[0].name}" not in of:
+            of[f"d{table.results[0].name}"] = given[table.first].new_zeros(ctx.like[0], dtype=ctx.like[1])
+        needs = dict(zip(arguments, ctx.needs_input_grad, strict=False))
+        asks = {one.asked_by: needs.get(one.name[1:], False) for one in back.results if one.asked_by}
+        made = getattr(torch.ops.tilekiln, table.backward)(**given, **of, **asks)
+        named = {one.name[1:]: dx for one, dx in zip(back.results, made, strict=True)}
+        return tuple(named.get(one) if needs.get(one) else None for one in arguments)
+
+    def no_second(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(f"tilekiln has no second derivative of {name}, only the first")
+
+    torch.library.register_autograd(f"tilekiln::{name}", differentiate, setup_context=save)
+    torch.library.register_autograd(f"tilekiln::{table.backward}", no_second)
+
+
 def define(name: str) -> None:
-    """Registers a backward that raises NotImplementedError, for an operator without one."""
+    """Registers the derivative of an operator other than attention; without one, a backward that says so."""
     have = [one for one, table in OPERATORS.items() if table.backward]
+    if name in have and name != "fmha_fwd":
+        _register_named(name)
     if name in have or name in [OPERATORS[one].backward for one in have] or OPERATORS[name].written:
         return
 
