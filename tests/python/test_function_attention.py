@@ -282,12 +282,3 @@ def test_wrong_calls() -> None:
     refused("slope: nhead was 3, must be 4", score=slope, mask=mask, tensors={"slope": tensors["slope"][:3]})
     refused("slope: dtype was fp64", score=slope, mask=mask, tensors={"slope": np.ones(4)})
     refused("softmax_scale: was nan", score=bound, mask=mask, softmax_scale=float("nan"))
-
-
-@pytest.mark.torch
-def test_gradients_are_refused() -> None:
-    import torch
-
-    q, k, v = (torch.from_numpy(one) for one in problem(SHAPES[0])[0])
-    with pytest.raises(tk.ArgumentError, match="q: requires grad, and function_attention has no derivative"):
-        tk.function_attention(q.requires_grad_(), k, v, mask="k <= q + 40")

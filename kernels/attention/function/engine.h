@@ -1,6 +1,7 @@
 // The border of attention with functions from Python, between its host code and its engines: plain data, no ISA, no std header, no
 // inline function. Both are generated just in time around these types (python/tilekiln/api/functions).
 #pragma once
+#include "kernels/attention/bwd_engine.h"
 #include "kernels/attention/fwd_engine.h"
 
 namespace tilekiln::fmha {
@@ -26,6 +27,35 @@ struct FunctionEngine {
   void (*tile)(const FunctionProblem&, const FwdUnit&, void* scratch);
   u64 scratch_bytes;
   int tile_q;
+};
+
+// Gradient of a tensor: sums of fp64, contiguous, to which units add, and the result. Null: nobody wants it.
+struct FunctionGradient {
+  double* sums;
+  i64 step[kFunctionDims];
+  float* data;
+  i64 stride[kFunctionDims];
+  int dims;
+};
+
+// A backward call. What BwdProblem has beside strides, head dims, LSE and the mask is absent.
+struct FunctionBwdProblem : BwdProblem {
+  FunctionTensor tensor[kFunctionTensors];
+  FunctionGradient gradient[kFunctionTensors];
+  i64 q_batch, k_batch, v_batch, out_batch, dout_batch, dq_batch, dk_batch, dv_batch;
+  const float* given_lse;  // lse of the problem is a copy, in one piece as delta
+  i64 given_batch, given_head;
+  int batch, seqlen_q, seqlen_k;
+  bool alone;  // one thread adds to sums
+};
+
+// Engine of the backward, as BwdEngine of one dtype: a chunk of keys of the heads that share them.
+struct FunctionBwdEngine {
+  float (*dot_do_o)(const BwdProblem&, const BwdRows&);
+  void (*chunk)(const BwdProblem&, const BwdUnit&, void* scratch);
+  void (*convert_dq)(const BwdProblem&, const BwdRows&);
+  u64 scratch_bytes;
+  int tile_q, tile_k;
 };
 
 }  // namespace tilekiln::fmha

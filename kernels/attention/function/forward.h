@@ -9,21 +9,6 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 using fmha::FunctionProblem;
 
-// Keys of a block that a mask shows, by the lanes of every key and vector: those past the last row or key count for nothing.
-inline Sees sees_of(const lane_bits* seen, int rows, int keys) {
-  bool any = false, all = true;
-  for (int j = 0; j * kLanes < rows; ++j) {
-    const int exist = rows - j * kLanes < kLanes ? rows - j * kLanes : kLanes;
-    const lane_bits whole = lane_bits((1u << exist) - 1);
-    for (int key = 0; key < keys; ++key) {
-      const lane_bits bits = seen[j * kTileK + key] & whole;
-      any |= bits != 0;
-      all &= bits == whole;
-    }
-  }
-  return !any ? Sees::none : all ? Sees::all : Sees::some;
-}
-
 template <class Functions> struct FunctionStages : Storage, Functions {};
 
 template <class Functions, class T> void function_fp32(const FunctionProblem& a, const FwdUnit& u, void* scratch) {

@@ -80,6 +80,21 @@ TILEKILN_INLINE lane_bits bits_of(vint truth) {
   return equal(same_bits<vf>(truth & same_bits<vint>(one)), one);
 }
 
+// Keys of a block that a mask shows, by the lanes of every key and vector: those past the last row or key count for nothing.
+inline Sees sees_of(const lane_bits* seen, int rows, int keys) {
+  bool any = false, all = true;
+  for (int j = 0; j * kLanes < rows; ++j) {
+    const int exist = rows - j * kLanes < kLanes ? rows - j * kLanes : kLanes;
+    const lane_bits whole = lane_bits((1u << exist) - 1);
+    for (int key = 0; key < keys; ++key) {
+      const lane_bits bits = seen[j * kTileK + key] & whole;
+      any |= bits != 0;
+      all &= bits == whole;
+    }
+  }
+  return !any ? Sees::none : all ? Sees::all : Sees::some;
+}
+
 // An index below 0 is 0, one past the last is the last.
 TILEKILN_INLINE int within(int index, int count) { return index < 0 ? 0 : index < count ? index : count - 1; }
 TILEKILN_INLINE int at_lane(int index, int) { return index; }

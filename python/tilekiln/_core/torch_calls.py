@@ -18,6 +18,12 @@ class Operator(Protocol):
     def __call__(self, name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> Any: ...
 
 
+class FunctionAttention(Protocol):
+    """`tilekiln.function_attention` where autograd or a transform of PyTorch has to see it; None elsewhere."""
+
+    def __call__(self, q: Any, k: Any, v: Any, score: Any, mask: Any, tensors: Any, arguments: Any) -> Any: ...
+
+
 class CheckTangents(Protocol):
     """Raises where an input of a call has a tangent of forward-mode autograd."""
 
@@ -33,6 +39,7 @@ class TorchCalls(NamedTuple):
     without_grad: Operator
     """By `torch.ops.tilekiln.<name>` where something watches the call; no result has a gradient."""
     check_tangents: CheckTangents
+    function_attention: FunctionAttention
 
 
 registered: TorchCalls | None = None

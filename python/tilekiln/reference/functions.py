@@ -51,6 +51,55 @@ def evaluate(node: Node, names: Mapping[str, Any], tensors: Mapping[str, Any]) -
     return of(node)
 
 
+@np.errstate(all="ignore")
+def pull_back(node: Node, names: Mapping[str, Any], tensors: Mapping[str, Any], dout: Float) -> tuple[Any, Any]:
+    """(gradient of the score, of each fp32 tensor by name) where that of a node, broadcast to `dout`, is `dout`.
+
+    Of equal operands min and max give theirs to the first; abs has none at 0.
+    """
+    score, of_tensors = np.zeros_like(dout), dict[str, Float]()
+
+    def value(one: Node) -> Any:
+        return evaluate(one, names, tensors)
+
+    def visit(one: Node, g: Float) -> None:
+        nonlocal score
+        if one.kind != "float":
+            return
+        operands = one.operands
+        if one.op == "name":
+            score = score + g
+        elif one.op == "element":
+            shape = np.shape(tensors[str(one.value)])
+            places = [np.clip(value(at), 0, size - 1) for at, size in zip(operands, shape, strict=True)]
+            total = of_tensors.setdefault(str(one.value), np.zeros(shape))
+            np.add.at(total, tuple(np.broadcast_to(at, g.shape) for at in places), g)
+        elif one.op == "where":
+            chosen = value(operands[0])
+            visit(operands[1], np.where(chosen, g, 0))
+            visit(operands[2], np.where(chosen, 0, g))
+        elif one.op in ("min", "max"):
+            a, b = map(value, operands)
+            first = a <= b if one.op == "min" else a >= b
+            visit(operands[0], np.where(first, g, 0))
+            visit(operands[1], np.where(first, 0, g))
+        elif one.op == "div":
+            visit(operands[0], g / value(operands[1]))
+            visit(operands[1], -g * value(one) / value(operands[1]))
+        elif one.op == "mul":
+            visit(operands[0], g * value(operands[1]))
+            visit(operands[1], g * value(operands[0]))
+        elif one.op in ("add", "sub"):
+            visit(operands[0], g)
+            visit(operands[1], g if one.op == "add" else -g)
+        elif one.op in ("neg", "exp", "tanh", "abs"):
+            by = {"neg": lambda: -1, "exp": lambda: value(one), "tanh": lambda: 1 - value(one) ** 2}
+            visit(operands[0], g * by.get(one.op, lambda: np.sign(value(operands[0])))())
+
+    visit(node, dout)
+    return score, of_tensors
+
+
 def visible(
     mask: Node | None, b: int, h: int, shape: tuple[int, int], tensors: Mapping[str, Any], **window: Any
 ) -> NDArray[np.bool_]:
@@ -88,6 +137,43 @@ def attention(
             out[b, :, h, d] = np.where(seen, weight * np.where(seen, values[:, d], 0), 0).sum(1)
         out[b, :, h] /= np.where(total == 0, 1, total)[:, None]
     return out, lse
+
+
+def attention_backward(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    score: Node | None = None,
+    mask: Node | None = None,
+    tensors: Mapping[str, Any] | None = None,
+    softmax_scale: float | None = None,
+    **window: Any,
+) -> tuple[Float, Float, Float, dict[str, Float]]:
+    """The gradients of sum(dout out) of `attention`: dq, dk, dv, and those of the fp32 tensors that the score reads.
+
+    Pairs of weight 0 take no part.
+    """
+    dout, q, k, v = (np.asarray(array, np.float64) for array in (dout, q, k, v))
+    dq, dk, dv, of_tensors = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v), dict[str, Float]()
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    for b, h in np.ndindex(q.shape[0], q.shape[2]):
+        of = h * k.shape[2] // q.shape[2]
+        weight, total, _, raw = weights(q, k, b, h, score, mask, tensors or {}, softmax_scale, **window)
+        p = weight / np.where(total == 0, 1, total)[:, None]
+        dp = dout[b, :, h] @ v[b, :, of].T
+        dt = np.where(p == 0, 0, p * (dp - (p * dp).sum(1, keepdims=True)))
+        ds = dt
+        if score is not None:
+            place = {"q": np.arange(len(raw))[:, None], "k": np.arange(raw.shape[1])[None], "h": h, "b": b}
+            ds, parts = pull_back(score, {**place, "score": raw}, tensors or {}, dt)
+            for name, part in parts.items():
+                of_tensors[name] = of_tensors.get(name, 0) + part
+        dq[b, :, h] = scale * ds @ k[b, :, of]
+        dk[b, :, of] += scale * ds.T @ q[b, :, h]
+        dv[b, :, of] += p.T @ dout[b, :, h]
+    return dq, dk, dv, of_tensors
 
 
 @np.errstate(all="ignore")

@@ -21,12 +21,13 @@ from . import _profiler, batching, calls, compiled, derivatives, native, operato
 from ._optimize import Optimized, optimize
 from .biased_experts import BiasedExperts
 from .dot_product import sdpa
+from .functions import operator as functions_operator
 from .norms import LayerNorm, RMSNorm
 from .packed import Experts, Linear
 from .routing import use
 
 torch_calls.registered = torch_calls.TorchCalls(
-    calls.attention, calls.as_operator, calls.without_grad, operators.check_tangents
+    calls.attention, calls.as_operator, calls.without_grad, operators.check_tangents, functions_operator.attention
 )
 _profiler.watch()
 

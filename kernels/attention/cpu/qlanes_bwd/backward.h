@@ -34,6 +34,9 @@ struct BwdStorage {
   StoreDbias store_dbias;
   ScoreStage bias;
   int bytes;  // of an element
+  // Functions of an operator's own: its gradients, and its mask, which may be null. Such an operator goes without dropout.
+  GradientStage own_gradients = nullptr;
+  MaskStage own_mask = nullptr;
 };
 
 template <class Compute> BwdStrides strides_of(const BwdProblem& a) {
@@ -171,10 +174,12 @@ template <class Compute> class Backward {
 
   BwdBlock block() {
     const ScoreStage stage = bwd_stage_of(a_, storage_);
-    BwdBlock b{w_, t_, stage, {}, {}, a_.features.dropout, Cap::none, ahead_, false, 0};
+    BwdBlock b{w_,     t_, stage, {}, {}, a_.features.dropout, Cap::none, ahead_, false, 0, storage_.own_gradients,
+               nullptr};
     if (a_.features.softcap) b.cap = a_.features.bias == Bias::alibi ? Cap::below_alibi : Cap::alone;
     b.score = {1.f, a_.softmax_scale, a_.softcap, 0.f, nullptr, a_.bias_row, 0, 0, 0};
-    b.gradients = {stage ? kLog2e : kLog2e * a_.softmax_scale, b.dropped ? 1 / (1 - a_.dropout_p) : 1.f,
+    b.score.own = &a_, b.score.batch = u_.batch;
+    b.gradients = {stage || b.own ? kLog2e : kLog2e * a_.softmax_scale, b.dropped ? 1 / (1 - a_.dropout_p) : 1.f,
                    a_.features.softcap ? 1 / a_.softcap : 0.f, a_.features.dbias};
     return b;
   }
@@ -271,6 +276,14 @@ template <class Compute> class Backward {
         if (dbias) storage_.store_dbias(dbias, a_.dbias_row, nullptr, rows, keys);
         continue;
       }
+      b.score.rows = rows;
+      b.score.keys = keys;
+      b.score.head = head, b.score.row = row, b.score.key = key;
+      if (storage_.own_mask) {
+        const Sees sees = storage_.own_mask(b.score, w_.keep);
+        if (sees == Sees::none) continue;
+        b.seen = sees == Sees::some ? w_.keep : nullptr;
+      }
       if (!loaded) {
         load_queries(head, row, rows);
         rows_loaded<Compute>(b, rows);
@@ -279,8 +292,6 @@ template <class Compute> class Backward {
       }
       loaded = true;
       if (b.dropped) keep_block(w_.keep, a_.rng_seed, rng_offset, row, key, threshold);
-      b.score.rows = rows;
-      b.score.keys = keys;
       b.score.distance = shifted - key;
       b.score.bias = bytes(a_.bias, u_.bias_offset + head * a_.bias_head + row * a_.bias_row + key);
       const Visible visible = visible_of(edges, vectors);

@@ -17,6 +17,11 @@ struct BwdStrides {
   i64 q, dout;               // rows of everything whose vectors run along the head dim: Q, K, dQ, dK; dO, dV
 };
 
+// Gradients of a function of an operator's own, from raw scores and dP of a vector of queries to P and dS in words. seen: the lanes of
+// [vector][key] that a mask of its own shows; null: all.
+using GradientStage = void (*)(BwdScratch&, const Gradients&, const Score&, int j, const KeyRange&, const Edges&,
+                               const lane_bits* seen);
+
 struct BwdBlock {
   BwdScratch& scratch;
   BwdStrides stride;
@@ -29,6 +34,8 @@ struct BwdBlock {
   // Marks of whether dQ of the tile, and dK and dV of each block of the chunk (a bit each), hold sums. What does not is overwritten.
   bool dq_begun;
   unsigned dk_begun;
+  GradientStage own;      // in place of stage and gradients; or null
+  const lane_bits* seen;  // with own
 };
 
 template <class Compute> void block_gradients(const BwdBlock& b, int j, const KeyRange& range, const Edges& edges) {
@@ -90,6 +97,10 @@ template <class Compute> void backward_block(BwdBlock& b, int key0, int rows, co
     const KeyRange& range = visible.range[j];
     vf maximum[kVectors];  // the stages also serve the forward
     maximum[j] = zero();
+    if (b.own) {
+      b.own(w, b.gradients, b.score, j, range, visible.edges, b.seen);
+      continue;
+    }
     if (b.stage) b.stage(w.s, j, j + 1, range.begin, range.end, maximum, b.score);
     block_gradients<Compute>(b, j, range, visible.edges);
   }

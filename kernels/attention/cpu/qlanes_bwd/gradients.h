@@ -33,16 +33,40 @@ template <class Compute> struct BlockWords {
   static float* ds_keys(BwdScratch& w) { return kCopies ? w.ds_keys : w.dp; }
 };
 
+// P and dS of a pair.
+struct PairGradients { vf p, ds; };
+
+// Stores those of two keys, lane 0 of each at w + `at`.
+template <class Compute>
+TILEKILN_INLINE void put_gradients(BwdScratch& w, bool store_ds, i64 at, PairGradients x, PairGradients y) {
+  if constexpr (BlockWords<Compute>::kCopies) {
+    if (store_ds) {
+      store(w.dp + at, x.ds);
+      store(w.dp + at + kTileQ, y.ds);
+    }
+#if TILEKILN_PAIRS
+    store_two_rows((bf16*)w.p_queries + at, kTileQ, both(x.p, y.p));
+    const vh ds = both(x.ds, y.ds);
+    store_two_rows((bf16*)w.ds_queries + at, kTileQ, ds);
+    store(w.ds_keys + (at - at % kTileQ) / 2 + at % kTileQ, words(interleaved(ds)));
+#endif
+  } else {
+    store(w.s + at, x.p);
+    store(w.s + at + kTileQ, y.p);
+    store(w.dp + at, x.ds);
+    store(w.dp + at + kTileQ, y.ds);
+  }
+}
+
 template <class Compute, bool Dropped, Cap kCap>
 void gradients(BwdScratch& w, const Gradients& g, const Score& score, int j, const KeyRange& range,
                const Edges& edges) {
-  struct Pair { vf p, ds; };
   const int q = j * kLanes;
   const vf c = broadcast(g.c), lse = load(w.lse + q), delta = load(w.delta + q), gain = broadcast(g.gain);
   const vf uncap = broadcast(g.uncap), slope = broadcast(score.slope);
   const vf distance = add(iota(), broadcast(float(score.distance + q)));  // to key 0
 
-  const auto at = [&](i64 key, bool masked) __attribute__((always_inline)) -> Pair {
+  const auto at = [&](i64 key, bool masked) __attribute__((always_inline)) -> PairGradients {
     const vf s = load(w.s + key * kTileQ + q);
     vf t = s;
     if constexpr (kCap == Cap::below_alibi) t = fma(abs(sub(distance, broadcast(float(key)))), slope, s);
@@ -61,26 +85,7 @@ void gradients(BwdScratch& w, const Gradients& g, const Score& score, int j, con
     return {p, ds};
   };
   const auto put = [&](i64 key, bool masked) __attribute__((always_inline)) {
-    float* const s = w.s + key * kTileQ + q;
-    float* const dp = w.dp + key * kTileQ + q;
-    const Pair x = at(key, masked), y = at(key + 1, masked);
-    if constexpr (BlockWords<Compute>::kCopies) {
-      if (g.store_ds) {
-        store(dp, x.ds);
-        store(dp + kTileQ, y.ds);
-      }
-#if TILEKILN_PAIRS
-      store_two_rows((bf16*)w.p_queries + key * kTileQ + q, kTileQ, both(x.p, y.p));
-      const vh ds = both(x.ds, y.ds);
-      store_two_rows((bf16*)w.ds_queries + key * kTileQ + q, kTileQ, ds);
-      store(w.ds_keys + key / 2 * kTileQ + q, words(interleaved(ds)));
-#endif
-    } else {
-      store(s, x.p);
-      store(s + kTileQ, y.p);
-      store(dp, x.ds);
-      store(dp + kTileQ, y.ds);
-    }
+    put_gradients<Compute>(w, g.store_ds, key * kTileQ + q, at(key, masked), at(key + 1, masked));
   };
   for (i64 key = range.begin; key < range.all_begin; key += 2) put(key, true);
   for (i64 key = range.all_begin; key < range.all_end; key += 2) put(key, false);

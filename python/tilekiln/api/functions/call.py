@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 from ..._core.native import ArgumentError
+from ..._core.torch_calls import of_torch
 from ..just_in_time import jit_operator
 from ..library import Library
-from ..operators import refuse_gradients
 from .expression import TENSORS, Tensor
 from .folder import Functions
 from .parse import Parsed
@@ -20,14 +21,19 @@ ELEMENTS = {"float32": "fp32", "int32": "int32"}
 
 
 class Function:
-    """An expression over pairs of queries and keys, with the tensors that it reads; made by the two below."""
+    """An expression over pairs of queries and keys, with the tensors that it reads; made by the two below.
 
-    def __init__(self, argument: str, source: Any, names: tuple[str, ...], tensors: Mapping[str, Any]) -> None:
+    shared: tensors that another function indexes may stand among those that are declared.
+    """
+
+    def __init__(
+        self, argument: str, source: Any, names: tuple[str, ...], tensors: Mapping[str, Any], shared: bool
+    ) -> None:
         self.bound = {name: one for name, one in tensors.items() if not isinstance(one, str)}
         self.pairs = dict[Function | None, Pair]()
         if isinstance(source, str):
             dtypes = {name: _dtype_of(name, one) for name, one in tensors.items()}
-            parsed = Parsed(argument, source, names, dtypes)
+            parsed = Parsed(argument, source, names, dtypes, shared)
             self.source, self.node, self.tensors = source, parsed.node, parsed.tensors
         else:
             raise ArgumentError(f"{argument}: was {type(source).__name__}, must be a text")
@@ -39,8 +45,8 @@ class Function:
 class ScoreFunction(Function):
     """A score function; see `tilekiln.score_function`."""
 
-    def __init__(self, source: Any, tensors: Mapping[str, Any]) -> None:
-        super().__init__("score_function", source, NAMES, tensors)
+    def __init__(self, source: Any, tensors: Mapping[str, Any], shared: bool = False) -> None:
+        super().__init__("score_function", source, NAMES, tensors, shared)
         if self.node.kind == "truth":
             raise ArgumentError(
                 f"score_function: {self.source!r} is a comparison, must be a number: use mask_function, or where(...)"
@@ -50,8 +56,8 @@ class ScoreFunction(Function):
 class MaskFunction(Function):
     """A mask function; see `tilekiln.mask_function`."""
 
-    def __init__(self, source: Any, tensors: Mapping[str, Any]) -> None:
-        super().__init__("mask_function", source, NAMES[:-1], tensors)
+    def __init__(self, source: Any, tensors: Mapping[str, Any], shared: bool = False) -> None:
+        super().__init__("mask_function", source, NAMES[:-1], tensors, shared)
         if self.node.kind != "truth":
             raise ArgumentError(f"mask_function: {self.source!r} is a number, must be a comparison, as in k <= q")
 
@@ -123,6 +129,10 @@ def function_attention(
     arguments: softmax_scale, causal, window, mask_origin, sink_size, return_lse, out, num_threads and stream, as
     `attention` has them; a window goes beside the mask.
 
+    Of torch tensors it has gradients once: of q, k, v and the fp32 tensors that the score reads. Then, and where
+    torch.compile traces it, out and stream must be absent. Pairs of weight 0 take no part in a gradient; of equal
+    operands min and max give theirs to the first, abs has none at 0.
+
     Raises ArgumentError for wrong arguments; NoKernelError and RuntimeError as `jit`, where a kernel must be built
     first and cannot.
     """
@@ -132,8 +142,11 @@ def function_attention(
         mask = _mask_of(mask)
     pair = pair_of(score, mask)
     arrays = pair.arrays(tensors or {})
-    refuse_gradients("function_attention", "", {"q": q, "k": k, "v": v, **arrays})
-    return forward(pair.functions(q), q, k, v, arrays.values(), arguments)
+    if is_torch(q):
+        made = of_torch().function_attention(q, k, v, score, mask, arrays, arguments)
+        if made is not None:
+            return made
+    return forward(pair.functions(q), q, k, v, {**arrays, **arguments})
 
 
 @functools.lru_cache(maxsize=256)
@@ -152,7 +165,7 @@ class Pair:
     def __init__(self, score: Function | None, mask: Function | None) -> None:
         self.score, self.mask = score, mask
         self.declared, self.bound = dict[str, Tensor](), dict[str, Any]()
-        self._functions = dict[str, Functions]()
+        self._functions = dict[tuple[str, frozenset[str] | None], Functions]()
         for one in filter(None, (score, mask)):
             for tensor in one.tensors.values():
                 if self.declared.setdefault(tensor.name, tensor) != tensor:
@@ -176,15 +189,27 @@ class Pair:
                 raise ArgumentError(f"tensors: had no {name!r}, must have {listed}, which the functions index")
         return {name: tensors[name] if name in tensors else self.bound[name] for name in self.declared}
 
-    def functions(self, q: Any) -> Functions:
-        """The kernel's source for q of its dtype."""
+    def functions(self, q: Any, wanted: frozenset[str] | None = None) -> Functions:
+        """The kernel's source for q of its dtype; wanted: of the backward, the tensors with a gradient."""
         dtype = str(getattr(q, "dtype", type(q).__name__)).rpartition(".")[2]
         if dtype not in DTYPES:
             raise ArgumentError(f"q: dtype was {dtype}, must be fp32, fp16 or bf16")
-        if dtype not in self._functions:
+        if (dtype, wanted) not in self._functions:
             score, mask = (one.node if one else None for one in (self.score, self.mask))
-            self._functions[dtype] = Functions(score, mask, [*self.declared.values()], DTYPES[dtype])
-        return self._functions[dtype]
+            made = Functions(score, mask, [*self.declared.values()], DTYPES[dtype], wanted)
+            self._functions[dtype, wanted] = made
+        return self._functions[dtype, wanted]
+
+    def learned(self) -> frozenset[str]:
+        """Tensors that a gradient can be asked of: those of fp32 that the score reads."""
+        read = self.score.tensors.values() if self.score else ()
+        return frozenset(one.name for one in read if one.dtype == "fp32")
+
+
+def is_torch(q: Any) -> bool:
+    """Is it a tensor of PyTorch?"""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(q, torch.Tensor)
 
 
 def pair_of(score: Any, mask: Any) -> Pair:
@@ -200,9 +225,15 @@ def pair_of(score: Any, mask: Any) -> Pair:
     return owner.pairs[mask]
 
 
-def forward(functions: Functions, q: Any, k: Any, v: Any, tensors: Iterable[Any], arguments: Mapping[str, Any]) -> Any:
-    """Results of the forward."""
-    return getattr(_library(functions), functions.operator())(q, k, v, *tensors, **arguments)
+def forward(functions: Functions, q: Any, k: Any, v: Any, arguments: Mapping[str, Any]) -> Any:
+    """Results of the forward; arguments: tensors too."""
+    return getattr(_library(functions), functions.operator())(q, k, v, **arguments)
+
+
+def backward(functions: Functions, arrays: tuple[Any, ...], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    """(dq, dk, dv) of (dout, q, k, v, out, lse); arguments: tensors, and gradient_NAME of those wanted."""
+    made: tuple[Any, ...] = getattr(_library(functions), functions.operator())(*arrays, **arguments)
+    return made
 
 
 @functools.lru_cache(maxsize=1024)

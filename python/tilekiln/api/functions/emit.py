@@ -6,10 +6,11 @@ What does not depend on the query is computed once for all lanes, what depends o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
-from .expression import Node, Tensor, depends
+from .derivative import gradients as derivatives
+from .expression import Node, Tensor, depends, ordered
 
 Level = Literal["block", "key", "row", "pair"]
 
@@ -18,7 +19,7 @@ _WORDS = {
     "exp": "exponential", "tanh": "tangent", "and": "both", "or": "either", "not": "opposite", "where": "choose",
     "float": "number",
 }  # fmt: skip
-_PROBLEM = "[[maybe_unused]] const auto& a = *(const FunctionProblem*)x.own;"
+_PROBLEM = "[[maybe_unused]] const auto& a = *(const OwnProblem*)x.own;"
 _SIGNS = {"lt": "<", "le": "<=", "eq": "=="}
 _BOUND_SIGNS = {"lt": "less", "le": "less_or_equal", "eq": "same"}
 _ONE = {"float": "float", "int": "int", "truth": "bool"}
@@ -29,21 +30,6 @@ def _level(node: Node) -> Level:
     names = depends(node)
     row, key = "q" in names or "score" in names, "k" in names or "score" in names
     return "pair" if row and key else "row" if row else "key" if key else "block"
-
-
-def ordered(roots: Sequence[Node]) -> list[Node]:
-    """Every node below, operands first, each once."""
-    found = dict[Node, None]()
-
-    def visit(node: Node) -> None:
-        if node not in found:
-            for one in node.operands:
-                visit(one)
-            found[node] = None
-
-    for root in roots:
-        visit(root)
-    return list(found)
 
 
 def _literal(node: Node) -> str:
@@ -72,10 +58,10 @@ class _Lanes:
     def use(self, node: Node, level: Level) -> str:
         """A node where something of `level` is computed: in lanes, of a row and of a pair."""
         if level not in ("row", "pair") or _level(node) in ("row", "pair"):
-            return self._plain(node, level)
-        return "keys" if node.op == "name" and node.value == "k" else f"lanes({self._plain(node, level)})"
+            return self.plain(node, level)
+        return "keys" if node.op == "name" and node.value == "k" else f"lanes({self.plain(node, level)})"
 
-    def _plain(self, node: Node, level: Level) -> str:
+    def plain(self, node: Node, level: Level) -> str:
         if node.op == "constant":
             return _literal(node)
         if node.op == "name":
@@ -89,7 +75,7 @@ class _Lanes:
         type_ = (_MANY if level in ("row", "pair") else _ONE)[node.kind]
         if node.op == "element":
             word = "elements" if level in ("row", "pair") else "element"
-            places = [self._plain(one, level) for one in node.operands]  # one that all lanes share stays one number
+            places = [self.plain(one, level) for one in node.operands]  # one that all lanes share stays one number
             made = f"{word}<{_ONE[node.kind]}>(a.tensor[{self.tensors[str(node.value)]}], {', '.join(places)})"
         else:
             given = [self.use(one, level) for one in node.operands]
@@ -109,8 +95,8 @@ def _indented(lines: Sequence[str], depth: int) -> list[str]:
     return [" " * depth + line for line in lines]
 
 
-def _body(code: _Lanes, begin: str, end: str, vectors: str, head: Sequence[str], pair: Sequence[str]) -> list[str]:
-    """The loops over a block around the statements of `pair`, which may use q, k, i, j and p."""
+def _keys(code: _Lanes, begin: str, end: str) -> list[str]:
+    """What a block has once, and its keys."""
     lines = [
         _PROBLEM,
         "[[maybe_unused]] const int b = x.batch, h = x.head;",
@@ -124,8 +110,13 @@ def _body(code: _Lanes, begin: str, end: str, vectors: str, head: Sequence[str],
             *_indented(code.lines["key"], 2),
             "}",
         ]
+    return lines
+
+
+def _body(code: _Lanes, begin: str, end: str, vectors: str, head: Sequence[str], pair: Sequence[str]) -> list[str]:
+    """The loops over a block around the statements of `pair`, which may use q, k, i, j and p."""
     return [
-        *lines,
+        *_keys(code, begin, end),
         f"for (int j = {vectors}; ++j) {{",
         *_indented(head, 2),
         "  [[maybe_unused]] const vint q = numbered(int(x.row) + j * kLanes);",
@@ -172,6 +163,50 @@ def mask(node: Node, tensors: Sequence[Tensor]) -> str:
         "if (!sees.may_fail) return Sees::all;",
     ]
     return bounds + "\n" + _function(head, [*first, *body, "}", "return sees_of(seen, x.rows, x.keys);"])
+
+
+def gradients(node: Node, tensors: Sequence[Tensor], wanted: Collection[str]) -> str:
+    """The gradient stage: of the score, and of the tensors that are wanted."""
+    by_score, by_element = derivatives(node, wanted)
+    indices = [index for element in by_element for index in element.operands]
+    code = _Lanes([node, by_score, *by_element.values(), *indices], tensors)
+    sums, added, put = list[str](), list[str](), list[str]()
+    for at, (element, derivative) in enumerate(by_element.items()):
+        made = f"weighed(made.dt, {code.use(derivative, 'pair')})"
+        to = f"a, {code.tensors[str(element.value)]}"
+        places = ", ".join(code.plain(index, "pair") for index in element.operands)
+        if all(_level(index) == "block" for index in element.operands):  # one element for the block
+            sums.append(f"vfloat sum{at} = {{}};")
+            added.append(f"sum{at} += {made};")
+            put.append(f"add_gradient({to}, sum{at}, {places});")
+        else:
+            added.append(f"add_gradient({to}, {made}, {places});")
+    pair = [
+        "[[maybe_unused]] const int k = int(x.key) + i;",
+        "[[maybe_unused]] const vint keys = lanes(k);",
+        "[[maybe_unused]] const vfloat score = same_bits<vfloat>(mul(raw, c));",
+        *code.lines["pair"],
+        f"const Weighed made = weigh({code.use(node, 'pair')});",
+        *added,
+        f"return {{made.p, same_bits<vf>(weighed(made.dt, {code.use(by_score, 'pair')}))}};",
+    ]
+    body = [
+        "const vf c = broadcast(x.c);",
+        *_keys(code, "range.begin", "range.end"),
+        "[[maybe_unused]] const vint q = numbered(int(x.row) + j * kLanes);",
+        *code.lines["row"],
+        *sums,
+        "const auto of = [&](int i, vf raw, auto&& weigh) __attribute__((always_inline)) -> PairGradients {",
+        *_indented(pair, 2),
+        "};",
+        "function_gradients<Compute>(w, g, j, range, edges, seen, of);",
+        *put,
+    ]
+    head = (
+        "template <class Compute> void own_gradients_stage(BwdScratch& w, const Gradients& g, const Score& x, int j, "
+        "const KeyRange& range, const Edges& edges, const lane_bits* seen)"
+    )
+    return _function(head, body)
 
 
 def _bounds(node: Node, tensors: Sequence[Tensor]) -> str:

@@ -6,6 +6,7 @@ A node is a number of fp32, an integer of 32 bits or a truth. What a function sa
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Kind = Literal["float", "int", "truth"]
@@ -126,6 +127,21 @@ def element(tensor: Tensor, indices: tuple[Node, ...]) -> Node:
         if one.kind != "int":
             raise ExpressionError(f"an index of {tensor.name} was no integer, must be made of q, k, h, b and integers")
     return _made("element", indices, "float" if tensor.dtype == "fp32" else "int", tensor.name)
+
+
+def ordered(roots: Sequence[Node]) -> list[Node]:
+    """Every node below, operands first, each once."""
+    found = dict[Node, None]()
+
+    def visit(node: Node) -> None:
+        if node not in found:
+            for one in node.operands:
+                visit(one)
+            found[node] = None
+
+    for root in roots:
+        visit(root)
+    return list(found)
 
 
 @functools.cache

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from . import emit
-from .expression import Node, Tensor, text
+from . import emit, expression
+from .expression import Node, Tensor, ordered, text
 
 _CODE_DTYPES = {"fp32": "float", "fp16": "fp16", "bf16": "bf16"}
 _SHAPES = {"h": "H", "b": "B"}  # a dimension that h or b alone indexes has as many numbers as there are
 
 
 class Functions:
-    """A score and a mask, of which one may be none, over tensors, for q of one dtype."""
+    """A score and a mask, of which one may be none, over tensors, for q of one dtype.
 
-    def __init__(self, score: Node | None, mask: Node | None, tensors: Sequence[Tensor], dtype: str) -> None:
+    wanted: of a backward, the names of the tensors with a gradient; None: a forward.
+    """
+
+    def __init__(
+        self,
+        score: Node | None,
+        mask: Node | None,
+        tensors: Sequence[Tensor],
+        dtype: str,
+        wanted: Collection[str] | None = None,
+    ) -> None:
         self.score, self.mask, self.tensors, self.dtype = score, mask, tuple(tensors), dtype
-        said = [dtype, *map(repr, tensors), *(text(one) if one else "" for one in (score, mask))]
+        self.wanted = None if wanted is None else [one for one in self.tensors if one.name in wanted]
+        said = [dtype, *map(repr, tensors), *(text(one) if one else "" for one in (score, mask)), repr(self.wanted)]
         self.key = hashlib.blake2b("\n".join(said).encode(), digest_size=8).hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -28,22 +39,27 @@ class Functions:
 
     def operator(self) -> str:
         """The name of its operator."""
-        return f"attention_{self.key}"
+        return f"attention_{'' if self.wanted is None else 'bwd_'}{self.key}"
 
     def files(self) -> dict[str, str]:
         """Files of its folder."""
         name = self.operator()
         return {
             "operator.yaml": self._operator(name),
-            "family.yaml": _FAMILY.format(name=name, dtype=self.dtype),
+            "family.yaml": _FAMILY.format(
+                name=name,
+                dtype=self.dtype,
+                engine="FunctionEngine" if self.wanted is None else "FunctionBwdEngine",
+                member="tile" if self.wanted is None else "chunk",
+            ),
             "host.cpp": self._host(name),
             "cpu/qlanes.cpp": self._kernel(name),
         }
 
     def _operator(self, name: str) -> str:
-        shapes, letters, batched = [], dict[str, str](), list[str]()
+        shapes, letters, batched = dict[str, str](), dict[str, str](), list[str]()
         for tensor in self.tensors:
-            shape = []
+            shape = list[str]()
             for at in range(tensor.dimensions):
                 letter = _SHAPES.get(self._index(tensor, at), "")
                 if not letter:
@@ -53,15 +69,22 @@ class Functions:
                 if letter == "B":
                     batched.append(tensor.name)
                 shape.append(letter)
-            shapes.append(f"{tensor.name}: {' '.join(shape)}")
+            shapes[tensor.name] = " ".join(shape)
+        wanted = [one.name for one in self.wanted or ()]
+        shapes |= {f"gradient_{one}": shapes[one] for one in wanted}
+        batched += [f"gradient_{one}" for one in wanted if one in batched]
         arguments = [
-            f"  {one.name}: {{array: {one.dtype}, place: yes, strides: any, about: a tensor of the functions}}"
+            f"  {one.name}: {{array: {one.dtype}, strides: any, about: a tensor of the functions}}"
             for one in self.tensors
         ]
-        return _FORWARD.format(
+        results = [f"  gradient_{one}: {{written: fp32, about: the gradient of {one}}}" for one in wanted]
+        return (_FORWARD if self.wanted is None else _BACKWARD).format(
             name=name,
             dtype=self.dtype,
-            shapes="".join(f", {one}" for one in shapes),
+            results="".join(f"{line}\n" for line in results),
+            named="".join(f", {one.name}" for one in self.tensors),
+            gradients="".join(f", gradient_{one}" for one in wanted),
+            shapes="".join(f", {one}: {shape}" for one, shape in shapes.items()),
             batched="".join(f"{one}, " for one in dict.fromkeys(batched)),
             symbols="".join(f"\n  {letter}: {made}" for letter, made in letters.items()),
             order="".join(f", {letter}" for letter in letters),
@@ -74,25 +97,41 @@ class Functions:
             str(node.operands[at].value) if node.operands[at].op == "name" else ""
             for root in (self.score, self.mask)
             if root is not None
-            for node in emit.ordered([root])
+            for node in ordered([root])
             if node.op == "element" and node.value == tensor.name
         }
         return found.pop() if len(found) == 1 else ""
 
     def _host(self, name: str) -> str:
         tensors = [f"  fmha::fill_tensor(call.in.{one.name}, to.tensor[{at}]);" for at, one in enumerate(self.tensors)]
-        return _HOST.format(name=name, tensors="".join(f"{line}\n" for line in tensors))
+        for at, one in enumerate(self.tensors):
+            if one in (self.wanted or ()):
+                tensors.append(f"  fmha::fill_gradient(call.in.gradient_{one.name}, to.gradient[{at}]);")
+        words = {"header": "host", "problem": "FunctionProblem", "what": "forward"}
+        if self.wanted is not None:
+            words = {"header": "bwd_host", "problem": "FunctionBwdProblem", "what": "backward"}
+        return _HOST.format(name=name, tensors="".join(f"{line}\n" for line in tensors), **words)
 
     def _kernel(self, name: str) -> str:
         parts, members = [], []
-        if self.score is not None:
+        if self.wanted is not None:
+            score = self.score or expression.name("score")
+            parts.append(emit.gradients(score, self.tensors, [one.name for one in self.wanted]))
+            members.append(
+                "template <class Compute> static constexpr GradientStage own_gradients = own_gradients_stage<Compute>;"
+            )
+        elif self.score is not None:
             parts.append(emit.score(self.score, self.tensors))
             members.append("static constexpr ScoreStage own_score = own_score_stage;")
         if self.mask is not None:
             parts.append(emit.mask(self.mask, self.tensors))
             members.append("static constexpr MaskStage own_mask = own_mask_stage;")
         functions = "\n".join(["struct Functions {", *(f"  {one}" for one in members), "};", ""])
-        return _KERNEL.format(name=name, parts="\n".join([*parts, functions]), dtype=_CODE_DTYPES[self.dtype])
+        words = {"header": "forward", "problem": "FunctionProblem", "engine": "FunctionEngine"}
+        if self.wanted is not None:
+            words = {"header": "backward", "problem": "FunctionBwdProblem", "engine": "FunctionBwdEngine"}
+        parts.append(functions)
+        return _KERNEL.format(name=name, parts="\n".join(parts), dtype=_CODE_DTYPES[self.dtype], **words)
 
 
 _FAMILY = """family: {name}
@@ -101,9 +140,9 @@ axes:
   - {{name: dtype, values: [{dtype}], about: "Element type of q, k, v and out."}}
 pipelines:
   - {{name: qlanes, about: Vector lanes run along queries.}}
-engine: {{header: kernels/attention/function/engine.h, type: "tilekiln::fmha::FunctionEngine"}}
+engine: {{header: kernels/attention/function/engine.h, type: "tilekiln::fmha::{engine}"}}
 entries:
-  - member: tile
+  - member: {member}
 source_by: [dtype]
 algorithms:
   cpu-generic:
@@ -131,6 +170,39 @@ arguments:
   softmax_scale: {{float: derived, range: finite, about: "null: 1 / sqrt(hdim_q)"}}
   include mask:
   include run:
+order: [softmax_scale, include mask, instance, arrays, [q, k, v{named}, out], lse, signature, overlaps, run]
+signature:
+  dtype: {{q: {{{dtype}: {dtype}}}}}
+work: [q, Sk]
+"""
+_BACKWARD = """operator: {name}
+about: Gradients of attention with functions of a program.
+details: |
+  Arrays have any strides, the last dimension of all but the tensors is contiguous. Results overlap nothing.
+defaults: All fields absent, instance -1.
+stages: [{name}]
+area: attention
+call: {{header: kernels/attention/function/engine.h, problem: fmha::FunctionBwdProblem}}
+forms:
+  batch: {{q: B Sq H D, k: B Sk Hk D, v: B Sk Hk Dv, out: B Sq H Dv, lse: B H Sq{shapes}}}
+symbols:
+  B: {{name: batch, of: q, most: 2147483647, equal: [dout, k, v, {batched}out, lse, dq, dk, dv]}}{symbols}
+symbol_order: [B, D, H, Hk, Sq, Sk, Dv{order}]
+arguments:
+  dout: {{array: as out, like: out, place: yes, about: the gradient of out}}
+  q: {{array: [{dtype}], place: yes, about: queries}}
+  k: {{array: as q, place: yes, about: keys}}
+  v: {{array: as q, place: yes, about: values}}
+  out: {{array: as q, place: yes, about: as the forward wrote it}}
+  lse: {{array: fp32, place: yes, about: as the forward wrote it}}
+{arguments}  dq: {{result: as q, like: q, about: the gradient of q}}
+  dk: {{result: as k, like: k, about: the gradient of k}}
+  dv: {{result: as v, like: v, about: the gradient of v}}
+{results}  softmax_scale: {{float: derived, range: finite, about: "null: 1 / sqrt(hdim_q)"}}
+  include mask:
+  include run:
+order: [softmax_scale, include mask, instance, arrays, [dout, q, k, v, out, lse{named}, dq, dk, dv{gradients}],
+  signature, overlaps, run]
 signature:
   dtype: {{q: {{{dtype}: {dtype}}}}}
 work: [q, Sk]
@@ -138,24 +210,26 @@ work: [q, Sk]
 _HOST = """// Arguments of {name} as the plain data of its engines. Generated.
 #include "kernels/generated/operators/{name}_entries.h"
 
-#include "kernels/attention/function/host.h"
+#include "kernels/attention/function/{header}.h"
 
 namespace tilekiln::op::{name} {{
 
 void fill(const Args& args, Call& call) {{
-  fmha::FunctionProblem& to = call.to.problem;
-  fmha::fill_forward(args, call, to);
+  fmha::{problem}& to = call.to.problem;
+  fmha::fill_{what}(args, call, to);
 {tensors}}}
 
-tilekiln_status launch(StageCall<fmha::FunctionProblem>& call) {{ return fmha::launch_forward(call); }}
+tilekiln_status launch(StageCall<fmha::{problem}>& call) {{ return fmha::launch_{what}(call); }}
 
 }}  // namespace tilekiln::op::{name}
 """
 _KERNEL = """// The functions of {name} as stages of the attention engine. Generated.
-#include "kernels/attention/function/forward.h"
+#include "kernels/attention/function/{header}.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {{
 namespace {{
+
+using OwnProblem = fmha::{problem};
 
 {parts}
 using Element = {dtype};
@@ -165,6 +239,6 @@ using Element = {dtype};
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _{name}_qlanes)
 
-extern "C" const tilekiln::fmha::FunctionEngine TILEKILN_ENGINE(TILEKILN_TARGET) =
-    tilekiln::cpu::forward_engine<tilekiln::cpu::Functions, tilekiln::cpu::Element>;
+extern "C" const tilekiln::fmha::{engine} TILEKILN_ENGINE(TILEKILN_TARGET) =
+    tilekiln::cpu::{header}_engine<tilekiln::cpu::Functions, tilekiln::cpu::Element>;
 """

@@ -24,9 +24,11 @@ _CALLS = ("where", "min", "max", "exp", "tanh", "abs")
 
 
 class Parsed:
-    """An expression, and the tensors that it reads, by name."""
+    """An expression, and the tensors that it reads, by name. shared: others than these may be declared."""
 
-    def __init__(self, argument: str, source: str, names: Sequence[str], dtypes: Mapping[str, str]) -> None:
+    def __init__(
+        self, argument: str, source: str, names: Sequence[str], dtypes: Mapping[str, str], shared: bool = False
+    ) -> None:
         self.argument, self.source, self.names, self.dtypes = argument, source, names, dtypes
         self.tensors = dict[str, Tensor]()
         try:
@@ -42,7 +44,7 @@ class Parsed:
         if self.node.size > ex.MOST:
             raise ArgumentError(self._sentence(1, f"is {self.node.size} operations, must be at most {ex.MOST}"))
         unused = sorted(set(dtypes) - set(self.tensors))
-        if unused:
+        if unused and not shared:
             raise ArgumentError(
                 f"{argument}: {', '.join(unused)} was declared, must be a tensor that {source!r} indexes"
             )
@@ -168,7 +170,14 @@ _TAKEN = frozenset(
 
 def refuse_name(argument: str, name: str) -> None:
     """ArgumentError for a tensor of a name that arguments or C++ have taken."""
-    if name in _TAKEN or name.startswith("_") or name.endswith("_") or "__" in name or not name.isascii():
+    if (
+        name in _TAKEN
+        or name.startswith("_")
+        or name.endswith("_")
+        or "__" in name
+        or not name.isascii()
+        or name[:9] == "gradient_"
+    ):
         raise ArgumentError(
             f"{argument}: {name!r} is no name of a tensor, must be one that nothing else has: rename it"
         )

@@ -1,0 +1,1 @@
+"""Score and mask functions in PyTorch: the custom operator, callables of FlexAttention, its block masks."""
