@@ -85,8 +85,8 @@ for shape in tests.SHAPES:
     want, want_lse = tests.reference.attention(*arrays, **nodes, tensors=tensors, causal=True)
     for one in library.instances():
         if library.instance_usable(one.number):
-            given = [tensors[name] for name in order]
-            out, lse = call(*arrays, *given, causal=True, return_lse=True, instance=one.number)
+            given = {name: tensors[name] for name in order}
+            out, lse = call(*arrays, **given, causal=True, return_lse=True, instance=one.number)
             assert np.abs(out - want).max() <= 3e-6 * max(1, np.abs(want).max()), (one, shape)
             assert np.array_equal(np.isinf(lse), np.isinf(want_lse))
             isas.add(one.algorithm["target"])
@@ -194,7 +194,9 @@ def test_memory_of_long_sequences_is_that_of_their_arrays() -> None:
 WRONG = {
     "score ) 2": "column 7 of 'score ) 2' is no expression",
     "score ** 2": "column 1 of 'score ** 2' is 'score ** 2', an operation that is not there; allowed are",
-    "score // 2": "column 1 of 'score // 2' is 'score // 2', an operation that is not there",
+    "score // 2": "column 1 of 'score // 2' // is of integers, had a number of fp32",
+    "q @ k": "column 1 of 'q @ k' is 'q @ k', an operation that is not there",
+    "1.5 >> q": "column 1 of '1.5 >> q' >> is of integers, had a number of fp32",
     "score + sin(q)": "column 9 of 'score + sin(q)' calls 'sin(q)', which is not there",
     "exp(score, q)": "column 1 of 'exp(score, q)' gives exp 2 values, must be 1",
     "where(q < k, score)": "column 1 of 'where(q < k, score)' gives where 2 values, must be 3",

@@ -70,6 +70,39 @@ inline Bounds choose(Truth which, Bounds yes, Bounds no) {
   return {__builtin_fmin(yes.low, no.low), __builtin_fmax(yes.high, no.high), yes.nan || no.nan};
 }
 
+inline bool single(Bounds a) { return a.low == a.high && !a.nan; }
+constexpr Bounds kAnyInt{kLeastInt, kMostInt};
+
+// Of integers.
+inline Bounds quotient(Bounds a, Bounds b) {
+  if (b.low <= 0) return kAnyInt;
+  return {__builtin_floor(a.low / (a.low < 0 ? b.low : b.high)),
+          __builtin_floor(a.high / (a.high < 0 ? b.high : b.low))};
+}
+inline Bounds remainder(Bounds a, Bounds b) {
+  if (b.low <= 0) return kAnyInt;
+  const double first = __builtin_floor(a.low / b.low);
+  if (single(b) && first == __builtin_floor(a.high / b.low)) return {a.low - first * b.low, a.high - first * b.low};
+  return {0, b.high - 1};
+}
+inline Bounds left(Bounds a, Bounds by) {
+  return single(by) ? times(a, bound(double(1u << shift_of(int(by.low))))) : kAnyInt;
+}
+inline Bounds right(Bounds a, Bounds by) {
+  return single(by) ? quotient(a, bound(double(1u << shift_of(int(by.low))))) : kAnyInt;
+}
+inline Bounds both_bits(Bounds a, Bounds b) {
+  if (single(a) && single(b)) return bound(double(int(a.low) & int(b.low)));
+  if (a.low < 0 && b.low < 0) return kAnyInt;
+  return {0, a.low < 0 ? b.high : b.low < 0 ? a.high : __builtin_fmin(a.high, b.high)};
+}
+inline Bounds either_bits(Bounds a, Bounds b) {
+  return single(a) && single(b) ? bound(double(int(a.low) | int(b.low))) : kAnyInt;
+}
+inline Bounds other_bits(Bounds a, Bounds b) {
+  return single(a) && single(b) ? bound(double(int(a.low) ^ int(b.low))) : kAnyInt;
+}
+
 inline Truth less(Bounds a, Bounds b) { return {a.low < b.high, a.nan || b.nan || a.high >= b.low}; }
 inline Truth less_or_equal(Bounds a, Bounds b) { return {a.low <= b.high, a.nan || b.nan || a.high > b.low}; }
 inline Truth same(Bounds a, Bounds b) {
@@ -79,6 +112,8 @@ inline Truth same(Bounds a, Bounds b) {
 inline Truth both(Truth a, Truth b) { return {a.may_hold && b.may_hold, a.may_fail || b.may_fail}; }
 inline Truth either(Truth a, Truth b) { return {a.may_hold || b.may_hold, a.may_fail && b.may_fail}; }
 inline Truth opposite(Truth a) { return {a.may_fail, a.may_hold}; }
+
+inline int first_of(Bounds index) { return int(index.low); }
 
 // Bounds of the elements at every index within bounds, where they are few.
 template <class T, class... Index> Bounds element_bounds(const fmha::FunctionTensor& t, Index... index) {
@@ -94,6 +129,7 @@ template <class T, class... Index> Bounds element_bounds(const fmha::FunctionTen
   }
   const bool is_float = T(.5f) != 0;
   if (count > kMostBoundElements) return is_float ? Bounds{-kWidest, kWidest, true} : Bounds{kLeastInt, kMostInt};
+  if (count == 1 && !is_float) return bound(double(element<T>(t, first_of(index)...)));
   Bounds all{kWidest, -kWidest};
   for (int i = 0; i < int(count); ++i) {
     i64 at = 0;

@@ -53,6 +53,33 @@ TILEKILN_INLINE bool both(bool a, bool b) { return a && b; }
 TILEKILN_INLINE bool either(bool a, bool b) { return a || b; }
 TILEKILN_INLINE bool opposite(bool a) { return !a; }
 
+// Quotients are rounded down as Python's, by 0 they are 0; remainders have the sign of the divisor, by 0 they are 0. Shifts by less
+// than 0 or more than 31 are by 0 and 31.
+TILEKILN_INLINE int quotient(int a, int b) {
+  if (b == 0 || b == -1) return b == 0 ? 0 : minus(0, a);
+  return a / b - (a % b != 0 && (a ^ b) < 0);
+}
+TILEKILN_INLINE int remainder(int a, int b) { return b == 0 ? 0 : minus(a, times(quotient(a, b), b)); }
+TILEKILN_INLINE int shift_of(int by) { return by < 0 ? 0 : by > 31 ? 31 : by; }
+TILEKILN_INLINE int left(int a, int by) { return int(unsigned(a) << shift_of(by)); }
+TILEKILN_INLINE int right(int a, int by) { return a >> shift_of(by); }
+TILEKILN_INLINE vint shift_of(vint by) { return choose(by < 0, vint{}, choose(by > 31, lanes(31), by)); }
+TILEKILN_INLINE vint left(vint a, vint by) { return (vint)((vword)a << (vword)shift_of(by)); }
+TILEKILN_INLINE vint right(vint a, vint by) { return a >> shift_of(by); }
+TILEKILN_INLINE vint quotient(vint a, vint b) {
+  vint made;
+  for (int i = 0; i < kLanes; ++i) made[i] = quotient(a[i], b[i]);
+  return made;
+}
+TILEKILN_INLINE vint remainder(vint a, vint b) {
+  vint made;
+  for (int i = 0; i < kLanes; ++i) made[i] = remainder(a[i], b[i]);
+  return made;
+}
+template <class T> TILEKILN_INLINE T both_bits(T a, T b) { return a & b; }
+template <class T> TILEKILN_INLINE T either_bits(T a, T b) { return a | b; }
+template <class T> TILEKILN_INLINE T other_bits(T a, T b) { return a ^ b; }
+
 // A NaN of either comes out.
 template <class T> TILEKILN_INLINE T least(T a, T b) { return choose(either(a < b, a != a), a, b); }
 template <class T> TILEKILN_INLINE T most(T a, T b) { return choose(either(a > b, a != a), a, b); }

@@ -24,6 +24,12 @@ class FunctionAttention(Protocol):
     def __call__(self, q: Any, k: Any, v: Any, score: Any, mask: Any, tensors: Any, arguments: Any) -> Any: ...
 
 
+class Traced(Protocol):
+    """The expression of a callable of FlexAttention, the tensors that it reads, and these by name."""
+
+    def __call__(self, argument: str, function: Any, names: Any) -> tuple[Any, Any, Any]: ...
+
+
 class CheckTangents(Protocol):
     """Raises where an input of a call has a tangent of forward-mode autograd."""
 
@@ -40,6 +46,7 @@ class TorchCalls(NamedTuple):
     """By `torch.ops.tilekiln.<name>` where something watches the call; no result has a gradient."""
     check_tangents: CheckTangents
     function_attention: FunctionAttention
+    traced: Traced
 
 
 registered: TorchCalls | None = None

@@ -10,12 +10,22 @@ from ..api.functions.expression import Node
 from . import masks
 
 Array = NDArray[Any]
+
+
+def _wrapped(x: Any) -> Any:
+    """The integer of 32 bits that x wraps to."""
+    return (x + 2**31) % 2**32 - 2**31
+
+
 Float = NDArray[np.float64]
 
 _UNARY = {"neg": np.negative, "abs": np.abs, "exp": np.exp, "tanh": np.tanh, "not": np.logical_not}
-_BINARY = {
+_BINARY: dict[str, Any] = {
+    "shl": lambda a, by: np.left_shift(a, np.clip(by, 0, 31)),
+    "shr": lambda a, by: np.right_shift(a, np.clip(by, 0, 31)),
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "min": np.minimum, "max": np.maximum,
-    "lt": np.less, "le": np.less_equal, "eq": np.equal, "and": np.logical_and, "or": np.logical_or,
+    "bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_xor, "floordiv": np.floor_divide,
+    "mod": np.mod, "lt": np.less, "le": np.less_equal, "eq": np.equal, "and": np.logical_and, "or": np.logical_or,
 }  # fmt: skip
 
 
@@ -36,7 +46,7 @@ def evaluate(node: Node, names: Mapping[str, Any], tensors: Mapping[str, Any]) -
         if one.op == "name":
             return names[str(one.value)]
         if one.op == "constant":
-            return np.float64(one.value) if one.kind == "float" else np.int64(one.value)
+            return {"float": np.float64, "int": np.int64, "truth": np.bool_}[one.kind](one.value)
         given = [of(operand) for operand in one.operands]
         if one.op == "element":
             tensor = np.asarray(tensors[str(one.value)])
@@ -46,7 +56,8 @@ def evaluate(node: Node, names: Mapping[str, Any], tensors: Mapping[str, Any]) -
             return np.where(*given)
         if one.op == "float":
             return np.asarray(given[0], np.float64)
-        return _UNARY[one.op](given[0]) if len(given) == 1 else _BINARY[one.op](*given)
+        result = _UNARY[one.op](given[0]) if len(given) == 1 else _BINARY[one.op](*given)
+        return _wrapped(result) if one.kind == "int" else result
 
     return of(node)
 
@@ -55,7 +66,7 @@ def evaluate(node: Node, names: Mapping[str, Any], tensors: Mapping[str, Any]) -
 def pull_back(node: Node, names: Mapping[str, Any], tensors: Mapping[str, Any], dout: Float) -> tuple[Any, Any]:
     """(gradient of the score, of each fp32 tensor by name) where that of a node, broadcast to `dout`, is `dout`.
 
-    Of equal operands min and max give theirs to the first; abs has none at 0.
+    Of equal operands min and max give theirs to the first; abs has none at 0. Where dout is 0, so are they.
     """
     score, of_tensors = np.zeros_like(dout), dict[str, Float]()
 
@@ -67,6 +78,8 @@ def pull_back(node: Node, names: Mapping[str, Any], tensors: Mapping[str, Any], 
         if one.kind != "float":
             return
         operands = one.operands
+        if one.op in ("name", "element"):
+            g = np.where(dout == 0, 0, g)
         if one.op == "name":
             score = score + g
         elif one.op == "element":
@@ -109,6 +122,24 @@ def visible(
         q, k = np.arange(shape[0])[:, None], np.arange(shape[1])[None]
         seen = seen & np.asarray(evaluate(mask, {"q": q, "k": k, "h": h, "b": b}, tensors), bool)
     return seen
+
+
+def tiles(mask: Node, shape: tuple[int, int, int, int], tensors: Mapping[str, Any]) -> NDArray[np.int8]:
+    """Blocks of 64 x 64 pairs of (batch, nhead, seqlen_q, seqlen_k) of which a mask shows 0 nothing, 1 a part, 2 all.
+
+    (batch, nhead, blocks of queries, blocks of keys); 64 x seqlen_k pairs are looked at, at a time.
+    """
+    batch, nhead, seqlen_q, seqlen_k = shape
+    starts = np.arange(0, seqlen_k, 64)
+    made = np.zeros((batch, nhead, -(-seqlen_q // 64), len(starts)), np.int8)
+    k = np.arange(seqlen_k)[None]
+    for b, h, row in np.ndindex(made.shape[:3]):
+        q = np.arange(row * 64, min(row * 64 + 64, seqlen_q))[:, None]
+        seen = np.broadcast_to(evaluate(mask, {"q": q, "k": k, "h": h, "b": b}, tensors), (len(q), seqlen_k))
+        if len(starts):
+            whole, some = np.logical_and.reduceat(seen.all(0), starts), np.logical_or.reduceat(seen.any(0), starts)
+            made[b, h, row] = np.where(whole, 2, some)
+    return made
 
 
 def attention(

@@ -22,12 +22,19 @@ from ._optimize import Optimized, optimize
 from .biased_experts import BiasedExperts
 from .dot_product import sdpa
 from .functions import operator as functions_operator
+from .functions import trace
+from .functions.flex import flex_attention
 from .norms import LayerNorm, RMSNorm
 from .packed import Experts, Linear
 from .routing import use
 
 torch_calls.registered = torch_calls.TorchCalls(
-    calls.attention, calls.as_operator, calls.without_grad, operators.check_tangents, functions_operator.attention
+    calls.attention,
+    calls.as_operator,
+    calls.without_grad,
+    operators.check_tangents,
+    functions_operator.attention,
+    trace.traced,
 )
 _profiler.watch()
 
@@ -42,6 +49,7 @@ __all__ = [
     "calls",
     "compiled",
     "derivatives",
+    "flex_attention",
     "native",
     "operators",
     "optimize",

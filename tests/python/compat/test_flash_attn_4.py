@@ -145,16 +145,16 @@ def test_pages(face, packed, softcap):
 
 @pytest.mark.parametrize(
     "name",
-    ["qv", "gather_kv_indices", "score_mod", "score_mod_bwd", "mask_mod", "aux_tensors", "aux_scalars",
-     "block_sparse_tensors", "block_sparse_tensors_bwd"],
-)  # fmt: skip
+    ["qv", "gather_kv_indices", "score_mod", "mask_mod", "aux_tensors", "aux_scalars", "block_sparse_tensors"],
+)
 def test_arguments_without_a_kernel(face, name):
     q, k, v = qkv(5, 7)
-    with pytest.raises(RuntimeError, match=rf"^{name}: was given, must be None: .{{20,}}"):
-        face.flash_attn_func(q, k, v, **{name: [1]})
-    if name != "block_sparse_tensors_bwd":
-        with pytest.raises(RuntimeError, match=rf"^{name}: was given, must be None"):
-            face.flash_attn_varlen_func(q, k, v, **{name: [1]})
+    functions = [face.flash_attn_varlen_func]
+    if name in ("qv", "gather_kv_indices", "aux_scalars"):
+        functions.append(face.flash_attn_func)
+    for function in functions:
+        with pytest.raises(RuntimeError, match=rf"^{name}: was given, must be None: .{{20,}}"):
+            function(q, k, v, **{name: [1]})
 
 
 @pytest.mark.parametrize("window", [(-2, 3), (3, -1), (-1, 0), 4, ("a", 1)])
@@ -206,3 +206,39 @@ def test_scheduler_metadata(face):
     for more in ({}, {"seqused_k": int32(3, 16), "cu_seqlens_k": int32(0, 1)}):
         with pytest.raises(RuntimeError, match=r"^cu_seqlens_q: "):
             face.get_scheduler_metadata(1, 4096, 8, 2, 64, 3, **more)
+
+
+@pytest.mark.day
+def test_functions_and_tiles(face, tmp_path, monkeypatch):
+    from tilekiln.compat.flash_attn.cute.block_sparsity import BlockSparseTensorsTorch
+
+    monkeypatch.setenv("TILEKILN_JIT", str(tmp_path))
+    q, k, v = qkv(200, 260, grad=True)
+    slope = torch.randn(4, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+    def score_mod(score, b, h, q, k, seqlen_info, aux_tensors):
+        return score + aux_tensors[0][h] * (k - q - seqlen_info.seqlen_k + seqlen_info.seqlen_q)
+
+    def mask_mod(b, h, q, k, seqlen_info, aux_tensors):
+        return k <= q + 70
+
+    counts, whole = torch.tensor([[[1, 2]]], dtype=torch.int32), torch.tensor([[[1, 0]]], dtype=torch.int32)
+    numbers = torch.tensor([[[[1, 0, 2], [2, 1, 0]]]], dtype=torch.int32)
+    tiles = BlockSparseTensorsTorch(counts, numbers, whole, torch.zeros_like(numbers))
+    i, j = torch.arange(200)[:, None], torch.arange(260)[None]
+    seen = torch.where(i < 128, (j < 128) | (j < 256) & (j <= i + 70), (j >= 128) & (j <= i + 70))
+    distance = j - i - 60
+
+    options = {"score_mod": score_mod, "mask_mod": mask_mod, "aux_tensors": [slope], "block_sparse_tensors": tiles}
+    out, lse = face.flash_attn_func(q, k, v, causal=True, return_lse=True, **options)
+    many_k, many_v = (one.repeat_interleave(2, 2).transpose(1, 2) for one in (k, v))
+    logits = q.transpose(1, 2) @ many_k.mT * 32**-0.5 + slope[:, None, None] * distance
+    logits = logits.where(seen, -torch.inf)
+    right = (logits.softmax(-1) @ many_v).transpose(1, 2)
+    torch.testing.assert_close(out, right, **CLOSE)
+    torch.testing.assert_close(lse, logits.logsumexp(-1), **CLOSE)
+    wanted, dout = [q, k, v, slope], torch.randn_like(out)
+    for ours, theirs in zip(*(torch.autograd.grad(one, wanted, dout) for one in (out, right)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3 if ours.dim() == 1 else 2e-5)
+    with pytest.raises(RuntimeError, match=r"^softcap: was given, must be None: write it into score_mod"):
+        face.flash_attn_func(q, k, v, softcap=2.0, **options)

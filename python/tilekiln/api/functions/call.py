@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from ..._core.native import ArgumentError
 from ..._core.torch_calls import of_torch
 from ..just_in_time import jit_operator
 from ..library import Library
-from .expression import TENSORS, Tensor
+from .expression import TENSORS, Node, Tensor
+from .expression import source as text_of
 from .folder import Functions
 from .parse import Parsed
 
@@ -35,8 +36,20 @@ class Function:
             dtypes = {name: _dtype_of(name, one) for name, one in tensors.items()}
             parsed = Parsed(argument, source, names, dtypes, shared)
             self.source, self.node, self.tensors = source, parsed.node, parsed.tensors
+        elif callable(source) and not tensors:
+            self.node, self.tensors, self.bound = of_torch().traced(argument, source, names)
+            self.source = text_of(self.node)
         else:
-            raise ArgumentError(f"{argument}: was {type(source).__name__}, must be a text")
+            said = "a callable with tensors" if callable(source) else type(source).__name__
+            raise ArgumentError(f"{argument}: was {said}, must be a text, or a callable of FlexAttention alone")
+
+    @classmethod
+    def of(cls, node: Node, tensors: dict[str, Tensor], bound: dict[str, Any]) -> Self:
+        """The function of an expression, whose tensors are all bound."""
+        made = cls.__new__(cls)
+        made.node, made.tensors, made.bound, made.source = node, tensors, bound, text_of(node)
+        made.pairs = {}
+        return made
 
     def __repr__(self) -> str:
         return f"<tilekiln.{type(self).__name__} {self.source!r}>"
@@ -61,6 +74,45 @@ class MaskFunction(Function):
         if self.node.kind != "truth":
             raise ArgumentError(f"mask_function: {self.source!r} is a number, must be a comparison, as in k <= q")
 
+    def tiles(
+        self, batch: int, nhead: int, seqlen_q: int, seqlen_k: int, tensors: Mapping[str, Any] | None = None
+    ) -> Any:
+        """What kernels do with blocks of 64 x 64 pairs: int8 (batch, nhead, blocks of queries, blocks of keys).
+
+        0: skipped, nothing of it is shown and its keys are not read; 1: shown in part; 2: whole. tensors: as in a call.
+        Computed on the host by NumPy, pair by pair. Raises ArgumentError as a call for tensors.
+        """
+        import numpy as np
+
+        from ...reference import functions
+
+        for name, size in (("batch", batch), ("nhead", nhead), ("seqlen_q", seqlen_q), ("seqlen_k", seqlen_k)):
+            if not isinstance(size, int) or size < 0:
+                raise ArgumentError(f"{name}: was {size!r}, must be an integer from 0")
+        arrays = {name: np.asarray(one) for name, one in pair_of(None, self).arrays(tensors or {}).items()}
+        for name, array in arrays.items():
+            if array.ndim != self.tensors[name].dimensions or not array.size:
+                raise ArgumentError(
+                    f"{name}: shape was {array.shape}, must have {self.tensors[name].dimensions} lengths"
+                )
+        return functions.tiles(self.node, (batch, nhead, seqlen_q, seqlen_k), arrays)
+
+    def explain(
+        self, batch: int, nhead: int, seqlen_q: int, seqlen_k: int, tensors: Mapping[str, Any] | None = None
+    ) -> str:
+        """How many blocks `tiles` has of each kind, and a map of those of the first head of the first sequence."""
+        tiles = self.tiles(batch, nhead, seqlen_q, seqlen_k, tensors)
+        counts = [int((tiles == kind).sum()) for kind in (2, 1, 0)]
+        share = (tiles.size - counts[2]) / max(tiles.size, 1)
+        head = tiles[0, 0] if tiles.size else tiles.reshape(0, 0)
+        rows = ["".join("·▒█"[kind] for kind in row) for row in head[:64, :128]]
+        cut = ["..."] if head.shape[0] > 64 or head.shape[1] > 128 else []
+        said = (
+            f"{counts[0]} of {tiles.size} blocks of 64 x 64 pairs are shown whole (█), {counts[1]} in part (▒), "
+            f"{counts[2]} are skipped (·): {share:.1%} is computed"
+        )
+        return "\n".join([said, *rows, *cut])
+
 
 def _dtype_of(name: str, given: Any) -> str:
     """Word of the dtype of a declared tensor."""
@@ -71,7 +123,7 @@ def _dtype_of(name: str, given: Any) -> str:
     return word
 
 
-def score_function(source: str, /, **tensors: Any) -> ScoreFunction:
+def score_function(source: Any, /, **tensors: Any) -> ScoreFunction:
     """A function from the score of a query and a key to the logit that the softmax sees.
 
         tk.score_function("score + slope[h] * (k - q)")
@@ -79,8 +131,10 @@ def score_function(source: str, /, **tensors: Any) -> ScoreFunction:
 
     source: an expression of score (softmax_scale times q k^T, a number), q and k (the positions of query and key in
     their sequence, from 0), h and b (query head and sequence), of + - * /, comparisons, and, or, not (or & | ~),
-    where(c, x, y), min, max, exp, tanh, abs, numbers, inf, and elements of tensors, slope[h], whose indices are
-    integers made of q, k, h, b. It is read, never run.
+    where(c, x, y), min, max, exp, tanh, abs, numbers, inf, of integers // % << >> & | ^, and elements of tensors,
+    slope[h], whose indices are integers made of q, k, h, b. It is read, never run. Or a score_mod of FlexAttention,
+    f(score, b, h, q, k), of such operations: it is called once, and what it closes over is then as it was; tensors that
+    it indexes are read at every call, and have gradients where they are fp32, fp16 or bf16.
 
     tensors: by name, the dtype of a tensor, "fp32" (as without a word) or "int32"; or the tensor, which calls then need
     not name.
@@ -94,14 +148,14 @@ def score_function(source: str, /, **tensors: Any) -> ScoreFunction:
     return ScoreFunction(source, tensors)
 
 
-def mask_function(source: str, /, **tensors: Any) -> MaskFunction:
+def mask_function(source: Any, /, **tensors: Any) -> MaskFunction:
     """A function that says which keys a query sees.
 
         tk.mask_function("k <= q and q - k < 1024")
         tk.mask_function("document[b, q] == document[b, k]", document="int32")
 
-    source: a comparison of what `score_function` has, without the score. Blocks of 64 x 64 pairs of which it shows none
-    are skipped, most of them without a look at a pair.
+    source: a comparison of what `score_function` has, without the score; or a mask_mod of FlexAttention, f(b, h, q, k).
+    Blocks of 64 x 64 pairs of which it shows none are skipped, most of them without a look at a pair.
 
     Raises ArgumentError as `score_function`.
     """
@@ -187,7 +241,7 @@ class Pair:
         for name in self.declared:
             if name not in tensors and name not in self.bound:
                 raise ArgumentError(f"tensors: had no {name!r}, must have {listed}, which the functions index")
-        return {name: tensors[name] if name in tensors else self.bound[name] for name in self.declared}
+        return {name: tensors[name] if name in tensors else read_bound(self.bound[name]) for name in self.declared}
 
     def functions(self, q: Any, wanted: frozenset[str] | None = None) -> Functions:
         """The kernel's source for q of its dtype; wanted: of the backward, the tensors with a gradient."""
@@ -204,6 +258,15 @@ class Pair:
         """Tensors that a gradient can be asked of: those of fp32 that the score reads."""
         read = self.score.tensors.values() if self.score else ()
         return frozenset(one.name for one in read if one.dtype == "fp32")
+
+
+def read_bound(bound: Any) -> Any:
+    """A bound tensor, of PyTorch in one of the dtypes of kernels and of at least one dimension."""
+    if not is_torch(bound):
+        return bound
+    torch = sys.modules["torch"]
+    dtype = torch.float32 if bound.is_floating_point() else torch.int32
+    return bound.to(dtype) if bound.dim() else bound.to(dtype).reshape(1)
 
 
 def is_torch(q: Any) -> bool:

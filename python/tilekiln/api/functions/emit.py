@@ -17,7 +17,8 @@ Level = Literal["block", "key", "row", "pair"]
 _WORDS = {
     "add": "plus", "sub": "minus", "mul": "times", "div": "over", "min": "least", "max": "most", "abs": "size",
     "exp": "exponential", "tanh": "tangent", "and": "both", "or": "either", "not": "opposite", "where": "choose",
-    "float": "number",
+    "float": "number", "floordiv": "quotient", "mod": "remainder", "shl": "left", "shr": "right", "bitand": "both_bits",
+    "bitor": "either_bits", "bitxor": "other_bits",
 }  # fmt: skip
 _PROBLEM = "[[maybe_unused]] const auto& a = *(const OwnProblem*)x.own;"
 _SIGNS = {"lt": "<", "le": "<=", "eq": "=="}
@@ -33,6 +34,8 @@ def _level(node: Node) -> Level:
 
 
 def _literal(node: Node) -> str:
+    if node.kind == "truth":
+        return "true" if node.value else "false"
     if node.kind == "int":
         return f"int({node.value}LL)"
     value = float(node.value)
@@ -44,7 +47,8 @@ def _literal(node: Node) -> str:
 class _Lanes:
     """The statements of some expressions, by the level at which each is computed."""
 
-    def __init__(self, roots: Sequence[Node], tensors: Sequence[Tensor]) -> None:
+    def __init__(self, roots: Sequence[Node], tensors: Sequence[Tensor], uniform: bool = False) -> None:
+        self.uniform = uniform
         self.tensors = {tensor.name: at for at, tensor in enumerate(tensors)}
         self.nodes = ordered(roots)
         self.roots = roots
@@ -77,6 +81,9 @@ class _Lanes:
             word = "elements" if level in ("row", "pair") else "element"
             places = [self.plain(one, level) for one in node.operands]  # one that all lanes share stays one number
             made = f"{word}<{_ONE[node.kind]}>(a.tensor[{self.tensors[str(node.value)]}], {', '.join(places)})"
+            if self.uniform and level == "pair":
+                name = self.names[node]
+                made = f"one_{name} ? lanes(value_{name}) : {made}"
         else:
             given = [self.use(one, level) for one in node.operands]
             if node.op in _SIGNS:
@@ -96,7 +103,7 @@ def _indented(lines: Sequence[str], depth: int) -> list[str]:
 
 
 def _keys(code: _Lanes, begin: str, end: str) -> list[str]:
-    """What a block has once, and its keys."""
+    """Statements of a block, and the loop over its keys."""
     lines = [
         _PROBLEM,
         "[[maybe_unused]] const int b = x.batch, h = x.head;",
@@ -153,16 +160,37 @@ def score(node: Node, tensors: Sequence[Tensor]) -> str:
 def mask(node: Node, tensors: Sequence[Tensor]) -> str:
     """The mask stage: by bounds where they tell, else by every pair."""
     bounds = _bounds(node, tensors)
-    code = _Lanes([node], tensors)
+    code = _Lanes([node], tensors, uniform=True)
     pair = [*code.lines["pair"], f"seen[j * kTileK + i] = bits_of({code.use(node, 'pair')});"]
-    body = _body(code, "0", "x.keys", "0; j * kLanes < x.rows", [], pair)
+    problem, *body = _body(code, "0", "x.keys", "0; j * kLanes < x.rows", [], pair)
     head = "inline Sees own_mask_stage(const Score& x, lane_bits* seen)"
     first = [
         "const Truth sees = own_mask_bounds(x);",
         "if (!sees.may_hold) return Sees::none;",
         "if (!sees.may_fail) return Sees::all;",
     ]
-    return bounds + "\n" + _function(head, [*first, *body, "}", "return sees_of(seen, x.rows, x.keys);"])
+    end = ["}", "return sees_of(seen, x.rows, x.keys);"]
+    return bounds + "\n" + _function(head, [*first, problem, *_uniform(code), *body, *end])
+
+
+def _uniform(code: _Lanes) -> list[str]:
+    """Elements that a block of pairs may share, such as a tile of a block-sparse mask: read once where it does."""
+    lines = list[str]()
+    for node in code.nodes:
+        if node.op == "element" and _level(node) == "pair":
+            name, known = code.names[node], dict[Node, str]()
+            for one in ordered(node.operands):
+                known[one] = f"{name}_{len(known)}"
+                kind = "Truth" if one.kind == "truth" else "Bounds"
+                made = _bound(one, [known[operand] for operand in one.operands], code.tensors)
+                lines.append(f"const {kind} {known[one]} = {made};")
+            places = [known[one] for one in node.operands]
+            type_, tensor = _ONE[node.kind], f"a.tensor[{code.tensors[str(node.value)]}]"
+            lines.append(f"const bool one_{name} = {' && '.join(f'single({one})' for one in places)};")
+            indices = ", ".join(f"int({one}.low)" for one in places)
+            read = f"one_{name} ? element<{type_}>({tensor}, {indices}) : {type_}(0)"
+            lines.append(f"const {type_} value_{name} = {read};")
+    return lines
 
 
 def gradients(node: Node, tensors: Sequence[Tensor], wanted: Collection[str]) -> str:
@@ -231,7 +259,11 @@ _PLACES = {
 def _bound(node: Node, given: Sequence[str], tensors: Mapping[str, int]) -> str:
     match node.op:
         case "constant":
-            return f"bound(double({_literal(node)}))"
+            return (
+                f"Truth{{{_literal(node)}, !{_literal(node)}}}"
+                if node.kind == "truth"
+                else f"bound(double({_literal(node)}))"
+            )
         case "name":
             return _PLACES[str(node.value)]
         case "element":
@@ -240,6 +272,6 @@ def _bound(node: Node, given: Sequence[str], tensors: Mapping[str, int]) -> str:
             return f"rounded({given[0]})"
     word = {**_BOUND_SIGNS, **_WORDS, "neg": "negative"}[node.op]
     made = f"{word}({', '.join(given)})"
-    if node.op not in ("add", "sub", "mul", "div", "neg", "abs"):
+    if node.op not in ("add", "sub", "mul", "div", "neg", "abs", "floordiv", "shl"):
         return made
     return f"rounded({made})" if node.kind == "float" else f"wrapped({made})"

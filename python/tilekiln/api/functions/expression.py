@@ -6,7 +6,7 @@ A node is a number of fp32, an integer of 32 bits or a truth. What a function sa
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 Kind = Literal["float", "int", "truth"]
@@ -47,7 +47,9 @@ def name(text: str) -> Node:
 
 
 def constant(value: float | int) -> Node:
-    """A number. ExpressionError for an integer beyond 32 bits."""
+    """A number or a truth. ExpressionError for an integer beyond 32 bits."""
+    if isinstance(value, bool):
+        return Node("constant", (), "truth", value)
     if isinstance(value, float):
         return Node("constant", (), "float", value)
     if not -(2**31) <= value < 2**31:
@@ -92,12 +94,39 @@ def unary(op: str, x: Node) -> Node:
 
 def binary(op: str, a: Node, b: Node) -> Node:
     """An operation of two nodes. ExpressionError where a kind is wrong."""
+    op = _LOGICAL.get(op, op) if a.kind == b.kind == "truth" else op
     if op in ("and", "or"):
-        return _made(op, truths(a, b), "truth")
+        a, b = truths(a, b)
+        fixed, other = (a, b) if a.op == "constant" else (b, a)
+        if fixed.op == "constant":
+            return other if fixed.value == (op == "and") else fixed
+        return _made(op, (a, b), "truth")
     a, b = numbers(a, b)
+    if op in INTEGER:
+        return _of_integers(op, a, b)
+    if op == "mul" and constant(1.0) in (a, b):
+        return a if b == constant(1.0) else b
     if op == "div":
         a, b = as_float(a), as_float(b)
     return _made(op, (a, b), "truth" if op in ("lt", "le", "eq") else a.kind)
+
+
+INTEGER: Mapping[str, str] = {
+    "floordiv": "//", "mod": "%", "shl": "<<", "shr": ">>", "bitand": "&", "bitor": "|", "bitxor": "^",
+}  # fmt: skip
+"""Operations of integers alone, and their signs."""
+_LOGICAL: Mapping[str, str] = {"bitand": "and", "bitor": "or"}
+
+
+def _of_integers(op: str, a: Node, b: Node) -> Node:
+    if a.kind != "int" or b.kind != "int":
+        raise ExpressionError(f"{INTEGER[op]} is of integers, had a number of fp32")
+    step = b.value if b.op == "constant" else 0
+    if op in ("floordiv", "mod") and isinstance(step, int) and step > 0 and step & (step - 1) == 0:
+        if op == "floordiv":
+            return _made("shr", (a, constant(step.bit_length() - 1)), "int")
+        return _made("bitand", (a, constant(step - 1)), "int")
+    return _made(op, (a, b), "int")
 
 
 def compare(sign: str, a: Node, b: Node) -> Node:
@@ -157,3 +186,36 @@ def text(node: Node) -> str:
     """A spelling that only equal nodes have: what a kernel is known by."""
     value = node.value.hex() if isinstance(node.value, float) else str(node.value)
     return f"{node.op}:{node.kind}:{value}({','.join(map(text, node.operands))})"
+
+
+_SIGNS: Mapping[str, str] = {
+    **INTEGER, "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "eq": "==", "and": "and",
+    "or": "or",
+}  # fmt: skip
+
+
+def source(node: Node) -> str:
+    """Text that reads as an equal expression."""
+    given = [source(one) for one in node.operands]
+    match node.op:
+        case "constant":
+            return _number(node)
+        case "name":
+            return str(node.value)
+        case "element":
+            return f"{node.value}[{', '.join(given)}]"
+        case "neg":
+            return f"(-{given[0]})"
+        case "not":
+            return f"(not {given[0]})"
+        case "float":
+            return f"(1.0 * {given[0]})"
+    return f"({given[0]} {_SIGNS[node.op]} {given[1]})" if node.op in _SIGNS else f"{node.op}({', '.join(given)})"
+
+
+def _number(node: Node) -> str:
+    if node.kind == "truth":
+        return "0 == 0" if node.value else "0 == 1"
+    if node.value != node.value:
+        return "(inf - inf)"
+    return f"({node.value!r})" if node.value != -(2**31) or node.kind == "float" else "(-2147483647 - 1)"

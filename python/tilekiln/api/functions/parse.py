@@ -12,11 +12,15 @@ from . import expression as ex
 from .expression import ExpressionError, Node, Tensor
 
 ALLOWED = (
-    "numbers, + - * /, comparisons, and, or, not (& | ~), where(c, x, y), min, max, exp, tanh, abs, the names "
+    "numbers, + - * /, of integers // % << >> & | ^, comparisons, and, or, not (& | ~), "
+    "where(c, x, y), min, max, exp, tanh, abs, the names "
     "{names} and tensors indexed by integers of them, as in slope[h]"
 )
-_OPERATORS: Mapping[type[ast.AST], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
-_LOGICAL: Mapping[type[ast.AST], str] = {ast.BitAnd: "and", ast.BitOr: "or", ast.And: "and", ast.Or: "or"}
+_OPERATORS: Mapping[type[ast.AST], str] = {
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv", ast.Mod: "mod",
+    ast.LShift: "shl", ast.RShift: "shr", ast.BitAnd: "bitand", ast.BitOr: "bitor", ast.BitXor: "bitxor",
+}  # fmt: skip
+_LOGICAL: Mapping[type[ast.AST], str] = {ast.And: "and", ast.Or: "or"}
 _SIGNS: Mapping[type[ast.AST], str] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
 }  # fmt: skip
@@ -80,7 +84,7 @@ class Parsed:
         return reads[type(at)](at)
 
     def _binary(self, at: ast.BinOp) -> Node:
-        op = _OPERATORS.get(type(at.op)) or _LOGICAL.get(type(at.op))
+        op = _OPERATORS.get(type(at.op))
         if op is None:
             self._fail(at, f"is {ast.unparse(at)!r}, an operation that is not there")
         return ex.binary(op, self._of(at.left), self._of(at.right))

@@ -157,19 +157,23 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, score: Any, mask: Any, tensors: Any, arguments: Mapping[str, Any]
 ) -> Any:
     """As `tilekiln.function_attention`, by the operator where autograd records the call or something transforms it."""
-    named = _named(score, mask, tensors)
-    check_tangents(q, k, v, *named.values())
-    learns = torch.is_grad_enabled() and any(one.requires_grad for one in (q, k, v, *named.values()))
-    if not learns and untouched(q, k, v, *named.values()):
+    if not needs_operator(q, k, v, *tensors.values()):
         return None
-    return by_operator(q, k, v, named, score, mask, arguments)
+    return by_operator(q, k, v, dict(tensors), score, mask, arguments)
 
 
-def _named(score: Any, mask: Any, tensors: Mapping[str, Any] | None) -> dict[str, Any]:
+def needs_operator(*tensors: Any) -> bool:
+    """Does autograd record a call with these, or something transform it?"""
+    check_tangents(*tensors)
+    learns = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
+    return learns or not untouched(*tensors)
+
+
+def named_of(score: Any, mask: Any, tensors: Mapping[str, Any] | None) -> dict[str, Any]:
     named = dict(tensors or {})
     for one in (score, mask):
         if one is not None and not isinstance(one, str):
-            named.update(one.bound)
+            named.update({name: call.read_bound(array) for name, array in one.bound.items()})
     return named
 
 
@@ -196,7 +200,7 @@ def _traced(
     q: Tensor, k: Tensor, v: Tensor, *, score: Any = None, mask: Any = None, tensors: Any = None, **arguments: Any
 ) -> Any:
     """`tilekiln.function_attention` while torch.compile traces."""
-    return by_operator(q, k, v, _named(score, mask, tensors), score, mask, arguments)
+    return by_operator(q, k, v, named_of(score, mask, tensors), score, mask, arguments)
 
 
 call.function_attention._torchdynamo_inline = _traced  # type: ignore[attr-defined]  # what is traced in place of it

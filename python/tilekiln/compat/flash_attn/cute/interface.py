@@ -11,8 +11,11 @@ learnable_sink: (nheads), one more logit a head, which takes part in the softmax
 softcap: scores become softcap tanh(scores / softcap); 0 is off.
 deterministic: the backward gives the same bits every time.
 num_splits, pack_gqa, min_seqlen_k, scheduler_metadata, disable_scheduler_metadata: change no result.
-score_mod, score_mod_bwd, mask_mod, aux_tensors, aux_scalars, block_sparse_tensors, block_sparse_tensors_bwd, qv,
-    gather_kv_indices, seqlen_k_per_split: must be None.
+score_mod, mask_mod, aux_tensors, block_sparse_tensors: of flash_attn_func on the CPU, plain functions of what
+    `tilekiln.score_function` says, with upstream's arguments, differentiated here: score_mod_bwd and
+    block_sparse_tensors_bwd change nothing. With mask_mod, causal and window_size are not looked at. No softcap or sink
+    then. Of flash_attn_varlen_func they must be None.
+aux_scalars, qv, gather_kv_indices, seqlen_k_per_split: must be None.
 return_lse: also give lse, fp32 (batch, nheads, seqlen_q), of packed queries (nheads, total_q), without gradient.
 
 Wrong arguments raise an error that is a ValueError and a RuntimeError, a problem without a kernel one that is a
@@ -31,6 +34,7 @@ from ..._modules import FaceArgumentError, errors_as_upstream
 from .._combine import combined
 from .._kvcache import _ForwardOnly
 from .._sequences import Window, attend, chosen_splits, over_cache, packed_lengths, starts_of
+from . import _functions
 
 __all__ = [
     "FlashAttnFunc",
@@ -46,13 +50,13 @@ __getattr__ = _absent.sentences(__name__)
 _INSTEAD = {
     "qv": "for latent attention take tilekiln.fmha_mla_decode",
     "gather_kv_indices": "no kernel attends to chosen keys: gather them into k and v",
-    "score_mod": "kernels have softcap, window_size and learnable_sink; give others as the bias of tilekiln.attention",
-    "score_mod_bwd": "it belongs to score_mod",
-    "mask_mod": "kernels have causal and window_size; give other masks as a bias of -inf to tilekiln.attention",
+    "score_mod": "packed sequences have no score functions; flash_attn_func has",
+    "mask_mod": "packed sequences have no mask functions; flash_attn_func has, for documents by their ids too",
     "aux_tensors": "they belong to score_mod and mask_mod",
-    "aux_scalars": "they belong to score_mod and mask_mod",
-    "block_sparse_tensors": "window_size skips blocks; give other masks as a bias of -inf to tilekiln.attention",
-    "block_sparse_tensors_bwd": "they belong to block_sparse_tensors",
+    "aux_scalars": "give score_mod and mask_mod numbers that they close over",
+    "block_sparse_tensors": "packed sequences have no tiles; flash_attn_func has",
+    "softcap": "write it into score_mod, softcap * tanh(score / softcap)",
+    "learnable_sink": "functions go without sinks",
     "seqlen_k_per_split": "num_splits=1 gives the same bits whatever the batch is",
 }
 """Arguments that no kernel has, and what to do."""
@@ -108,11 +112,13 @@ def flash_attn_func(
 
     out (batch, seqlen_q, nheads, headdim_v); lse is None without return_lse.
     """
-    _check_absent(
-        qv=qv, gather_kv_indices=gather_kv_indices, score_mod=score_mod, score_mod_bwd=score_mod_bwd, mask_mod=mask_mod,
-        aux_tensors=aux_tensors or None, aux_scalars=aux_scalars or None, block_sparse_tensors=block_sparse_tensors,
-        block_sparse_tensors_bwd=block_sparse_tensors_bwd,
-    )  # fmt: skip
+    _check_absent(qv=qv, gather_kv_indices=gather_kv_indices, aux_scalars=aux_scalars or None)
+    if any(one is not None for one in (score_mod, mask_mod, block_sparse_tensors)):
+        _check_absent(softcap=softcap or None, learnable_sink=learnable_sink)
+        window = _window(window_size, causal)
+        functions = score_mod, mask_mod, aux_tensors, block_sparse_tensors
+        out, lse = _functions.attend(q, k, v, softmax_scale, causal, window, *functions)
+        return out, lse if return_lse else None
     return attend(
         q, k, v, {}, softmax_scale, causal, _window(window_size, causal), softcap or 0.0, sink=learnable_sink,
         deterministic=deterministic, return_lse=return_lse,
@@ -163,7 +169,7 @@ def flash_attn_varlen_func(
     out has the form of q; lse is None without return_lse.
     """
     _check_absent(
-        qv=qv, gather_kv_indices=gather_kv_indices, score_mod=score_mod, score_mod_bwd=score_mod_bwd, mask_mod=mask_mod,
+        qv=qv, gather_kv_indices=gather_kv_indices, score_mod=score_mod, mask_mod=mask_mod,
         block_sparse_tensors=block_sparse_tensors, aux_tensors=aux_tensors or None, aux_scalars=aux_scalars or None,
         seqlen_k_per_split=seqlen_k_per_split,
     )  # fmt: skip
