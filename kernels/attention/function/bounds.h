@@ -73,7 +73,7 @@ inline Bounds choose(Truth which, Bounds yes, Bounds no) {
 inline bool single(Bounds a) { return a.low == a.high && !a.nan; }
 constexpr Bounds kAnyInt{kLeastInt, kMostInt};
 
-// Of integers.
+// Bounds of what integers alone have.
 inline Bounds quotient(Bounds a, Bounds b) {
   if (b.low <= 0) return kAnyInt;
   return {__builtin_floor(a.low / (a.low < 0 ? b.low : b.high)),

@@ -86,10 +86,3 @@ def test_drafts_after_a_cache_and_integers() -> None:
     )
     mask = tk.mask_function(source, cached="int32", bits="int32")
     check(None, mask, [q, k, v], {"cached": cached, "bits": bits})
-
-
-@pytest.mark.day
-def test_tiles_of_attention() -> None:
-    mask, tensors = made("tiles")
-    (q, k, v), _ = problem((1, 280, 280, 2, 2, 16, 16))
-    check(None, mask, [q, k, v], tensors)

@@ -47,11 +47,6 @@ def flex_attention(
     An index of a tensor below 0 is 0, one past the last is the last; integers are of 32 bits. Raises ArgumentError for
     a callable that asks for a value, or for what no kernel has.
     """
-    if torch.compiler.is_compiling():
-        raise NotImplementedError(
-            "tilekiln.torch.flex_attention is not traced: call tilekiln.function_attention there, with functions that are "
-            "made outside"
-        )
     from torch.nn.attention.flex_attention import AuxOutput
 
     for name, one in (("query", query), ("key", key), ("value", value)):
@@ -78,6 +73,9 @@ def flex_attention(
     if return_aux is not None:
         return made, AuxOutput(lse=lse if return_aux.lse else None, max_scores=None)
     return (made, lse) if return_lse else made
+
+
+flex_attention._torchdynamo_disable = True  # type: ignore[attr-defined]  # a break in what torch.compile traces
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, score: Any, mask: Any, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
