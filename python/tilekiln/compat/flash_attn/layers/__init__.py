@@ -1,1 +1,1 @@
-"""flash_attn.layers: rotary."""
+"""flash_attn.layers: patch_embed, rotary."""

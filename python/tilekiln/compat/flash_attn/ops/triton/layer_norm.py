@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from .... import _absent
 from ...._modules import FaceArgumentError
@@ -17,7 +18,18 @@ from .._dropout_add import _as, _dropped, _sum, in_widest, like, scale_of_rows
 from ..layer_norm import _norm as _layer
 from ..rms_norm import _norm as _rms
 
-__all__ = ["RMSNorm", "layer_norm_fn", "rms_norm_fn"]
+__all__ = [
+    "LayerNormFn",
+    "LayerNormLinearFn",
+    "RMSNorm",
+    "layer_norm_fn",
+    "layer_norm_linear_fn",
+    "layer_norm_ref",
+    "maybe_contiguous",
+    "maybe_contiguous_lastdim",
+    "rms_norm_fn",
+    "rms_norm_ref",
+]
 
 __getattr__ = _absent.sentences(__name__)
 
@@ -147,3 +159,131 @@ class RMSNorm(torch.nn.Module):
             x, self.weight, self.bias, residual=residual, eps=self.eps, dropout_p=dropout_p, prenorm=prenorm,
             residual_in_fp32=residual_in_fp32, zero_centered_weight=self.zero_centered_weight,
         )  # fmt: skip
+
+
+class LayerNormFn:
+    """`LayerNormFn.apply(...)` is layer_norm_fn."""
+
+    apply = staticmethod(layer_norm_fn)
+
+
+def layer_norm_linear_fn(
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor | None,
+    linear_weight: Tensor,
+    linear_bias: Tensor | None,
+    residual: Tensor | None = None,
+    eps: float = 1e-6,
+    prenorm: bool = False,
+    residual_in_fp32: bool = False,
+    is_rms_norm: bool = False,
+) -> Any:
+    """A linear layer, PyTorch's, of layer_norm_fn's norm; with prenorm (out, the sum).
+
+    linear_weight (out_features, columns), linear_bias (out_features), which is brought to the weight's dtype.
+    """
+    normed, total = layer_norm_fn(
+        x, norm_weight, norm_bias, residual=residual, eps=eps, prenorm=True, residual_in_fp32=residual_in_fp32,
+        is_rms_norm=is_rms_norm,
+    )  # fmt: skip
+    bias = None if linear_bias is None else _as(linear_bias, linear_weight.dtype)
+    out = functional.linear(_as(normed, linear_weight.dtype), linear_weight, bias)
+    return (out, total) if prenorm else out
+
+
+class LayerNormLinearFn:
+    """`LayerNormLinearFn.apply(...)` is layer_norm_linear_fn."""
+
+    apply = staticmethod(layer_norm_linear_fn)
+
+
+def maybe_contiguous_lastdim(x: Tensor | None) -> Tensor | None:
+    """x, copied where elements of its last dimension do not lie beside each other."""
+    return x if x is None or x.stride(-1) == 1 else x.contiguous()
+
+
+def maybe_contiguous(x: Tensor | None) -> Tensor | None:
+    """x, copied where it is not contiguous."""
+    return None if x is None else x.contiguous()
+
+
+def _reference(
+    kind: str, x: Tensor, weights: Any, residual: Tensor | None, x1: Tensor | None, eps: float, dropout_p: float,
+    rowscale: Tensor | None, prenorm: bool, centered: bool, masks: Any, upcast: bool,
+) -> Any:  # fmt: skip
+    """By PyTorch, step by step, each rounded to the dtype it has; in fp32 with upcast."""
+    dtype = x.dtype
+    if upcast:
+        x, residual, x1 = (None if one is None else one.float() for one in (x, residual, x1))  # type: ignore[assignment]
+        weights = [[None if one is None else one.float() for one in pair] for pair in weights]
+    parts = [x if rowscale is None else x * rowscale[..., None], *([] if x1 is None else [x1])]
+    if dropout_p > 0.0:
+        parts = [
+            functional.dropout(one, dropout_p) if mask is None else one.masked_fill(~mask, 0.0) / (1.0 - dropout_p)
+            for one, mask in zip(parts, masks, strict=False)
+        ]
+    total = parts[0] if x1 is None else parts[0] + parts[1]
+    if residual is not None:
+        total = (total + residual).to(total.dtype)
+    made = []
+    for weight, bias in weights:
+        if weight is not None:
+            scale = weight + 1.0 if centered else weight
+            rows = total.to(weight.dtype)
+            if kind == "layer":
+                one = functional.layer_norm(rows, rows.shape[-1:], scale, bias, eps)
+            else:
+                one = rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + eps) * scale
+                one = one if bias is None else one + bias
+            made.append(one.to(dtype))
+    results = (*made, *([total] if prenorm else []))
+    return results if len(results) > 1 else results[0]
+
+
+def layer_norm_ref(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    x1: Tensor | None = None,
+    weight1: Tensor | None = None,
+    bias1: Tensor | None = None,
+    eps: float = 1e-6,
+    dropout_p: float = 0.0,
+    rowscale: Tensor | None = None,
+    prenorm: bool = False,
+    zero_centered_weight: bool = False,
+    dropout_mask: Tensor | None = None,
+    dropout_mask1: Tensor | None = None,
+    upcast: bool = False,
+) -> Any:
+    """layer_norm_fn by PyTorch, for tests; upcast: in fp32. dropout_mask, dropout_mask1: kept parts of x and x1."""
+    return _reference(
+        "layer", x, ((weight, bias), (weight1, bias1)), residual, x1, eps, dropout_p, rowscale, prenorm,
+        zero_centered_weight, (dropout_mask, dropout_mask1), upcast,
+    )  # fmt: skip
+
+
+def rms_norm_ref(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    x1: Tensor | None = None,
+    weight1: Tensor | None = None,
+    bias1: Tensor | None = None,
+    eps: float = 1e-6,
+    dropout_p: float = 0.0,
+    rowscale: Tensor | None = None,
+    prenorm: bool = False,
+    zero_centered_weight: bool = False,
+    dropout_mask: Tensor | None = None,
+    dropout_mask1: Tensor | None = None,
+    upcast: bool = False,
+) -> Any:
+    """`layer_norm_ref` of the root of the mean square."""
+    return _reference(
+        "rms", x, ((weight, bias), (weight1, bias1)), residual, x1, eps, dropout_p, rowscale, prenorm,
+        zero_centered_weight, (dropout_mask, dropout_mask1), upcast,
+    )  # fmt: skip

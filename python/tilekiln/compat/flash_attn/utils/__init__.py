@@ -1,0 +1,1 @@
+"""flash_attn.utils: distributed, generation, benchmark, pretrained, testing, torch."""
