@@ -162,8 +162,6 @@ def test_bad_input(mha):
     ):
         with pytest.raises(RuntimeError, match=says):
             mha.MHA(**{"embed_dim": 64, "num_heads": 4, **options})
-    with pytest.raises(ImportError, match="fused_bias_fc"):
-        mha.MHA(64, 4, fused_bias_fc=True)
     flash = mha.MHA(64, 4, use_flash_attn=True)
     with pytest.raises(RuntimeError, match="key_padding_mask: was given, must be absent with use_flash_attn"):
         flash(x, key_padding_mask=torch.ones(1, 3, dtype=torch.bool))

@@ -48,6 +48,7 @@ def written(function: Callable[..., Any]) -> str:
     for p in parameters:
         if p.kind is p.KEYWORD_ONLY and not starred:
             words, starred = [*words, "*"], True
+        starred = starred or p.kind is p.VAR_POSITIONAL
         default = p.default.__name__ if callable(p.default) else repr(p.default)
         words.append(one.get(p.kind, "") + p.name + ("" if p.default is p.empty else f"={default}"))
     return ", ".join(words)

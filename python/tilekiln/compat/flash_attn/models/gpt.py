@@ -165,9 +165,9 @@ class GPTModel(GPTPreTrainedModel):
         layers = range(config.num_hidden_layers)
         self.layers: Any = nn.ModuleList(create_block(config, one, process_group, **where) for one in layers)
         if getattr(config, "rotary_emb_fraction", 0.0) > 0.0:  # one table of cosines for all
-            first, *others = (layer.mixer for layer in self.layers)
-            for mixer in others:
-                mixer.rotary_emb = first.rotary_emb
+            mixers: list[Any] = [layer.mixer for layer in self.layers]
+            for mixer in mixers:
+                mixer.rotary_emb = mixers[0].rotary_emb
         if self.prenorm:
             self.drop_f = nn.Dropout(config.resid_pdrop)
             self.ln_f = norm_of(config, **where)(config.hidden_size)

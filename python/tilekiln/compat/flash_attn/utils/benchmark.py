@@ -189,7 +189,7 @@ def pytorch_profiler(
         call()
     kinds = torch.profiler.ProfilerActivity
     activities = [*([kinds.CPU] if cpu or device == "cpu" else []), *([] if device == "cpu" else [kinds.CUDA])]
-    with torch.profiler.profile(activities=activities, record_shapes=True, with_stack=True) as profiled:
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profiled:
         call()
     if verbose:
         print(profiled.key_averages().table(row_limit=50))

@@ -25,12 +25,17 @@ __all__ = [
 ]
 
 
+def _named(*names: str) -> Any:
+    """A function of torch.distributed by the first of its names that there is: versions differ."""
+    return next(getattr(torch.distributed, name) for name in names if hasattr(torch.distributed, name))
+
+
 def all_gather_raw(input_: Tensor, process_group: Any, async_op: bool = False) -> tuple[Tensor, Any]:
     """(output, handle): input_ (rows, ...) of every process, one below the other; handle is None unless async_op."""
     rows = torch.distributed.get_world_size(process_group) * input_.shape[0]
     output = input_.new_empty(rows, *input_.shape[1:])
-    handle = torch.distributed.all_gather_into_tensor(output, input_.contiguous(), process_group, async_op)
-    return output, handle
+    gather = _named("all_gather_single", "all_gather_into_tensor")
+    return output, gather(output, input_.contiguous(), group=process_group, async_op=async_op)
 
 
 def reduce_scatter_raw(input_: Tensor, process_group: Any, async_op: bool = False) -> tuple[Tensor, Any]:
@@ -41,10 +46,8 @@ def reduce_scatter_raw(input_: Tensor, process_group: Any, async_op: bool = Fals
             f"input_: had {input_.shape[0]} rows, must have a multiple of {world}, the number of processes"
         )
     output = input_.new_empty(input_.shape[0] // world, *input_.shape[1:])
-    handle = torch.distributed.reduce_scatter_tensor(
-        output, input_.contiguous(), group=process_group, async_op=async_op
-    )
-    return output, handle
+    scatter = _named("reduce_scatter_single", "reduce_scatter_tensor")
+    return output, scatter(output, input_.contiguous(), group=process_group, async_op=async_op)
 
 
 def all_reduce_raw(input_: Tensor, process_group: Any, async_op: bool = False) -> tuple[Tensor, Any]:

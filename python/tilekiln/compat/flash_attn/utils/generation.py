@@ -166,7 +166,8 @@ def decode(
     top_k, top_p, temperature: as of `sample`. eos_token_id: end where every sequence has it. teacher_outputs
     (batch, length): tokens that are taken in place of drawn ones. vocab_size: words beyond it are none.
     tensor_parallel: number of processes. cg: steps are graphs, which the model keeps; on the CPU they are calls.
-    enable_timing: print the time. The result has sequences (batch, length) and scores, logits (batch, words) of each new token.
+    enable_timing: print the time. The result has sequences (batch, length) and scores, of each new token its logits
+    (batch, words).
     """
     _check_top_p(top_p)
     params = _begin(model, input_ids, max_length, cg, (1,), tensor_parallel)
