@@ -15,15 +15,29 @@ transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("libraries")]
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 90}
 OF_GPT2 = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 90}
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt2": ("GPT2", OF_GPT2),
-    "llama": ("Llama", SIZES | {"intermediate_size": 128, "num_key_value_heads": 2}),
-    "opt": ("OPT", SIZES | {"ffn_dim": 128, "word_embed_proj_dim": 32}),
-    "gptj": ("GPTJ", OF_GPT2 | {"rotary_dim": 8}),
-    "gpt_neox": ("GPTNeoX", SIZES | {"intermediate_size": 128}),
-    "falcon": ("Falcon", SIZES | {"bias": True}),
-    "bigcode": ("GPTBigCode", OF_GPT2),
-}
+# Transformers' class, its config, the function that renames its weights, and that of its config.
+FAMILIES: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "gpt": ("GPT2LMHeadModel", OF_GPT2, "remap_state_dict_hf_gpt2", ""),
+    "llama": (
+        "LlamaForCausalLM", SIZES | {"intermediate_size": 128, "num_key_value_heads": 2}, "remap_state_dict_hf_llama",
+        "llama_config_to_gpt2_config",
+    ),
+    "opt": (
+        "OPTForCausalLM", SIZES | {"ffn_dim": 128, "word_embed_proj_dim": 32}, "remap_state_dict_hf_opt",
+        "opt_config_to_gpt2_config",
+    ),
+    "gptj": ("GPTJForCausalLM", OF_GPT2 | {"rotary_dim": 8}, "remap_state_dict_hf_gptj", "gptj_config_to_gpt2_config"),
+    "gpt_neox": (
+        "GPTNeoXForCausalLM", SIZES | {"intermediate_size": 128}, "remap_state_dict_hf_gpt_neox",
+        "gpt_neox_config_to_gpt2_config",
+    ),
+    "falcon": (
+        "FalconForCausalLM", SIZES | {"bias": True}, "remap_state_dict_hf_falcon", "falcon_config_to_gpt2_config",
+    ),
+    "bigcode": (
+        "GPTBigCodeForCausalLM", OF_GPT2, "remap_state_dict_hf_bigcode", "bigcode_config_to_gpt2_config",
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -47,15 +61,15 @@ def called(key: str, names: dict[str, str]) -> str:
 
 def family(name: str, **options: Any) -> tuple[Any, Any]:
     """(Transformers' model, ours with its weights)."""
-    word, sizes = FAMILIES[name]
-    made = getattr(transformers, f"{word}ForCausalLM" if word != "GPT2" else "GPT2LMHeadModel")
-    theirs = made(getattr(transformers, f"{word}Config")(**sizes)).eval()
-    module, gpt = ours("gpt" if name == "gpt2" else name), ours("gpt")
-    config = theirs.config if name == "gpt2" else getattr(module, f"{name}_config_to_gpt2_config")(theirs.config)
+    word, sizes, remap, configured = FAMILIES[name]
+    made = getattr(transformers, word)
+    theirs = made(made.config_class(**sizes)).eval()
+    module, gpt = ours(name), ours("gpt")
+    config = getattr(module, configured)(theirs.config) if configured else theirs.config
     for option, value in options.items():
         setattr(config, option, value)
     model = gpt.GPTLMHeadModel(config).eval()
-    model.load_state_dict(getattr(module, f"remap_state_dict_hf_{name}")(theirs.state_dict(), config))
+    model.load_state_dict(getattr(module, remap)(theirs.state_dict(), config))
     return theirs, model
 
 
@@ -72,10 +86,13 @@ def test_logits_are_those_of_transformers(name: str) -> None:
     torch.testing.assert_close(last[:, 0], made[:, -1])
 
 
-@pytest.mark.parametrize("name", ["llama", "bigcode"])
-def test_names_back_again(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "inverse"),
+    [("llama", "inv_remap_state_dict_hf_llama"), ("bigcode", "inv_remap_state_dict_hf_bigcode")],
+)
+def test_names_back_again(name: str, inverse: str) -> None:
     theirs, model = family(name)
-    back = getattr(ours(name), f"inv_remap_state_dict_hf_{name}")(model.state_dict(), model.config)
+    back = getattr(ours(name), inverse)(model.state_dict(), model.config)
     right = theirs.state_dict()
     assert set(back) == set(right)
     assert all(tensor.equal(right[key]) for key, tensor in back.items())
@@ -174,7 +191,7 @@ def test_models_that_transformers_has_not() -> None:
 def test_parts_of_several_processes_and_other_orders() -> None:
     """shard_state_dict_tp's parts of 2 and 4 make the whole again; Megatron's names; norms behind their layers."""
     gpt = ours("gpt")
-    for name in ("gpt2", "llama", "opt"):
+    for name in ("gpt", "llama", "opt"):
         _, model = family(name)
         whole = model.state_dict()
         parts = [gpt.shard_state_dict_tp(dict(whole), model.config, 2, rank) for rank in range(2)]
@@ -184,7 +201,7 @@ def test_parts_of_several_processes_and_other_orders() -> None:
         made = gpt.combine_state_dicts_tp(parts, model.config)
         assert set(made) == set(whole)
         assert all(one.equal(whole[key]) for key, one in made.items())
-    _, model = family("gpt2")
+    _, model = family("gpt")
     whole = model.state_dict()
     names = {
         "transformer.embeddings.word": "language_model.embedding.word",

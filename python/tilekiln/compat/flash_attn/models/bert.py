@@ -226,7 +226,7 @@ class BertPreTrainedModel(nn.Module):
                     one.weight[one.padding_idx].zero_()
 
 
-class BertOutput(NamedTuple):
+class _BertOutput(NamedTuple):
     """The result of BertModel."""
 
     last_hidden_state: Tensor
@@ -261,7 +261,7 @@ class BertModel(BertPreTrainedModel):
         token_type_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         masked_tokens_mask: Tensor | None = None,
-    ) -> BertOutput:
+    ) -> _BertOutput:
         """Of input_ids (batch, seqlen); attention_mask bool alike, True: a token.
 
         masked_tokens_mask alike: last_hidden_state is (tokens, hidden_size) of these.
@@ -270,17 +270,17 @@ class BertModel(BertPreTrainedModel):
         x = self.emb_drop(x)
         if masked_tokens_mask is None:
             x = self.encoder(x, attention_mask)
-            return BertOutput(x, None if self.pooler is None else self.pooler(x))
+            return _BertOutput(x, None if self.pooler is None else self.pooler(x))
         first = torch.zeros_like(masked_tokens_mask)
         first[:, 0] = True
         asked = masked_tokens_mask | first
         x = self.encoder(x, attention_mask, asked)
         there = asked if attention_mask is None or not self.encoder.use_flash_attn else asked & attention_mask
         pooled = None if self.pooler is None else self.pooler(x[first[there]], pool=False)
-        return BertOutput(x[masked_tokens_mask[there]], pooled)
+        return _BertOutput(x[masked_tokens_mask[there]], pooled)
 
 
-class BertForPreTrainingOutput(NamedTuple):
+class _BertForPreTrainingOutput(NamedTuple):
     """The result of BertForPreTraining; loss is None without both labels."""
 
     loss: Tensor | None
@@ -321,7 +321,7 @@ class BertForPreTraining(BertPreTrainedModel):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
-    ) -> BertForPreTrainingOutput:
+    ) -> _BertForPreTrainingOutput:
         """Of input_ids (batch, seqlen); labels alike, 0 where there is none; next_sentence_label (batch)."""
         wanted = labels > 0 if labels is not None else None
         subset = wanted if self.last_layer_subset else None
@@ -335,7 +335,7 @@ class BertForPreTraining(BertPreTrainedModel):
             targets = labels[wanted] if self.dense_seq_output else labels.flatten()
             of_words = self.mlm_loss(words.reshape(-1, words.shape[-1]), targets)
             loss = of_words.float() + self.nsp_loss(follows.reshape(-1, 2), next_sentence_label.flatten()).float()
-        return BertForPreTrainingOutput(loss, words, follows)
+        return _BertForPreTrainingOutput(loss, words, follows)
 
 
 INNER = {

@@ -228,7 +228,7 @@ class GPTModel(GPTPreTrainedModel):
         return last
 
 
-class CausalLMOutput(NamedTuple):
+class _CausalLMOutput(NamedTuple):
     """The result of GPTLMHeadModel."""
 
     logits: Tensor
@@ -281,7 +281,7 @@ class GPTLMHeadModel(GPTPreTrainedModel, GenerationMixin):
         position_ids: Tensor | None = None,
         inference_params: Any = None,
         num_last_tokens: int = 0,
-    ) -> CausalLMOutput:
+    ) -> _CausalLMOutput:
         """logits (batch, seqlen, words) of input_ids (batch, seqlen); num_last_tokens: of that many last ones, 0: all.
 
         inference_params: as of MHA.forward; of several processes it wants sequence_parallel False, and gives all words.
@@ -304,7 +304,7 @@ class GPTLMHeadModel(GPTPreTrainedModel, GenerationMixin):
         if parallel and inference_params is not None:
             whole = all_gather_raw(logits, self.process_group)[0]
             logits = torch.cat(whole.chunk(torch.distributed.get_world_size(self.process_group)), -1)
-        return CausalLMOutput(logits)
+        return _CausalLMOutput(logits)
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         """Of weights of the order of before 2022 too: there each norm was behind its layer, and ln_0 the first."""

@@ -28,8 +28,6 @@ __all__ = [
     "sqrelu_bwd",
     "sqrelu_fwd",
     "swiglu",
-    "swiglu_bwd",
-    "swiglu_fwd",
 ]
 
 
@@ -85,19 +83,6 @@ def swiglu(x: Tensor, y: Tensor) -> Tensor:
     if _computes("silu_and_mul", x, y):
         return layers.silu_and_mul(x, y)
     return functional.silu(x) * y
-
-
-def swiglu_fwd(x: Tensor, y: Tensor) -> Tensor:
-    """swiglu, below autograd."""
-    return swiglu(x.detach(), y.detach())
-
-
-def swiglu_bwd(x: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of x and y for g, that of swiglu."""
-    with torch.enable_grad():
-        leaves = [one.detach().requires_grad_() for one in (x, y)]
-        dx, dy = torch.autograd.grad(swiglu(*leaves), leaves, g)
-    return dx, dy
 
 
 class GeLUFunction:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,15 @@ __all__ = [
     "sample_speculative",
     "update_graph_cache",
 ]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _without_gradients(function: Function) -> Function:
+    """torch.inference_mode, with the function's own signature for those who do not look behind a decorator."""
+    made: Any = torch.inference_mode()(function)
+    made.__signature__ = inspect.signature(function)
+    return made  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -146,7 +156,7 @@ class _Clock:
             print(f"Prompt processing + decoding time: {(self._now() - self.start) * 1000:.0f}ms")
 
 
-@torch.inference_mode()
+@_without_gradients
 def decode(
     input_ids: Tensor,
     model: Any,
@@ -220,7 +230,7 @@ def sample_speculative(
     return tokens, count[:, 0] + 1
 
 
-@torch.inference_mode()
+@_without_gradients
 def decode_speculative(
     input_ids: Tensor,
     model: Any,
@@ -334,7 +344,7 @@ class DecodingCGCache:
     run: Callable[..., Tensor] | None = None
 
 
-@torch.inference_mode()
+@_without_gradients
 def update_graph_cache(
     model: Any,
     cache: DecodingCGCache | None,

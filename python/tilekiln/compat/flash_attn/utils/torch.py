@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ __all__ = ["custom_amp_decorator", "custom_bwd", "custom_fwd"]
 def custom_amp_decorator(dec: Callable[..., Any], cuda_amp_deprecated: bool) -> Callable[..., Any]:
     """dec, called with device_type="cuda" where cuda_amp_deprecated says that it takes one."""
 
+    @functools.wraps(dec)
     def decorator(*args: Any, **kwargs: Any) -> Any:
         return dec(*args, **(kwargs | ({"device_type": "cuda"} if cuda_amp_deprecated else {})))
 
