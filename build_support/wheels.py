@@ -5,6 +5,7 @@ Their bytes depend on what is in them alone: names in order, one date, nothing o
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -178,9 +179,15 @@ def kernels(root: str, version: str, receipt: str, library: str, manifest: str) 
             f"{package}/{os.path.basename(manifest)}": _read(manifest),
         },
         _read(os.path.join(root, "LICENSE")),
-        f"[{ENTRY_POINTS}]\n{receipt} = {package}:library\n",
+        f"[{ENTRY_POINTS}]\n{receipt} = {package}:library\n{_of_plugin(root, receipt)}",
         system=loaded([library]),
     )
+
+
+def _of_plugin(root: str, receipt: str) -> str:
+    """Entry points of the compatibility module that has the receipt's name, as clients look for their plugins."""
+    found = glob.glob(os.path.join(glob.escape(root), "python", "compat", receipt, "*.dist-info", "entry_points.txt"))
+    return "".join(f"\n{_read(path).decode()}" for path in sorted(found))
 
 
 def write(wheel: Wheel, directory: str) -> tuple[str, bool]:

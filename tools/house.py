@@ -67,7 +67,7 @@ def lines(tree: Tree) -> Parts:
 
 
 def _outside_budgets(tree: Tree) -> list[str]:
-    apart = set(tree.among(f"{room}/**" for room in tree.declared["budgets"]))
+    apart = set(tree.among(one for room in tree.declared["budgets"] for one in (room, f"{room}/**")))
     return [name for name in tree.files if name not in apart]
 
 
@@ -192,7 +192,9 @@ COUNTS: dict[str, tuple[str, Callable[[Tree], Parts], Callable[[Iterable[int]], 
 def measure(tree: Tree) -> dict[str, int]:
     """Each count of COUNTS, then each room with a budget under its path."""
     counted = {name: put(count(tree).values()) for name, (_, count, put) in COUNTS.items()}
-    return counted | {room: sum(tree.lines(tree.among([f"{room}/**"])).values()) for room in tree.declared["budgets"]}
+    return counted | {
+        room: sum(tree.lines(tree.among([room, f"{room}/**"])).values()) for room in tree.declared["budgets"]
+    }
 
 
 def ceilings(tree: Tree) -> dict[str, int]:

@@ -132,6 +132,19 @@ def test_tags_of_other_binaries(tmp_path):
     assert platform_tag._glibc("SOMETHING_1") is None
 
 
+def test_a_plugin_comes_with_the_receipt_of_its_name(packed):
+    """vLLM looks for its plugins among entry points, and libraries are found by one too."""
+    files = [str(packed / f"lib/libtilekiln_fp8.{suffix}") for suffix in ("so", "json")]
+    read = importlib.metadata.EntryPoints._from_text_for  # type: ignore[attr-defined]
+    found = read(wheels.kernels(str(ROOT), VERSION, "vllm", *files).entry_points, None)
+    assert {(one.group, one.value) for one in found} == {
+        ("tilekiln.libraries", "tilekiln_vllm:library"),
+        ("vllm.general_plugins", "tilekiln.compat.vllm:register"),
+        ("vllm.platform_plugins", "tilekiln.compat.vllm:platform"),
+    }
+    assert wheels.kernels(str(ROOT), VERSION, "fp8", *files).entry_points.count("[") == 1
+
+
 def test_same_bytes_and_older_ones_go(packed, tmp_path, monkeypatch):
     files = [str(packed / f"lib/libtilekiln_fp8.{suffix}") for suffix in ("so", "json")]
     wheel = wheels.kernels(str(ROOT), VERSION, "fp8", *files)

@@ -5,6 +5,7 @@ Each client is a program of this folder, so that what it does to a process stays
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -130,6 +131,49 @@ def test_onnx_export(run):
 
 def test_torchao_quantises(run):
     run("torchao_models.py", "torchao", receipts=("flash", "gemm_default", "gemm_linear", "norm_default"))
+
+
+@pytest.fixture
+def vllm(overlay, build_library, binding, request):
+    """vllm(program, *arguments, **environment): what it prints, beside the real vLLM; with --full alone, as vLLM's
+    143 packages take minutes to install."""
+    if not request.config.option.full:
+        pytest.skip("vLLM is installed with --full alone")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, [overlay("vllm"), ROOT / "python/compat/vllm", ROOT / "python", ROOT])),
+        "TILEKILN_PATH": str(build_library("vllm")),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+    def run(program: str, *arguments: str, **more: str) -> str:
+        command = [sys.executable, ROOT / "tests" / "clients" / program, *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**environment, **more}, cwd="/", timeout=900, check=False
+        )
+        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout.splitlines()[-1]
+
+    return run
+
+
+def test_vllm_attention(vllm):
+    assert vllm("vllm_attention.py") == "agrees"
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral", "gemma2"])
+def test_vllm_serves_the_same_tokens(vllm, tmp_path, kind):
+    place = str(tmp_path / kind)
+    vllm("vllm_models.py", "make", place, kind)
+    ours = json.loads(vllm("vllm_models.py", "ours", place))
+    assert ours == json.loads(vllm("vllm_models.py", "stock", place, VLLM_PLUGINS=""))
+    assert len({token for tokens in ours for token in tokens}) > 4
+    if kind == "llama":  # a cache of e4m3 has other last bits
+        assert all(vllm("vllm_models.py", "ours", place, "fp8"))
 
 
 def test_kernels_puts_our_layers_into_a_model(overlay, build_library, scons):

@@ -136,7 +136,5 @@ def test_only_what_is_asked_for_and_no_second() -> None:
 
 def test_the_facade_names_what_has_gradients() -> None:
     x, weight = leaves(x=(1, 5, 4), weight=(4, 3)).values()
-    with pytest.raises(
-        tk.ArgumentError, match=r"^x: requires grad, and torch.ops.tilekiln.causal_conv1d has"
-    ):
+    with pytest.raises(tk.ArgumentError, match=r"^x: requires grad, and torch.ops.tilekiln.causal_conv1d has"):
         tk.causal_conv1d(x, weight)

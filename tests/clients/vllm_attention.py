@@ -1,0 +1,119 @@
+"""Tilekiln's attention of vLLM's CPU platform against the float64 reference, beside the real vLLM's classes.
+
+Batches of decodes and prompts over pages in random order: masks, head dims, soft caps, ALiBi, sinks, encoders, fp8.
+"""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tilekiln as tk
+import torch
+from tilekiln.compat.vllm.attention import FP8, Attention
+from tilekiln.compat.vllm.batch import batch_of
+from tilekiln.reference import attention
+from vllm.v1.attention.backend import AttentionType
+
+LAYER = SimpleNamespace(_k_scale=torch.tensor(0.02), _v_scale=torch.tensor(0.03))
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def step(
+    queries: list[int], keys: list[int], dtype: torch.dtype, hdim: int = 64, heads: tuple[int, int] = (4, 2),
+    by_token: bool = False, causal: Any = True, fp8: bool = False, size: int = 32, **options: Any,
+) -> None:  # fmt: skip
+    """One layer's call, its results and what it wrote."""
+    random = torch.Generator().manual_seed(sum(queries) + hdim)
+    nhead_q, nhead_k = heads
+    pages = [-(-length // size) for length in keys]
+    order = torch.randperm(sum(pages) + 1, generator=random)
+    table = torch.zeros(len(keys), max(pages), dtype=torch.int32)
+    for row, (count, first) in enumerate(zip(pages, itertools.accumulate([0, *pages]), strict=False)):
+        table[row, :count] = order[first : first + count]
+    starts = torch.tensor([0, *itertools.accumulate(queries)], dtype=torch.int32)
+    shape = (sum(pages) + 1, size, nhead_k, 2 * hdim) if by_token else (sum(pages) + 1, nhead_k, size, 2 * hdim)
+    cache = torch.randn(shape, generator=random).to(dtype)
+    if fp8:
+        cache = (cache.float() / 0.02).to(FP8).view(torch.uint8)
+    cache = cache.transpose(1, 2) if by_token else cache
+    qkv = torch.randn(int(starts[-1]), (nhead_q + 2 * nhead_k) * hdim, generator=random).to(dtype)
+    parts = qkv.split([nhead_q * hdim, nhead_k * hdim, nhead_k * hdim], -1)
+    q, k, v = (part.view(-1, count, hdim) for part, count in zip(parts, (nhead_q, nhead_k, nhead_k), strict=True))
+    slots = torch.tensor(
+        [
+            int(table[row, place // size]) * size + place % size
+            for row, length in enumerate(keys)
+            for place in range(length - queries[row], length)
+        ]
+    )
+    impl = Attention(nhead_q, hdim, hdim**-0.5, nhead_k, kv_cache_dtype="fp8" if fp8 else "auto", **options)
+    impl.process_weights_after_loading(dtype)
+    decodes = next((row for row, count in enumerate(queries) if count != 1), len(queries))
+    batch = batch_of(starts, torch.tensor(keys, dtype=torch.int32), table, causal, decodes, slots)
+    out = torch.full((int(starts[-1]), nhead_q, hdim), torch.nan, dtype=dtype)
+    impl.forward(LAYER, q, k, v, cache, batch, out)
+
+    rows = cache.transpose(1, 2).reshape(-1, nhead_k, 2 * hdim)
+    if fp8:
+        rows = rows.view(FP8).float() * torch.cat([torch.full((hdim,), 0.02), torch.full((hdim,), 0.03)])
+    else:
+        assert torch.equal(rows[slots], torch.cat([k, v], -1)), "written keys and values"
+    window = options.get("sliding_window")
+    for row, length in enumerate(keys):
+        places = torch.arange(length)
+        there = rows[table[row].long()[places // size] * size + places % size].double().numpy()
+        flag = bool(causal[row]) if isinstance(causal, torch.Tensor) else causal
+        sides = (-1, 0 if flag else -1) if window is None else (window - 1, 0 if flag else window - 1)
+        here = slice(int(starts[row]), int(starts[row + 1]))
+        expected = attention.forward(
+            q[here][None].double().numpy(), there[None, ..., :hdim], there[None, ..., hdim:], window=sides,
+            mask_origin="bottom_right", softmax_scale=hdim**-0.5, softcap=options.get("logits_soft_cap") or 0.0,
+            alibi_slopes=None if (slopes := options.get("alibi_slopes")) is None else np.array(slopes),
+            sink=None if (sinks := options.get("sinks")) is None else sinks.double().numpy(),
+        )  # fmt: skip
+        error = np.abs(out[here].double().numpy() - expected.out[0]).max()
+        assert error <= TOLERANCE[dtype], (queries, keys, dtype, options, row, error)
+
+
+MIXED = [1, 1, 1, 7, 40, 2], [1, 64, 33, 7, 100, 90]
+for dtype in TOLERANCE:
+    step(*MIXED, dtype)
+    step(*MIXED, dtype, by_token=True)
+    step([1] * 5, [1, 2, 31, 32, 33], dtype)
+    step(*MIXED, dtype, sliding_window=16)
+    step(*MIXED, dtype, sinks=torch.linspace(-1, 1, 4))
+    step(*MIXED, dtype, logits_soft_cap=20.0)
+    step(*MIXED, dtype, alibi_slopes=[0.5, 0.25, 0.125, 0.0625])
+    step(*MIXED, dtype, causal=torch.tensor([True, True, True, True, False, True]))
+    step(*MIXED, dtype, causal=False)
+    step([5, 19], [5, 19], dtype, heads=(4, 4))
+for hdim in (32, 80, 96, 128, 160, 256, 512):
+    step(*MIXED, torch.bfloat16, hdim=hdim)
+step(*MIXED, torch.bfloat16, fp8=True)
+step([1] * 3, [9, 40, 64], torch.bfloat16, fp8=True, sliding_window=8)
+
+q, k, v = (torch.randn(30, 4, 64) for _ in range(3))
+starts = torch.tensor([0, 11, 30], dtype=torch.int32)
+impl = Attention(4, 64, 0.125, 4, attn_type=AttentionType.ENCODER_ONLY)
+impl.process_weights_after_loading(torch.float32)
+out = torch.empty_like(q)
+lengths = starts.diff()
+impl.forward(
+    LAYER, q, k, v, torch.empty(0), batch_of(starts, lengths, starts[:, None], False, 0, torch.arange(30)), out
+)
+for first, last in itertools.pairwise(starts.tolist()):
+    one = [x[None, first:last].transpose(1, 2) for x in (q, k, v)]
+    there = torch.nn.functional.scaled_dot_product_attention(*one, scale=0.125).transpose(1, 2)[0]
+    assert torch.allclose(out[first:last], there, atol=2e-5)
+
+for wrong, sentence in (
+    ({"attn_type": AttentionType.ENCODER_DECODER}, "attn_type: was"),
+    ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype: was 'fp8_e5m2', must be"),
+):
+    with pytest.raises(tk.ArgumentError, match=sentence):
+        Attention(4, 64, 0.125, 4, **wrong)
+print("agrees")
