@@ -103,6 +103,13 @@ def test_main_loops_multiply_in_nearly_every_cycle(scons: Scons) -> None:
         assert loop.share("neoverse-v2", ports.CORES["neoverse-v2"].width) >= 0.24, loop
 
 
+def test_ports_of_what_is_no_build(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ports.main(["build/nowhere"]) == 1
+    told = "build/nowhere: no engines of AArch64 there; docs/how-to/aarch64.md says how to build them\n"
+    assert capsys.readouterr().out == told
+    assert ports.main([]) == 2
+
+
 def test_sve_would_multiply_no_more_than_neon() -> None:
     """Neoverse V1 has two ports of 32 bytes where NEON has four of 16; V2's are of 16 bytes for both.
 
