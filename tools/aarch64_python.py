@@ -34,6 +34,8 @@ PYPI = (
     "pyyaml",
     "hypothesis",
     "sortedcontainers",
+    "scons",
+    "filelock",
 )
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
 """Of wheels that Debian 12 and newer can load."""

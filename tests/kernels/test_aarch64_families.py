@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -38,14 +39,14 @@ def asked(file: str) -> set[str]:
     return set(re.findall(r"\bload\(\"(\w+)\"", text)) - {"flash"}
 
 
-FILES = [*of_area(attention=False), "any_batch", "gemm_schedules"]
+FILES = [*of_area(attention=False), "any_batch", "four_bits", "gemm_schedules"]
 RECEIPTS = ",".join(sorted({*ATTENTION.split(","), *(one for file in FILES for one in asked(file))}))
 ROWS = [file for file in FILES if asked(file) == {"norm_default"}]
 LONGEST = ("gemm_schedules",)  # eleven minutes on a machine with other work
 LONG = ("gemm", "fused_moe", "any_batch", "linear")  # minutes each, where one target's half is as good
 OF_ATTENTION = [
     *of_area(attention=True),
-    *"backward_reference few_queries instances kv_cache kv_reference special_values".split(),
+    *"backward_reference few_queries instances kv_cache kv_reference special_values wide_heads".split(),
 ]
 """With --full alone: tests/kernels/test_aarch64.py draws of the engines' own matrices each day."""
 
@@ -68,7 +69,9 @@ def built(scons: Scons, receipts: str, targets: str = "all") -> None:
     scons(f"receipt={receipts}", f"target={targets}", f"cxx={CXX}", "wheel", warnings=False)
 
 
-def passes(request: pytest.FixtureRequest, base: Path, file: str, cpu: str = "max", folder: Path = BUILT) -> None:
+def passes(
+    request: pytest.FixtureRequest, base: Path, file: str, cpu: str = "max", folder: Path = BUILT, **environment: str
+) -> None:
     option = request.config.option
     more = ["--full"] if option.full else ["--sample-seed", str(option.sample_seed)]
     if file in LONG and not option.full:
@@ -77,6 +80,7 @@ def passes(request: pytest.FixtureRequest, base: Path, file: str, cpu: str = "ma
         cpu,
         *("-m", "pytest", f"tests/python/test_{file}.py", "-q", "-p", "no:cacheprovider", f"--basetemp={base}", *more),
         TILEKILN_TEST_LIBRARIES=str(folder / "lib"),
+        **environment,
     )
     assert said.returncode == 0, said.stdout[-6000:] + said.stderr
     assert " passed" in said.stdout
@@ -113,6 +117,27 @@ def test_attention(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path,
         pytest.skip("--full alone: the library of attention takes minutes to build and to run")
     built(scons, RECEIPTS)
     passes(request, tmp_path / "of", file)
+
+
+def test_functions_of_attention(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Kernels just in time from installed wheels, by a compiler that makes code for the machine which it runs on."""
+    if not request.config.option.full:
+        pytest.skip("--full alone: the emulator runs scons, and each pair of functions is compiled")
+    built(scons, "norm_default")
+    installed, tools = tmp_path / "installed", tmp_path / "tools"
+    for name in ("python", "sources"):
+        (wheel,) = (BUILT / "wheel").glob(f"tilekiln_{name}-*.whl")
+        zipfile.ZipFile(wheel).extractall(installed)
+    tools.mkdir()
+    for name in ("g++", "gcc", "ld", "objcopy", "ar"):
+        found = shutil.which(f"aarch64-linux-gnu-{name}")
+        assert found
+        (tools / name).symlink_to(found)
+    path = {
+        "PATH": os.pathsep.join([str(tools), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join(map(str, (installed, ROOT, ROOT / "python"))),
+    }
+    passes(request, tmp_path / "of", "function_attention", **path)
 
 
 TOLD = """
