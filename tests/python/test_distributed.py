@@ -38,11 +38,13 @@ def test_processes_that_disagree(flash) -> None:
     processes(flash, "disagreements", 2, 3)
 
 
+@pytest.mark.day
 def test_equal_bits_decode_plans_and_traces(flash) -> None:
     processes(flash, "steady", 2, 3)
 
 
-@pytest.mark.needs("transformers")
+@pytest.mark.day
+@pytest.mark.transformers
 def test_models(flash) -> None:
     """Of Transformers, inside context_parallel of PyTorch and ours, under FSDP2, with checkpoints, packed, windows."""
     processes(flash, "models", 2)

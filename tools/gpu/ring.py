@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-import tempfile
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,26 +22,37 @@ from tilekiln.torch import distributed as tkd
 from tilekiln.torch.distributed.compute import Sum, add_gradients
 from tilekiln.torch.distributed.parts import Mask, calls_between
 from tilekiln.torch.distributed.placement import Layout
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 HEADS, HDIM = (32, 8, 8, 32), 128  # of q, k, v and dout
 Times = dict[str, list[float]]
 
 
-def milliseconds(program: Callable[[], Any], rounds: int, ready: Callable[[], None] = lambda: None) -> float:
-    """The median of some runs after one; ready: what all processes do before each."""
+def milliseconds(
+    program: Callable[[], Any], rounds: int, count: int = 1, ready: Callable[[], None] = lambda: None
+) -> float:
+    """Of a call, among `count` in a row: the median of some runs after one; ready: what all do before each run."""
     made = []
     for turn in range(rounds + 1):
         ready()
         torch.cuda.synchronize()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
-        program()
+        for _ in range(count):
+            program()
         end.record()
         end.synchronize()
         if turn:
-            made.append(begin.elapsed_time(end))
+            made.append(begin.elapsed_time(end) / count)
         time.sleep(0.02)
     return sorted(made)[rounds // 2]
+
+
+def in_a_row(seqlen: int) -> int:
+    """Calls between two looks at the clock, as layers of a model follow each other: some 20 ms."""
+    return max(1, min(8, (32768 // seqlen) ** 2))
 
 
 def arrays(seqlen: int, device: str) -> list[torch.Tensor]:
@@ -63,9 +74,10 @@ def one_gpu(whole: list[torch.Tensor], causal: bool, rounds: int) -> tuple[float
     def attend(*given: torch.Tensor) -> torch.Tensor:
         return calls.forward(*given, causal=causal, return_lse=False)[0]
 
+    count = in_a_row(whole[0].shape[1])
     with torch.no_grad():
-        forward = milliseconds(lambda: attend(*whole[:3]), rounds)
-    return forward, milliseconds(lambda: forward_and_backward(attend, whole[:3], whole[3]), rounds)
+        forward = milliseconds(lambda: attend(*whole[:3]), rounds, count)
+    return forward, milliseconds(lambda: forward_and_backward(attend, whole[:3], whole[3]), rounds, count)
 
 
 def parts(seqlens: list[int], world: int, rounds: int) -> int:
@@ -90,7 +102,9 @@ def parts(seqlens: list[int], world: int, rounds: int) -> int:
                 times: list[tuple[float, float]] = []
                 for rank in range(world):
                     mine = _Process(layout, mask, rank, method, whole, out, lse)
-                    forward, backward = milliseconds(mine.forward, rounds), milliseconds(mine.backward, rounds)
+                    count = in_a_row(seqlen)
+                    forward = milliseconds(mine.forward, rounds, count)
+                    backward = milliseconds(mine.backward, rounds, count)
                     times.append((forward, forward + backward))
                     far = (mine.forward()[0] - mine.out).float().norm() / mine.out.float().norm()
                     wrong += int(far > 1e-2)
@@ -196,74 +210,33 @@ class _Process:
                 add_gradients(call, (self.dout, self.q, self.out, self.lse), k, v, {}, (dq, *made))
 
 
-def _pytorchs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]):
+def _pytorchs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, backend: Any) -> torch.Tensor:
+    with sdpa_kernel([backend]):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def _run(rank: int, world: int, place: str, library: str, seqlens: list[int], rounds: int) -> None:
+def _ways(world: int) -> dict[str, dict[str, Any]]:
+    ways: dict[str, dict[str, Any]] = {
+        "ring contiguous": {"method": "ring"},
+        "ring zigzag": {"method": "ring", "placement": "zigzag"},
+        "ring zigzag, no overlap": {"method": "ring", "placement": "zigzag", "overlap": False},
+        "ring striped": {"method": "ring", "placement": "striped"},
+        "gather zigzag": {"method": "gather", "placement": "zigzag"},
+        "gather zigzag, no overlap": {"method": "gather", "placement": "zigzag", "overlap": False},
+        "heads": {"method": "heads"},
+        "auto zigzag": {"method": "auto", "placement": "zigzag"},
+    }
+    if world > 2 and world % 2 == 0:
+        ways["ring of 2 heads, zigzag"] = {"method": "ring", "heads": 2, "placement": "zigzag"}
+    return ways
+
+
+def _run(rank: int, world: int, port: int, library: str, seqlens: list[int], rounds: int) -> None:
     os.environ["TILEKILN_PATH"] = library
     device = f"cuda:{rank}"
     torch.cuda.set_device(device)
-    dist.init_process_group("nccl", init_method=f"file://{place}", rank=rank, world_size=world)
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.experimental import context_parallel
-
-    mesh = init_device_mesh("cuda", (world,))
-    wrong = 0
-    for seqlen in seqlens:
-        whole = arrays(seqlen, device)
-        for causal in (True, False):
-            alone = one_gpu(whole, causal, rounds)
-            q, k, v = (one.detach().requires_grad_() for one in whole[:3])
-            right = calls.forward(q, k, v, causal=causal, return_lse=False)[0]
-            right.backward(whole[3])
-            wanted = [right.detach(), q.grad, k.grad, v.grad]
-            ways: dict[str, dict[str, Any]] = {
-                "ring contiguous": {"method": "ring"},
-                "ring zigzag": {"method": "ring", "placement": "zigzag"},
-                "ring zigzag, no overlap": {"method": "ring", "placement": "zigzag", "overlap": False},
-                "ring striped": {"method": "ring", "placement": "striped"},
-                "gather zigzag": {"method": "gather", "placement": "zigzag"},
-                "gather zigzag, no overlap": {"method": "gather", "placement": "zigzag", "overlap": False},
-                "heads": {"method": "heads"},
-                "auto zigzag": {"method": "auto", "placement": "zigzag"},
-            }
-            if world > 2 and world % 2 == 0:
-                ways["ring of 2 heads, zigzag"] = {"method": "ring", "heads": 2, "placement": "zigzag"}
-            times: Times = {}
-            for name, way in ways.items():
-                placement = way.get("placement", "contiguous")
-                mine = [tkd.shard(one, placement=placement) for one in whole]
-
-                attend = functools.partial(tkd.attention, causal=causal, **way)
-                made = forward_and_backward(attend, mine[:3], mine[3])
-                for one, full in zip(made, wanted, strict=True):
-                    part = tkd.shard(full, placement=placement).float()
-                    wrong += int((one.float() - part).norm() / part.norm() > 2e-2)
-                times[name] = _both(attend, mine, rounds)
-            with_heads = [one.transpose(1, 2).contiguous() for one in whole]
-            shared = HEADS[0] // HEADS[1]  # PyTorch's takes keys with the heads of queries
-            theirs = [with_heads[0], *(one.repeat_interleave(shared, 1) for one in with_heads[1:3]), with_heads[3]]
-            try:
-                with context_parallel(mesh, buffers=theirs, buffer_seq_dims=[2] * 4):
-                    peer = functools.partial(_pytorchs, causal=causal)
-                    times["PyTorch's context_parallel"] = _both(peer, theirs, rounds)
-            except Exception as error:  # of a version that lacks a backend for it
-                if rank == 0:
-                    print(f"PyTorch's context_parallel: {type(error).__name__}: {str(error)[:200]}")
-            everyone = torch.tensor(list(times.values()), device=device)
-            dist.all_reduce(everyone, dist.ReduceOp.MAX)
-            if rank == 0:
-                print(
-                    f"{seqlen} {'causal' if causal else 'full'}, one GPU: {alone[0]:.2f}, {alone[1]:.2f} ms", flush=True
-                )
-                for name, both in zip(times, everyone.tolist(), strict=True):
-                    shares = [one / world / took for one, took in zip(alone, both, strict=True)]
-                    print(f"  {name:28} {both[0]:8.2f} {both[1]:8.2f} ms, {shares[0]:.3f} {shares[1]:.3f} of a share")
-            del whole, wanted
+    dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    wrong = sum(_lines(rank, world, device, seqlen, causal, rounds) for seqlen in seqlens for causal in (True, False))
     part = tkd.shard(arrays(seqlens[0], device)[0], placement="zigzag").requires_grad_()
     keys = tkd.shard(arrays(seqlens[0], device)[1], placement="zigzag")
     plan = tkd.plan(part, keys, keys, causal=True, placement="zigzag")
@@ -277,10 +250,62 @@ def _run(rank: int, world: int, place: str, library: str, seqlens: list[int], ro
         raise SystemExit(1)
 
 
+def _lines(rank: int, world: int, device: str, seqlen: int, causal: bool, rounds: int) -> int:
+    """Time and check every way for one shape; how many results are wrong here."""
+    whole, wrong = arrays(seqlen, device), 0
+    alone = one_gpu(whole, causal, rounds)
+    q, k, v = (one.detach().requires_grad_() for one in whole[:3])
+    right = calls.forward(q, k, v, causal=causal, return_lse=False)[0]
+    right.backward(whole[3])
+    wanted = [right.detach(), q.grad, k.grad, v.grad]
+    times: Times = {}
+    for name, way in _ways(world).items():
+        placement = way.get("placement", "contiguous")
+        mine = [tkd.shard(one, placement=placement) for one in whole]
+        attend = functools.partial(tkd.attention, causal=causal, **way)
+        made, again = (forward_and_backward(attend, mine[:3], mine[3]) for _ in range(2))
+        for one, other, full in zip(made, again, wanted, strict=True):
+            part = tkd.shard(full, placement=placement).float()
+            far = float((one.float() - part).norm() / part.norm())
+            if far > 2e-2:
+                wrong += 1
+                print(f"wrong: rank {rank}, {name}, {seqlen}, causal={causal}: {far:.2e}", flush=True)
+            if one is not made[1] and not torch.equal(one, other):  # dq is added in any order
+                wrong += 1
+                print(f"other bits: rank {rank}, {name}, {seqlen}, causal={causal}", flush=True)
+        times[name] = _both(attend, mine, rounds)
+    for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+        try:
+            times[f"PyTorch's, {backend.name.split('_')[0]}"] = _peer(whole, causal, backend, world, rounds)
+        except Exception as error:  # of a version that lacks a backend for it
+            if rank == 0:
+                print(f"PyTorch's context_parallel: {type(error).__name__}: {str(error)[:200]}", flush=True)
+    everyone = torch.tensor(list(times.values()), device=device)
+    dist.all_reduce(everyone, dist.ReduceOp.MAX)
+    if rank == 0:
+        kind = "causal" if causal else "full"
+        print(f"{seqlen} {kind}, one GPU: {alone[0]:.2f}, {alone[1]:.2f} ms; forward, with backward:", flush=True)
+        for name, both in zip(times, everyone.tolist(), strict=True):
+            shares = [one / world / took for one, took in zip(alone, both, strict=True)]
+            print(
+                f"  {name:28} {both[0]:8.2f} {both[1]:8.2f} ms, {shares[0]:.3f} {shares[1]:.3f} of a share", flush=True
+            )
+    return wrong
+
+
+def _peer(whole: list[torch.Tensor], causal: bool, backend: Any, world: int, rounds: int) -> list[float]:
+    """PyTorch's context_parallel, with its balance of chunks; it takes keys with the heads of queries."""
+    with_heads, shared = [one.transpose(1, 2).contiguous() for one in whole], HEADS[0] // HEADS[1]
+    theirs = [with_heads[0], *(one.repeat_interleave(shared, 1) for one in with_heads[1:3]), with_heads[3]]
+    with context_parallel(init_device_mesh(whole[0].device.type, (world,)), buffers=theirs, buffer_seq_dims=[2] * 4):
+        return _both(functools.partial(_pytorchs, causal=causal, backend=backend), theirs, rounds)
+
+
 def _both(attend: Callable[..., torch.Tensor], mine: list[torch.Tensor], rounds: int) -> list[float]:
+    count = in_a_row(max(mine[0].shape[1:3]) * dist.get_world_size())
     with torch.no_grad():
-        forward = milliseconds(lambda: attend(*mine[:3]), rounds, dist.barrier)
-    return [forward, milliseconds(lambda: forward_and_backward(attend, mine[:3], mine[3]), rounds, dist.barrier)]
+        forward = milliseconds(lambda: attend(*mine[:3]), rounds, count, dist.barrier)
+    return [forward, milliseconds(lambda: forward_and_backward(attend, mine[:3], mine[3]), rounds, count, dist.barrier)]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -290,18 +315,18 @@ def run(options: argparse.Namespace) -> int:
     worlds = options.processes or [one for one in (2, 4) if one <= count]
     if options.parts or count < 2:
         return parts(options.seqlen, (options.processes or [4])[0], options.rounds)
-    print(
-        f"{count} {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, NCCL {torch.cuda.nccl.version()}",
-        flush=True,
-    )
+    name, nccl = torch.cuda.get_device_name(), torch.cuda.nccl.version()
+    print(f"{count} {name}, PyTorch {torch.__version__}, NCCL {nccl}", flush=True)
     failed = 0
     for world in worlds:
         print(f"{world} processes", flush=True)
-        with tempfile.TemporaryDirectory() as folder:
-            given = (world, f"{folder}/meet", str(options.library), options.seqlen, options.rounds)
-            try:
-                torch.multiprocessing.spawn(_run, given, nprocs=world)
-            except Exception as error:  # the sentence of the process that failed
-                print(error)
-                failed = 1
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        try:
+            given = (world, port, str(options.library), options.seqlen, options.rounds)
+            torch.multiprocessing.spawn(_run, given, nprocs=world)
+        except Exception as error:  # the sentence of the process that failed
+            print(error)
+            failed = 1
     return failed
