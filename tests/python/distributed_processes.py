@@ -225,7 +225,7 @@ def steady(rank: int, world: int) -> None:
         close("decode", out, wanted[:, -3:].float())
         close("decode lse", its, lse[..., -3:].float())
         none = slice(0, 50 if rank == 0 else 0)
-        out = tkd.decode_attention(q, k[:, none], v[:, none], causal=causal, newest=0)
+        out = tkd.decode_attention(q, k[:, none], v[:, none], causal=causal, newest=0, check=False)
         close("decode of one", out, wanted[:, -3:].float())
     x = normal(5, 1, 64, 2, 32)
     plan = tkd.plan(x, x, x, causal=True)

@@ -95,6 +95,19 @@ def test_merge_of_parts() -> None:
     assert (out[:, 2] == 0).all()
 
 
+def test_context_parallel_of_an_unknown_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never attention over this process's part alone, unsaid."""
+    from tilekiln.torch.distributed.context import THEIRS, active
+
+    def inner_fn() -> None: ...
+
+    assert active() is None
+    inner_fn.__module__ = f"{THEIRS}._attention"
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", inner_fn)
+    with pytest.raises(NotImplementedError, match=r"torch: is .*, whose context_parallel is not known here"):
+        active()
+
+
 def test_bad_input() -> None:
     from tilekiln import ArgumentError
     from tilekiln.torch.distributed import merge, positions, ring_attention, shard

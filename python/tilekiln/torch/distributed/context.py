@@ -25,8 +25,8 @@ from .agree import agree
 from .attend import METHODS, attention
 from .placement import check_group, check_placement, positions, shard
 
-THEIRS = "torch.distributed.tensor.experimental._context_parallel._attention"
-"""PyTorch's module (2.9 to 2.13) of what it replaces, and whether it deals chunks from both ends."""
+THEIRS = "torch.distributed.tensor.experimental"
+"""PyTorch's modules whose function stands in for F.scaled_dot_product_attention inside its context_parallel."""
 
 
 class Active(NamedTuple):
@@ -63,16 +63,19 @@ _is_inside._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as ro
 
 
 def _pytorchs() -> Active | None:
-    theirs: Any = sys.modules.get(THEIRS)
-    if theirs is None:
-        return None
-    replaced = torch.nn.functional.scaled_dot_product_attention
+    replaced: Any = torch.nn.functional.scaled_dot_product_attention
     if replaced is routing.scaled_dot_product_attention:
         replaced = routing._torchs_own
-    if replaced not in theirs._replaced_functions:
+    if not str(getattr(replaced, "__module__", "")).startswith(THEIRS):
         return None
-    mesh = inspect.getclosurevars(replaced).nonlocals["device_mesh"]
-    balanced = theirs._cp_options.enable_load_balance
+    try:
+        mesh = inspect.getclosurevars(replaced).nonlocals["device_mesh"]
+        balanced = sys.modules[replaced.__module__]._cp_options.enable_load_balance
+    except (KeyError, AttributeError):
+        raise NotImplementedError(
+            f"torch: is {torch.__version__}, whose context_parallel is not known here, as that of 2.13 is: enter "
+            "tilekiln.torch.distributed.context_parallel in place of it"
+        ) from None
     return Active(mesh.get_group(), "zigzag" if balanced else "contiguous", "auto", None)
 
 

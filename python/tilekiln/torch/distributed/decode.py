@@ -30,6 +30,7 @@ def decode_attention(
     newest: int | None = None,
     group: dist.ProcessGroup | None = None,
     return_lse: bool = False,
+    check: bool = True,
     **arguments: Any,
 ) -> Any:
     """Attention of the same queries in every process over the keys of all; no gradient.
@@ -41,7 +42,8 @@ def decode_attention(
     arguments: of `Library.fmha_fwd_splitkv`, softmax_scale, softcap and block_table among them.
 
     Returns out, of q's shape and dtype, in every process, with return_lse and lse, fp32 (batch, nhead_q, seqlen_q).
-    ArgumentError in all where the queries of one have another shape or dtype, or one has no kernel.
+    ArgumentError in all where the queries of one have another shape or dtype, or one has no kernel; check=False leaves
+    out that look at the others, some 0.1 ms, for steps like the one before.
     """
     check_group()
     rank, world = dist.get_rank(group), dist.get_world_size(group)
@@ -57,7 +59,8 @@ def decode_attention(
         made = _here(q, k, v, seqlen_k, causal and rank == newest, arguments)
     except (ArgumentError, NoKernelError) as refusal:
         said = {"failed": str(refusal)}
-    agree(group, "decode_attention", said)
+    if check or made is None:
+        agree(group, "decode_attention", said)
     assert made is not None
     out, lse = made
     if world > 1:
