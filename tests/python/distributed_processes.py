@@ -24,7 +24,7 @@ import tilekiln
 import torch
 import torch.distributed as dist
 from tilekiln.torch import distributed as tkd
-from tilekiln.torch.distributed import agree
+from tilekiln.torch.distributed import agree, gather
 
 NEAR = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 DEVICE = "cpu"
@@ -144,6 +144,7 @@ def equal(rank: int, world: int) -> None:
             continue
         problem = Problem(seqlens, heads, drawn.choice(hdims), dtype, sink, **mask)
         way = drawn.choice(ways_of(world, heads))
+        gather.PIECE_ROWS = drawn.choice((1, 1 << 17))
         overlap = drawn.random() < 0.8
         name = f"{world} {seqlens} {heads} {dtype} {placement} {mask} sink={sink} {way} overlap={overlap}"
         try:

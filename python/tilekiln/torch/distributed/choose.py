@@ -19,6 +19,7 @@ from torch import Tensor
 from tilekiln.torch import lower_calls
 
 from .agree import agree
+from .gather import pieces_of
 from .parts import Mask, calls_between, last_step
 from .placement import Layout, gather_into
 
@@ -165,7 +166,7 @@ class _Model:
     ) -> None:
         self.layout, self.mask, self.learns, self.links = layout, mask, learns, links
         self.nhead_q, self.nhead_k, self.world = q.shape[-2], k.shape[-2], layout.world
-        batch = q.shape[:-3].numel()
+        batch = self.batch = q.shape[:-3].numel()
         self.score = rate * batch * self.nhead_q * (1 + BACKWARD * learns)
         self.row_q = batch * self.nhead_q * (q.shape[-1] + v.shape[-1]) * q.element_size()
         self.row_k = batch * self.nhead_k * (k.shape[-1] + v.shape[-1]) * q.element_size()
@@ -191,7 +192,7 @@ class _Model:
 
     def gather(self) -> float:
         """One piece of the heads is waited for, the others come meanwhile."""
-        pieces = next(count for count in (4, 3, 2, 1) if self.nhead_k % count == 0)
+        pieces = pieces_of(self.layout, self.nhead_q, self.nhead_k, self.batch)
         rows = max(self.layout.count(rank) for rank in range(self.world))
         piece = self.links.gather.seconds(rows * self.row_k / pieces) * (1 + self.learns)
         piece += self.links.exchange.seconds(rows * self.world * self.row_dk / pieces)

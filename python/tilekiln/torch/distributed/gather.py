@@ -21,7 +21,15 @@ from .parts import Call, Mask, calls_between
 from .placement import Layout, gather_into, gathered_order
 
 PIECES = 4
-"""Pieces of the heads of keys, as many as divide them: all but the first come while another is computed."""
+"""Pieces of the heads of keys, at most: all but the first come while another is computed."""
+PIECE_ROWS = 1 << 17
+"""Rows of queries, over heads, that a piece has at least: with fewer a GPU's CTAs do not come out even."""
+
+
+def pieces_of(layout: Layout, nhead_q: int, nhead_k: int, batch: int) -> int:
+    """Pieces of a call, the same in every process: as many as divide the heads of keys."""
+    most = min(PIECES, nhead_k, max(1, batch * layout.total // layout.world * nhead_q // PIECE_ROWS))
+    return next(count for count in range(most, 0, -1) if nhead_k % count == 0)
 
 
 class Gather(NamedTuple):
@@ -93,8 +101,8 @@ class _Coming:
         return [self._gather.rows(one) for one in whole]
 
 
-def _pieces(k: Tensor) -> int:
-    return next(count for count in range(min(PIECES, k.shape[-2]), 0, -1) if k.shape[-2] % count == 0)
+def _pieces(gather: Gather, q: Tensor, k: Tensor) -> int:
+    return pieces_of(gather.layout, q.shape[-2], k.shape[-2], q.shape[:-3].numel())
 
 
 class GatherAttention(torch.autograd.Function):
@@ -103,7 +111,7 @@ class GatherAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, gather: Gather) -> Any:
         outs, lses = [], []
-        pieces = _pieces(k)
+        pieces = _pieces(gather, q, k)
         cut = [one.chunk(pieces, -2) for one in (q, k, v)]
         sinks = [None] * pieces if sink is None else sink.chunk(pieces)
         coming = _Coming(gather, cut[1][0], cut[2][0])
@@ -130,7 +138,7 @@ class GatherAttention(torch.autograd.Function):
         gather: Gather = ctx.gather
         q, k, v, sink, out, lse = ctx.saved_tensors
         agree(gather.group, "backward of gathered keys", {"dtype": str(dout.dtype), "mask": str(gather.mask)})
-        pieces = _pieces(k)
+        pieces = _pieces(gather, q, k)
         cut = [one.chunk(pieces, -2) for one in (dout, q, out, lse.unsqueeze(-1), k, v)]
         dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
         coming = _Coming(gather, cut[4][0], cut[5][0])
