@@ -238,6 +238,14 @@ def steady(rank: int, world: int) -> None:
     out = tkd.head_exchange_attention(part, part, part, placement="zigzag", window=(9, 0), alibi_slopes=None)
     wanted = oracle(whole.double(), whole.double(), whole.double(), None, window=(9, 0), softmax_scale=32**-0.5)[0]
     close("head exchange", out, tkd.shard(wanted.float(), placement="zigzag"))
+    if world == 3:
+        two = dist.new_group([0, 1])
+        if rank < 2:  # and the third takes no part
+            for way in ({"method": "ring"}, {"method": "gather"}, {"method": "heads"}, {"method": "auto"}):
+                mine = tkd.shard(whole, placement="zigzag", group=two).requires_grad_()
+                out = tkd.attention(mine, mine, mine, placement="zigzag", group=two, window=(9, 0), **way)
+                close("two of three", out, tkd.shard(wanted.float(), placement="zigzag", group=two))
+                out.sum().backward()
     for overlap in (True, False):
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             tkd.ring_attention(x, x, x, overlap=overlap)

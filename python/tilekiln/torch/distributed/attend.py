@@ -92,7 +92,12 @@ def attention(
     else:
         exchanging = world if method == "heads" else heads or 1
         out, lse = _in_two_dimensions(
-            q, k, v, sink, exchanging, Ring(group, rank, world, layout, mask, _both(options, deterministic), overlap)
+            q,
+            k,
+            v,
+            sink,
+            exchanging,
+            Ring(group, rank, world, layout, mask, _both(options, deterministic), overlap, group),
         )
     return (out, lse) if return_lse else out
 

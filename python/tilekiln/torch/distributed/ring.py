@@ -31,7 +31,9 @@ class Ring(NamedTuple):
     layout: Layout
     mask: Mask
     options: dict[str, Any]
-    overlap: bool = True
+    overlap: bool
+    everyone: Any
+    """The group of the call, of which a ring in two dimensions has a part."""
 
     def calls(self, step: int) -> Any:
         return calls_between(self.layout, self.rank, self.layout, self.source(step), self.mask)
@@ -114,7 +116,7 @@ class RingAttention(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor, _: Any) -> Any:
         ring: Ring = ctx.ring
         q, k, v, sink, out, lse = ctx.saved_tensors
-        agree(ring.group, "backward of a ring", {"dtype": str(dout.dtype), "mask": str(ring.mask)})
+        agree(ring.everyone, "backward of a ring", {"dtype": str(dout.dtype), "mask": str(ring.mask)})
         dout = dout.contiguous()
         dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
         here = [k, v]
