@@ -18,6 +18,7 @@ from .biased_experts import BiasedExperts
 from .checked import Check
 from .fused_decoder import PARTS, fuse_layer
 from .fused_layers import FUSED, NAMES, WHOLE, agree, fuse_attention, fuse_gated, give_back
+from .linear_attention import fuse_recurrent, is_recurrent
 from .norms import LayerNorm, RMSNorm
 from .packed import Activations, Experts, Kind, Linear, Weights
 from .routers import fuse_router, is_router
@@ -95,10 +96,10 @@ def optimize(
     of activations become int8 with them, or of 4 bits with activations=None stay as they are (W4A16: of more exact
     results, slower with many rows). Weights that torchao has quantised, and layers of AWQ's and GPTQ's checkpoints of 4
     bits, keep their numbers, whatever is said here. RMSNorm and LayerNorm, gated SiLU and, of a Transformers model,
-    attention become Tilekiln's too, routers choose experts by one operator, and its dynamic cache grows in place. A
-    module is replaced only if it gives on random rows what its replacement gives. In training mode weights are left, as
-    packed ones do not learn. What became of each module, and why, is in the result: print it; its `undo` gives the
-    model back.
+    attention, linear attention and state spaces become Tilekiln's too, routers choose experts by one operator, and its
+    dynamic cache grows in place. A module is replaced only if it gives on random rows what its replacement gives. In
+    training mode weights are left, as packed ones do not learn. What became of each module, and why, is in the result:
+    print it; its `undo` gives the model back.
 
     A second call does what is left to be done: what is Tilekiln's already stays, and its undo is that of the first.
 
@@ -383,6 +384,13 @@ def _fused_attention(done: Optimized, parent: Any, key: str, module: Any, weight
     return fuse_attention(module)
 
 
+def _recurrent(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
+    """Linear attention, a state space or a causal convolution of Transformers."""
+    _no_cuda(module)
+    done._undo.append(lambda: give_back(module))
+    return fuse_recurrent(module)
+
+
 @torch.no_grad()
 def _layer(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
     """A decoder layer of Transformers, whose parts are done."""
@@ -502,6 +510,7 @@ KINDS: Kinds = {
 COMPOSED: Kinds = {
     "gated": (_is_gated, _gated),
     "attention": (_is_attention, _fused_attention),
+    "recurrent": (is_recurrent, _recurrent),
 }
 """The same of modules made of those, when those are done."""
 LAYERS: Kinds = {"layer": (lambda module: all(hasattr(module, name) for name in PARTS), _layer)}
