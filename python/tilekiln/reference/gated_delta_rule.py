@@ -14,7 +14,7 @@ r = (max(hdim_k, hdim_v) / 4 + 24) u. The gradient of a gate is a sum over the t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +42,7 @@ class Read(NamedTuple):
     state: Float
     out_size: Float
     state_size: Float
-    history: list[tuple[Float, ...]]
+    history: Sequence[tuple[Float, ...]]
 
 
 class _Inputs(NamedTuple):
@@ -259,11 +259,7 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
         given["dout"] = random.normal(batch, tokens, heads, long, dtype=dtype)
         if random.chance(0.6):
             given["dfinal_state"] = random.normal(sequences, heads, wide, long, dtype="fp32")
-        names = {"float32": "fp32"}
-        made = {
-            f"d{name}": random.blank(*given[name].shape, dtype=names.get(given[name].dtype.name, dtype))
-            for name in ARRAYS
-        }
+        made = {f"d{name}": random.blank(*given[name].shape, dtype=given[name].dtype) for name in ARRAYS}
         if random.chance(0.7):
             made["dinitial_state"] = random.blank(sequences, heads, wide, long, dtype="fp32")
         return Call(given, made, over)

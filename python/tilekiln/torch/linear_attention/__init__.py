@@ -206,11 +206,15 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 """By the names of Transformers."""
 
 
+def _kind(module: Any) -> Any:
+    return type(module)
+
+
 @functools.cache
-def _ours(kind: type) -> tuple[Callable[..., Any], frozenset[str]] | None:
+def _ours(kind: Any) -> tuple[Callable[..., Any], frozenset[str]] | None:
     """The forward of a class with FUNCTIONS, and which of them it calls; None where it calls none."""
-    forward = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
-    code = getattr(forward, "__code__", None)
+    forward = inspect.unwrap(kind.forward)
+    code: Any = getattr(forward, "__code__", None)
     names = frozenset(FUNCTIONS).intersection(code.co_names) if code else frozenset()
     if not names:
         return None
@@ -222,12 +226,12 @@ def _ours(kind: type) -> tuple[Callable[..., Any], frozenset[str]] | None:
 
 def is_recurrent(module: Any) -> bool:
     """Does the forward of its class call one of FUNCTIONS?"""
-    return isinstance(getattr(type(module), "forward", None), FunctionType) and _ours(type(module)) is not None
+    return isinstance(getattr(type(module), "forward", None), FunctionType) and _ours(_kind(module)) is not None
 
 
 def recurrent_forward(self: Any, *arguments: Any, **named: Any) -> Any:
     """The forward of the class, by our functions."""
-    found = None if torch.compiler.is_compiling() else _ours(type(self))
+    found = None if torch.compiler.is_compiling() else _ours(_kind(self))
     if found is None:
         return type(self).forward(self, *arguments, **named)
     return found[0](self, *arguments, **named)
@@ -235,7 +239,7 @@ def recurrent_forward(self: Any, *arguments: Any, **named: Any) -> Any:
 
 def fuse_recurrent(module: Any) -> str:
     """Give a module `recurrent_forward`; what it is now. ValueError says why not, and then nothing is changed."""
-    found = _ours(type(module))
+    found = _ours(_kind(module))
     if found is None:
         raise ValueError("calls no function that Tilekiln has")
     first = next((one for one in module.modules() if hasattr(one, "in_features")), None)
