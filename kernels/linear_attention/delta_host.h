@@ -28,7 +28,7 @@ template <class Args> tilekiln_status delta_state_shape(const Args& args, tileki
   return TILEKILN_OK;
 }
 
-// What both directions read. packed: call.to.problem, where read_starts has been.
+// Arguments of both directions. packed: call.to.problem, where read_starts has been.
 template <class Args, class Call, class Problem>
 void put_delta(const Args& args, const Call& call, const Packed<Problem>& packed, Delta& to) {
   const auto& in = call.in;

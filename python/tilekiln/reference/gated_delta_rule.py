@@ -90,7 +90,7 @@ def _read(state: Float, value: Float) -> Float:
 
 
 def _less(state: Float, size: Float, kept: Float) -> tuple[Float, Float]:
-    """What is kept of a state, and its size: what a gate keeps is as exact as the gate, in fp32, is long."""
+    """A state that a gate has made less, and its size: the factor is as exact as the gate, in fp32, is long."""
     less = state * kept[..., None]
     return less, size * kept[..., None] + np.abs(less) * (1 / 16 - np.log(kept[..., None]) / 8)
 

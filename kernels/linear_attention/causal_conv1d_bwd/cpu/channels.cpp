@@ -42,7 +42,7 @@ void gradients(const Channels* in, const Channels* weight, const Channels& bias,
   }
 }
 
-// What inputs get of dz, whose row t + width - 1 is the last that input t is in.
+// The share of inputs in dz, whose row t + width - 1 is the last that input t is in.
 template <int Width> void spread(const Channels* dz, const Channels* weight, int tokens, Channels* out) {
   for (int c = 0; c < kGroup; c += kLanes) {
     vf w[Width];
