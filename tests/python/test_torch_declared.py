@@ -25,8 +25,13 @@ NAMES = [name for name, operator in OPERATORS.items() if operator.area_room != "
 OTHERWISE = {
     "flatmm_quant": {"b_zero"},
     "sample": {"temperatures", "top_ps", "min_ps", "repetition_penalties"},
+    "causal_conv1d": {"cu_seqlens"},
+    "causal_conv1d_bwd": {"cu_seqlens"},
+    "gated_delta_rule": {"cu_seqlens"},
+    "gated_delta_rule_bwd": {"cu_seqlens"},
 }
-"""Arrays of another dtype or other values than those drawn here: see test_optimize_four_bits.py and test_sample.py."""
+"""Arrays of another dtype or other values than those drawn here: see test_optimize_four_bits.py, test_sample.py and
+linear_attention/test_torch_derivatives.py."""
 
 
 @pytest.fixture
