@@ -67,6 +67,7 @@ from ._core.native import NoKernelError  # noqa: E402
 from .api.operators import _call  # noqa: E402
 from .torch import calls, dot_product  # noqa: E402
 from .torch.distributed import context  # noqa: E402
+from .torch.functions import flex as functions_flex  # noqa: E402
 
 NAME = "tilekiln"
 FLASH = {
@@ -94,14 +95,19 @@ _undo: dict[str, list[Callable[[], None]]] = {}
 
 
 def register(
-    *, flash_attention_2: bool = False, flash_attention_3: bool = False, flash_attention_4: bool = False
+    *,
+    flash_attention_2: bool = False,
+    flash_attention_3: bool = False,
+    flash_attention_4: bool = False,
+    flex_attention: bool = False,
 ) -> None:
     """Make attn_implementation="tilekiln" known to Transformers, to version 5 experts_implementation="tilekiln" too.
 
     flash_attention_2, flash_attention_3, flash_attention_4: also stand in for the name, for code that asks for it:
     Transformers' own check for the package and a GPU is passed over for that name, and its functions are those of
     tilekiln.compat.flash_attn, tilekiln.compat.flash_attn_3 and tilekiln.compat.flash_attn.cute.
-    `unregister` undoes both. Warns once (RuntimeWarning) of a version of Transformers that is none of TESTED.
+    flex_attention: models with attn_implementation="flex_attention" call `tilekiln.torch.flex_attention` on the CPU.
+    `unregister` undoes all. Warns once (RuntimeWarning) of a version of Transformers that is none of TESTED.
     """
     _warn_of_untested(transformers.__version__)
     AttentionInterface.register(NAME, attention)
@@ -117,6 +123,23 @@ def register(
     for name, wanted in zip(FLASH, (flash_attention_2, flash_attention_3, flash_attention_4), strict=True):
         if wanted and name not in _undo:
             _stand_in(name)
+    if flex_attention and FLEX not in _undo:
+        integration = importlib.import_module("transformers.integrations.flex_attention")
+        _undo[FLEX] = [_replace(integration, FLEX, _flex)]
+
+
+FLEX = "compile_friendly_flex_attention"
+
+
+def _flex(own: Any) -> Any:
+    """FlexAttention as Transformers calls it."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, training: bool = False, **named: Any) -> Any:
+        if query.is_cpu:
+            return functions_flex.flex_attention(query, key, value, **named)
+        return own(query, key, value, training=training, **named)
+
+    return attend
 
 
 def _stand_in(name: str) -> None:

@@ -98,6 +98,7 @@ def mask_of(block_mask: Any) -> call.MaskFunction | None:
 
 def _made(block_mask: Any) -> call.MaskFunction:
     node, tensors, bound = traced("block_mask.mask_mod", block_mask.mask_mod, call.NAMES[:-1])
+    node = _with_read_numbers(node, tensors, bound)
     return tiled(
         block_mask.BLOCK_SIZE,
         (block_mask.kv_num_blocks, block_mask.kv_indices),
@@ -106,6 +107,27 @@ def _made(block_mask: Any) -> call.MaskFunction:
         tensors,
         bound,
     )
+
+
+def _with_read_numbers(node: ex.Node, tensors: dict[str, ex.Tensor], bound: dict[str, Tensor]) -> ex.Node:
+    """The mask with integers that are added and compared in a tensor of their own: one kernel serves them all.
+
+    They are the offsets and lengths of a model that generates, which are others in each step.
+    """
+    name, numbers = "n", list[int]()
+    tensor = ex.Tensor(name, "int32", 1)
+
+    def read(one: ex.Node, parent: str) -> ex.Node:
+        if one.op == "constant" and one.kind == "int" and parent in ("add", "sub", "lt", "le", "eq"):
+            numbers.append(int(one.value))
+            return ex.element(tensor, (ex.constant(len(numbers) - 1),))
+        return one._replace(operands=tuple(read(operand, one.op) for operand in one.operands))
+
+    made = read(node, "")
+    if not numbers or len(tensors) + 2 > ex.TENSORS:  # beside these and the tiles
+        return node
+    tensors[name], bound[name] = tensor, torch.tensor(numbers, dtype=torch.int32)
+    return made
 
 
 def tiled(

@@ -220,11 +220,13 @@ def _cast(node: Node, dtype: Any) -> Node:
         dtype = dtype.dtype
     if dtype is torch.bool:
         return node if node.kind == "truth" else ex.compare("!=", node, ex.constant(0))
-    if node.kind == "truth" and dtype is not None:
+    if not isinstance(dtype, torch.dtype):  # a device, or nothing
+        return node
+    if node.kind == "truth":
         node = ex.where(node, ex.constant(1), ex.constant(0))
     if dtype in _FLOATS:
         return ex.as_float(node)
-    if dtype is not None and isinstance(dtype, torch.dtype) and node.kind == "float":
+    if node.kind == "float":
         raise _WrongError(f"makes {dtype} of a number of fp32")
     return node
 
