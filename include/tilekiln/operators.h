@@ -32,6 +32,7 @@
 #include "tilekiln/operators/layernorm2d.h"
 #include "tilekiln/operators/layernorm2d_bwd.h"
 #include "tilekiln/operators/layernorm2d_rdquant.h"
+#include "tilekiln/operators/merge.h"
 #include "tilekiln/operators/moe_smoothquant.h"
 #include "tilekiln/operators/moe_sorting.h"
 #include "tilekiln/operators/permute.h"

@@ -380,6 +380,7 @@ CALLS = [
     Call("silu_and_mul_bwd"),
     Call("smoothquant", "smooth_scale"),
     Call("softmax"),
+    Call("merge"),
     Call("topk_softmax", values={"topk": 3, "weights": ((40, 3), "fp32"), "indices": ((40, 3), "int32")}),
     Call("topk_gating", "bias", values={"topk": 3, "weights": ((40, 3), "fp32"), "indices": ((40, 3), "int32")}),
     Call("transpose"),

@@ -114,6 +114,7 @@ def test_gradients(load, dtype):
 
 ROWS = {
     "softmax": ("x", {}),
+    "merge": ("out_a lse_a out_b lse_b", {}),
     "rmsnorm2d": ("x residual", {"gamma": 1}),
     "layernorm2d": ("x", {"gamma": 1, "beta": 1}),
     "rmsnorm2d_rdquant": ("x", {"gamma": 1}),

@@ -30,6 +30,7 @@ WORDS = [
     "smoothquant y_dtype=fp8",
     "moe_smoothquant dtype=bf16",
     "softmax dtype=bf16",
+    "merge dtype=bf16",
     "silu_and_mul dtype=bf16 up.stride=90",
     "silu_and_mul_bwd",
     "gelu_and_mul dtype=bf16 up.stride=90",

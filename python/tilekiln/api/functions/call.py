@@ -77,7 +77,7 @@ class MaskFunction(Function):
     def tiles(
         self, batch: int, nhead: int, seqlen_q: int, seqlen_k: int, tensors: Mapping[str, Any] | None = None
     ) -> Any:
-        """What kernels do with blocks of 64 x 64 pairs: int8 (batch, nhead, blocks of queries, blocks of keys).
+        """Blocks of 64 x 64 pairs by what kernels do with them: int8 (batch, nhead, blocks of queries, blocks of keys).
 
         0: skipped, nothing of it is shown and its keys are not read; 1: shown in part; 2: whole. tensors: as in a call.
         Computed on the host by NumPy, pair by pair. Raises ArgumentError as a call for tensors.
@@ -100,7 +100,7 @@ class MaskFunction(Function):
     def explain(
         self, batch: int, nhead: int, seqlen_q: int, seqlen_k: int, tensors: Mapping[str, Any] | None = None
     ) -> str:
-        """How many blocks `tiles` has of each kind, and a map of those of the first head of the first sequence."""
+        """Counts of the blocks of `tiles` by their kind, and a map of those of the first head of the first sequence."""
         tiles = self.tiles(batch, nhead, seqlen_q, seqlen_k, tensors)
         counts = [int((tiles == kind).sum()) for kind in (2, 1, 0)]
         share = (tiles.size - counts[2]) / max(tiles.size, 1)

@@ -98,7 +98,7 @@ def mask_of(block_mask: Any) -> call.MaskFunction | None:
 
 def _made(block_mask: Any) -> call.MaskFunction:
     node, tensors, bound = traced("block_mask.mask_mod", block_mask.mask_mod, call.NAMES[:-1])
-    node = _with_read_numbers(node, tensors, bound)
+    node = _with_read_numbers(node, tensors, bound, block_mask.kv_num_blocks.device)
     return tiled(
         block_mask.BLOCK_SIZE,
         (block_mask.kv_num_blocks, block_mask.kv_indices),
@@ -109,7 +109,9 @@ def _made(block_mask: Any) -> call.MaskFunction:
     )
 
 
-def _with_read_numbers(node: ex.Node, tensors: dict[str, ex.Tensor], bound: dict[str, Tensor]) -> ex.Node:
+def _with_read_numbers(
+    node: ex.Node, tensors: dict[str, ex.Tensor], bound: dict[str, Tensor], device: torch.device
+) -> ex.Node:
     """The mask with integers that are added and compared in a tensor of their own: one kernel serves them all.
 
     They are the offsets and lengths of a model that generates, which are others in each step.
@@ -126,7 +128,7 @@ def _with_read_numbers(node: ex.Node, tensors: dict[str, ex.Tensor], bound: dict
     made = read(node, "")
     if not numbers or len(tensors) + 2 > ex.TENSORS:  # beside these and the tiles
         return node
-    tensors[name], bound[name] = tensor, torch.tensor(numbers, dtype=torch.int32)
+    tensors[name], bound[name] = tensor, torch.tensor(numbers, dtype=torch.int32, device=device)
     return made
 
 
@@ -162,7 +164,8 @@ def _scattered(counts: Tensor, numbers: Tensor) -> Tensor:
     width = numbers.shape[-1]
     shown = torch.arange(width, device=numbers.device) < counts[..., None]
     where = torch.where(shown, numbers.long(), width)
-    return torch.zeros(*numbers.shape[:-1], width + 1, dtype=torch.int32).scatter_(-1, where.cpu(), 1)[..., :width]
+    none = torch.zeros(*numbers.shape[:-1], width + 1, dtype=torch.int32, device=numbers.device)
+    return none.scatter_(-1, where, 1)[..., :width]
 
 
 def _check_lengths(block_mask: Any, query: Tensor, key: Tensor) -> None:
