@@ -490,3 +490,30 @@ def test_compiled(face):
     torch.testing.assert_close(compiled, expected)
     for mine, theirs in zip(*(torch.autograd.grad(y, inputs) for y in (compiled, expected)), strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-2, rtol=1e-2)
+
+
+def test_classes_and_pages_below_autograd(face):
+    """FlashAttnFunc and FlashAttnVarlenFunc give the functions' results, without a backward where it is not wanted."""
+    q, k, v = qkv(5, 7, grad=True)
+    starts_q, starts_k = int32(0, 5, 10), int32(0, 7, 14)
+    out, lse = face.FlashAttnFunc.apply(q, k, v, 0.0, None, True, (-1, -1, 0), None, None, True, True, False, True)
+    assert out.equal(face.flash_attn_func(q, k, v, causal=True))
+    assert out.requires_grad
+    assert lse.shape == (2, 4, 5)
+    rows = [one.flatten(0, 1) for one in (q, k, v)]
+    more = None, None, True, False, False, None, None, False
+    made = face.FlashAttnVarlenFunc.apply(*rows, starts_q, starts_k, 5, 7, 0, 0.0, None, 0.0, True, (-1, -1, 0), *more)
+    assert made.equal(out.flatten(0, 1))
+    assert not made.requires_grad
+    pages = [one.detach().flatten(0, 1) for one in (q, k, v)]
+    found = face.mha_batch_prefill(
+        *pages, starts_q, starts_k, torch.arange(14, dtype=torch.int32), 5, 7, 0.0, 64**-0.5, 0.0, False, True, -1, -1,
+        0, True, False, kv_last_page_lens=int32(1, 1),
+    )  # fmt: skip
+    close(found[0], out.flatten(0, 1))
+    assert found[1].shape == (4, 10)
+    assert found[2].numel() == 0
+    with pytest.raises(ValueError, match="bias: was a tensor, must be absent here"):
+        face.mha_batch_prefill(
+            *pages, starts_q, starts_k, starts_q, 5, 7, 0.0, 1.0, 0.0, False, True, -1, -1, 0, True, False, bias=q
+        )

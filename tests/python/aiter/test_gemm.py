@@ -166,3 +166,34 @@ def test_wrong_arguments_are_named(face):
         with pytest.raises(RuntimeError) as error:
             call()
         assert str(error.value).startswith(said), (str(error.value), said)
+
+
+def test_names_for_tuning_compute(face):
+    """Each gives what its product gives, whatever the number of a kernel."""
+    from tilekiln.compat.aiter.ops.shuffle import shuffle_weight
+
+    x, w, x_scale, w_scale, _, exact = drawn(FP8, n=128)
+    narrow, out = shuffle_weight(w), torch.empty(M, 128, dtype=torch.bfloat16, device=DEVICE)
+    for function, weight, more in (
+        (face.gemm_a8w8_tune, w, (7, 0)),
+        (face.gemm_a8w8_bpreshuffle_tune, narrow, ()),
+        (face.gemm_a8w8_bpreshuffle_cktile_tune, narrow, (3,)),
+        (face.gemm_a8w8_bpreshuffle_flydsl, narrow, ({"kernelName": ""},)),
+    ):
+        assert function(x, weight, x_scale, w_scale, out.zero_(), *more) is out
+        close(out, exact)
+    of_x, of_w = normal(M, 2, seed=5).abs(), normal(1, 2, seed=6).abs()
+    want = face.gemm_a8w8_blockscale(x, w, of_x, of_w)
+    turned = of_x.t().contiguous().view(M, 2)
+    for function, weight, scale in (
+        (face.gemm_a8w8_blockscale_tune, w, of_x),
+        (face.gemm_a8w8_blockscale_cktile_tune, w, of_x),
+        (face.gemm_a8w8_blockscale_bpreshuffle_tune, narrow, turned),
+        (face.gemm_a8w8_blockscale_bpreshuffle_cktile_tune, narrow, turned),
+    ):
+        assert function(x, weight, scale, of_w, out.zero_()).equal(want)
+    batch = [one[None] for one in (x, w, x_scale, w_scale, out)]
+    assert face.batched_gemm_a8w8_tune(*batch, 4).equal(face.batched_gemm_a8w8(*batch))
+    a, b = normal(2, M, 32, dtype=torch.bfloat16), normal(2, 8, 32, seed=1, dtype=torch.bfloat16)
+    made = torch.empty(2, M, 8, dtype=torch.bfloat16, device=DEVICE)
+    assert face.batched_gemm_bf16_tune(a, b, made, 5).equal(face.batched_gemm_bf16_CK(a, b))

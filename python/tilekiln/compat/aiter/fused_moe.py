@@ -19,6 +19,7 @@ from .. import _absent
 from .._modules import errors_as_upstream
 from ._rows import off
 from ._run import run
+from ._shapes import fused_moe_fake
 from .ops.enum import ActivationType, QuantType
 from .ops.moe_op import topk_softmax
 from .ops.moe_sorting import moe_sorting_fwd
@@ -26,6 +27,7 @@ from .ops.moe_sorting import moe_sorting_fwd
 __all__ = [
     "fused_moe",
     "fused_moe_",
+    "fused_moe_fake",
     "fused_topk",
     "get_inter_dim",
     "get_padded_M",
@@ -36,6 +38,8 @@ __all__ = [
     "swiglu",
     "torch_moe",
     "torch_moe_act",
+    "torch_moe_stage1",
+    "torch_moe_stage2",
 ]
 
 __getattr__ = _absent.sentences(__name__)
@@ -217,6 +221,84 @@ def torch_moe(
     others = {"expert_mask": expert_mask}
     made = _experts(hidden_states.float(), *weights, topk_weight.float(), topk_ids.int(), activation, others)
     return made.to(hidden_states.dtype)
+
+
+def _factored(x: Tensor, scale: Tensor | None, quant_type: int, of_weight: bool) -> Tensor:
+    """fp32 of rows (tokens, .., k), or of weights (experts, n, k), with their factors."""
+    kind, wide = QuantType(quant_type), x.float()
+    if kind is QuantType.No:
+        return wide
+    if scale is None:
+        raise ArgumentError(f"quant_type: was {kind.name}, must be No where a factor is not given")
+    if kind in (QuantType.per_Token, QuantType.per_Tensor):
+        return wide * (scale.float().reshape(len(x), *[-1] * (x.dim() > 2), 1) if scale.numel() > 1 else scale.float())
+    if kind not in (QuantType.per_128x128, QuantType.per_1x128):
+        known = "No, per_Tensor, per_Token, per_1x128 or per_128x128"
+        raise ArgumentError(f"quant_type: was {kind.name}, must be {known}")
+    if not of_weight:
+        return wide * scale.float().reshape(*x.shape[:-1], -1).repeat_interleave(128, -1)
+    blocks = scale.float().view(len(x), x.shape[1] // 128, x.shape[2] // 128)
+    return wide * blocks.repeat_interleave(128, 1).repeat_interleave(128, 2)
+
+
+def _by_expert(rows: Tensor, weight: Tensor, topk_ids: Tensor, bias: Tensor | None, factor: Tensor | None) -> Tensor:
+    """(tokens, topk, n): rows (tokens, topk, k) times the experts' (n, k), by factor (tokens, topk), and the bias."""
+    out = rows.new_zeros(*topk_ids.shape, weight.shape[1])
+    for expert in range(len(weight)):
+        mine = topk_ids == expert
+        made = rows[mine] @ weight[expert].t()
+        made = made if factor is None else made * factor[mine][:, None].float()
+        out[mine] = made if bias is None else made + bias[expert].float().view(1, -1)
+    return out
+
+
+@_named
+def torch_moe_stage1(
+    hidden_states: Tensor, w1: Tensor, w2: Tensor, topk_weight: Tensor, topk_ids: Tensor,
+    dtype: torch.dtype = torch.float16, activation: int = ActivationType.Silu, quant_type: int = QuantType.No,
+    a1_scale: Tensor | None = None, w1_scale: Tensor | None = None, w1_bias: Tensor | None = None,
+    doweight: bool = False, swiglu_limit: float | None = None, situ_beta: float = 4.0, situ_linear_beta: float = 25.0,
+) -> Tensor:  # fmt: skip
+    """(tokens, topk, inter): the first product of each token's experts and the activation, in fp32, for comparison.
+
+    Factors as of `fused_moe`'s quant_type: of each row, tensor or block of 128; w1_bias (experts, 2 inter); doweight:
+    products by topk_weight. swiglu_limit: bound of gate and up; of Swiglu 7 where it is None.
+    """
+    inter = get_inter_dim(w1.shape, w2.shape)[2]  # type: ignore[arg-type]
+    rows = _factored(hidden_states, a1_scale, quant_type, False)[:, None].expand(-1, topk_ids.shape[1], -1)
+    weight = _factored(w1, w1_scale, quant_type, True)
+    out = _by_expert(rows, weight, topk_ids, w1_bias, topk_weight if doweight else None)
+    kind = ActivationType(activation)
+    if w1.shape[1] == 2 * inter and kind in (ActivationType.Swiglu, ActivationType.Situv2):
+        gate, up = out.split(inter, -1)
+        gated = swiglu(gate, up, limit=swiglu_limit) if kind is ActivationType.Swiglu else None
+        return (situv2(gate, up, situ_beta, situ_linear_beta) if gated is None else gated).to(dtype)
+    plain: dict[ActivationType, Any] = {
+        ActivationType.Silu: torch.nn.functional.silu,
+        ActivationType.Gelu: torch.nn.functional.gelu,
+    }
+    if kind not in plain:
+        raise ArgumentError(f"activation: was {kind.name}, must be Silu or Gelu, or with a gate Swiglu or Situv2")
+    if swiglu_limit and w1.shape[1] == 2 * inter:
+        gate, up = out.split(inter, -1)
+        out = torch.cat([gate.clamp(max=swiglu_limit), up.clamp(-swiglu_limit, swiglu_limit)], -1)
+    return torch_moe_act(out, plain[kind], inter).to(dtype)
+
+
+@_named
+def torch_moe_stage2(
+    hidden_states: Tensor, w1: Tensor, w2: Tensor, topk_weights: Tensor, topk_ids: Tensor,
+    dtype: torch.dtype = torch.float16, quant_type: int = QuantType.No, w2_scale: Tensor | None = None,
+    a2_scale: Tensor | None = None, w2_bias: Tensor | None = None, doweight: bool = True,
+) -> Tensor:  # fmt: skip
+    """(tokens, hidden): the second product of torch_moe_stage1's (tokens, topk, inter), summed over a token's experts.
+
+    w2_bias (experts, hidden); doweight: each by topk_weights, its bias too.
+    """
+    rows = _factored(hidden_states.view(*topk_ids.shape, -1), a2_scale, quant_type, False)
+    out = _by_expert(rows, _factored(w2, w2_scale, quant_type, True), topk_ids, w2_bias, None)
+    out = out * topk_weights[..., None].float() if doweight else out
+    return out.sum(1).to(dtype)
 
 
 def swiglu(x_glu: Tensor, x_linear: Tensor, alpha: float = 1.702, limit: float | None = 7.0) -> Tensor:

@@ -18,8 +18,12 @@ from ... import _absent
 from ..._modules import errors_as_upstream
 from .._paged import FP8, split, table_of, vectorized
 from .._rows import off
+from .._shapes import gen_pa_fwd_asm, gen_pa_fwd_native_fake, gen_pa_ps_fwd_asm
 
 __all__ = [
+    "gen_pa_fwd_asm",
+    "gen_pa_fwd_native_fake",
+    "gen_pa_ps_fwd_asm",
     "pa_fwd_asm",
     "pa_fwd_naive",
     "paged_attention_common",

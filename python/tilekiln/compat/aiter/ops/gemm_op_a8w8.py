@@ -8,12 +8,27 @@ its transpose. kernelName and splitK change nothing. Results have no gradient.
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ... import _absent
 from ..._modules import errors_as_upstream
 from .._products import blocks, in_order, scaled, turned
+from .._shapes import (
+    gemm_a8w8_blockscale_bpreshuffle_fake,
+    gemm_a8w8_blockscale_fake,
+    gemm_a8w8_bpreshuffle_fake,
+    gemm_a8w8_fake,
+    gen_gemm_a8w8_blockscale_ck_fake_tensors,
+    gen_gemm_a8w8_blockscale_tune_fake_tensors,
+    gen_gemm_a8w8_bpreshuffle_ck_fake_tensors,
+    gen_gemm_a8w8_bpreshuffle_cktile_fake_tensors,
+    gen_gemm_a8w8_ck_fake_tensors,
+    gen_gemm_a8w8_tune_fake_tensors,
+)
 
 __all__ = [
     "gemm_a8w8",
@@ -25,12 +40,32 @@ __all__ = [
     "gemm_a8w8_blockscale_bpreshuffle_asm",
     "gemm_a8w8_blockscale_bpreshuffle_ck",
     "gemm_a8w8_blockscale_bpreshuffle_cktile",
+    "gemm_a8w8_blockscale_bpreshuffle_cktile_tune",
+    "gemm_a8w8_blockscale_bpreshuffle_fake",
+    "gemm_a8w8_blockscale_bpreshuffle_tune",
     "gemm_a8w8_blockscale_ck",
     "gemm_a8w8_blockscale_cktile",
+    "gemm_a8w8_blockscale_cktile_tune",
+    "gemm_a8w8_blockscale_fake",
+    "gemm_a8w8_blockscale_tune",
     "gemm_a8w8_bpreshuffle",
     "gemm_a8w8_bpreshuffle_ck",
     "gemm_a8w8_bpreshuffle_cktile",
+    "gemm_a8w8_bpreshuffle_cktile_tune",
+    "gemm_a8w8_bpreshuffle_fake",
+    "gemm_a8w8_bpreshuffle_flydsl",
+    "gemm_a8w8_bpreshuffle_tune",
     "gemm_a8w8_ck",
+    "gemm_a8w8_fake",
+    "gemm_a8w8_tune",
+    "gen_gemm_a8w8_blockscale_ck_fake_tensors",
+    "gen_gemm_a8w8_blockscale_tune_fake_tensors",
+    "gen_gemm_a8w8_bpreshuffle_ck_fake_tensors",
+    "gen_gemm_a8w8_bpreshuffle_cktile_fake_tensors",
+    "gen_gemm_a8w8_ck_fake_tensors",
+    "gen_gemm_a8w8_tune_fake_tensors",
+    "get_zero_bias_buf",
+    "get_zero_bias_buf_keyed",
     "is_flydsl_available",
 ]
 
@@ -182,3 +217,83 @@ def gemm_a8w8_blockscale_bpreshuffle_asm(
 def is_flydsl_available() -> bool:
     """False: kernels of another compiler."""
     return False
+
+
+@_named
+def gemm_a8w8_bpreshuffle_flydsl(
+    XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, Out: Tensor, config: dict[str, Any]
+) -> Tensor:
+    """`gemm_a8w8_bpreshuffle` into Out; config chooses among kernels of another compiler, and changes nothing."""
+    return scaled(XQ, in_order(WQ), x_scale, w_scale, None, Out.dtype, Out)
+
+
+@_named
+def gemm_a8w8_tune(
+    XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, Out: Tensor, kernelId: int = 0, splitK: int = 0
+) -> Tensor:
+    """`gemm_a8w8_ck`; kernelId changes nothing: `tilekiln tune` times the kernels here."""
+    return scaled(XQ, WQ, x_scale, w_scale, None, Out.dtype, Out)
+
+
+@_named
+def gemm_a8w8_blockscale_tune(
+    XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, Out: Tensor, kernelId: int = 0, splitK: int = 0
+) -> Tensor:
+    """`gemm_a8w8_blockscale_ck`, likewise."""
+    return blocks(XQ, WQ, x_scale, w_scale, Out.dtype, Out)
+
+
+@_named
+def gemm_a8w8_blockscale_cktile_tune(
+    XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, Out: Tensor, kernelId: int = 0, splitK: int = 0,
+    preshuffleB: bool = False,
+) -> Tensor:  # fmt: skip
+    """`gemm_a8w8_blockscale_cktile` with isBpreshuffled as preshuffleB says."""
+    made: Tensor = gemm_a8w8_blockscale_cktile(XQ, WQ, x_scale, w_scale, Out, preshuffleB)
+    return made
+
+
+@_named
+def gemm_a8w8_blockscale_bpreshuffle_cktile_tune(
+    XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, Out: Tensor, kernelId: int = 0, splitK: int = 0,
+    preshuffleB: bool = True,
+) -> Tensor:  # fmt: skip
+    """The same, of a shuffled weight unless preshuffleB is False."""
+    made: Tensor = gemm_a8w8_blockscale_cktile(XQ, WQ, x_scale, w_scale, Out, preshuffleB)
+    return made
+
+
+@_named
+def gemm_a8w8_bpreshuffle_tune(
+    XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, Out: Tensor, kernelId: int = 0, splitK: int = 0
+) -> Tensor:
+    """`gemm_a8w8_bpreshuffle_ck`, likewise."""
+    return scaled(XQ, in_order(WQ), x_scale, w_scale, None, Out.dtype, Out)
+
+
+@_named
+def gemm_a8w8_blockscale_bpreshuffle_tune(
+    XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, Out: Tensor, kernelId: int = 0, splitK: int = 0
+) -> Tensor:
+    """`gemm_a8w8_blockscale_bpreshuffle_ck`, likewise."""
+    return blocks(XQ, in_order(WQ), turned(x_scale, XQ), w_scale, Out.dtype, Out)
+
+
+@_named
+def gemm_a8w8_bpreshuffle_cktile_tune(
+    XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, out: Tensor, kernelId: int, splitK: int = 0
+) -> Tensor:
+    """`gemm_a8w8_bpreshuffle_cktile`, likewise."""
+    return scaled(XQ, in_order(WQ), x_scale, w_scale, None, out.dtype, out)
+
+
+@functools.lru_cache(maxsize=1024)
+def get_zero_bias_buf_keyed(device: torch.device, stream_id: int, out_shape: int) -> Tensor:
+    """A bias of zeros, fp32 (1, out_shape), the same tensor for the same arguments."""
+    return torch.zeros(1, out_shape, dtype=torch.float32, device=device)
+
+
+def get_zero_bias_buf(B: Tensor) -> Tensor:
+    """get_zero_bias_buf_keyed for a weight B (n, k), of the stream of its device; no product here needs one."""
+    stream = torch.cuda.current_stream(B.device).cuda_stream if B.is_cuda else 0
+    return get_zero_bias_buf_keyed(B.device, stream, B.shape[0])

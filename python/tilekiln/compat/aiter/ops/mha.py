@@ -51,6 +51,7 @@ from .._arguments import (
     softcap,
     without_backward,
 )
+from .._below_autograd import FlashAttnFunc, FlashAttnVarlenFunc, mha_batch_prefill
 from .._kernels import mha_bwd, mha_fwd, mha_varlen_bwd, mha_varlen_fwd, over_pages, over_splits
 from .._other_names import (
     fmha_v3_bwd,
@@ -62,6 +63,8 @@ from .._other_names import (
 )
 
 __all__ = [
+    "FlashAttnFunc",
+    "FlashAttnVarlenFunc",
     "flash_attn_fp8_pertensor_func",
     "flash_attn_func",
     "flash_attn_varlen_fp8_pertensor_func",
@@ -71,6 +74,7 @@ __all__ = [
     "fmha_v3_varlen_bwd",
     "fmha_v3_varlen_fwd",
     "maybe_contiguous",
+    "mha_batch_prefill",
     "mha_batch_prefill_func",
     "mha_bwd",
     "mha_fwd",

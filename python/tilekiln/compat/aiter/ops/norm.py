@@ -17,8 +17,10 @@ from ... import _absent
 from ..._modules import errors_as_upstream
 from .._rows import factors, rows
 from .._run import run
+from .._shapes import gen_layer_norm_fake_tensors
 
 __all__ = [
+    "gen_layer_norm_fake_tensors",
     "layer_norm",
     "layernorm2d_fwd",
     "layernorm2d_fwd_with_add",

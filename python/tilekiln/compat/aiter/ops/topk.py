@@ -11,6 +11,7 @@ top_k_per_row_...: of long rows, by PyTorch's topk.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -21,11 +22,15 @@ from ... import _absent
 from ..._modules import errors_as_upstream
 from .._routing import route
 from .._rows import off
+from .._shapes import gen_moe_fused_gate_fake_tensor
 
 __all__ = [
     "biased_grouped_topk",
     "biased_grouped_topk_hip",
     "biased_grouped_topk_torch",
+    "gen_moe_fused_gate_fake_tensor",
+    "get_topk_mb_workspace",
+    "get_topk_scratch_workspace",
     "grouped_topk",
     "grouped_topk_torch",
     "moe_fused_gate",
@@ -205,3 +210,14 @@ def top_k_per_row_decode_fast(
 ) -> None:
     """`top_k_per_row_decode` of 2048."""
     top_k_per_row_decode(logits, next_n, seqLens, indices, numRows, stride0, stride1)
+
+
+@functools.lru_cache(maxsize=1024)
+def get_topk_mb_workspace(device: torch.device, size: int) -> Tensor:
+    """Zeros, uint8 (size), the same tensor for the same arguments; no function here needs scratch memory."""
+    return torch.zeros(size, dtype=torch.uint8, device=device)
+
+
+def get_topk_scratch_workspace(device: torch.device, size: int) -> Tensor:
+    """As get_topk_mb_workspace, a new tensor whose contents are anything."""
+    return torch.empty(size, dtype=torch.uint8, device=device)

@@ -68,7 +68,7 @@ def remap_state_dict_megatron(state_dict: State, config: Any) -> State:
     return finished(state, config, tied=True, by_config=False)
 
 
-# Functions that rename a model's tensors, by a part of its name.
+# Part of a model's name -> the function that renames its tensors.
 REMAPS: dict[str, Any] = {
     "facebook/opt": remap_state_dict_hf_opt,
     "EleutherAI/gpt-j-": remap_state_dict_hf_gptj,
