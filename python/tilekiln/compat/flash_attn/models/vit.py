@@ -136,10 +136,11 @@ class VisionTransformer(nn.Module):
         self.patch_embed = embed_layer(
             img_size=img_size, patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim, bias=True, **more
         )
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dim))
+        weight = self.patch_embed.proj.weight
+        self.cls_token = nn.Parameter(weight.new_zeros(1, 1, embed_dim))
         placed = self.patch_embed.num_patches + (0 if no_embed_class else 1)
-        self.pos_embed = nn.Parameter(torch.randn(1, placed, embed_dim) * 0.02)
-        rates = torch.linspace(0, drop_path_rate, depth).tolist()
+        self.pos_embed = nn.Parameter(weight.new_zeros(1, placed, embed_dim))
+        rates = [drop_path_rate * one / max(depth - 1, 1) for one in range(depth)]
         self.blocks = nn.ModuleList(
             create_block(
                 embed_dim, num_heads, mlp_ratio, qkv_bias, drop_rate, attn_drop_rate, rates[one - 1] if one else 0.0,
