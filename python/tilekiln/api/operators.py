@@ -112,10 +112,10 @@ def at_hand() -> list[Library]:
 
 def at_hand_has(operator: str, backend: str = "cpu") -> bool:
     """Does a library that is built or installed have the operator, for that backend: cpu, cuda or hip?"""
-    return any(
-        operator in library.operators and (library.isa if backend == "cpu" else backend in _backends(library))
-        for library in _at_hand()
-    )
+    for library in _at_hand():  # not any(): a generator costs half a microsecond
+        if operator in library.operators and (library.isa if backend == "cpu" else backend in _backends(library)):
+            return True
+    return False
 
 
 @functools.cache

@@ -35,6 +35,8 @@ recorded_attention: Callable[..., tuple[Tensor, Tensor] | None] | None = None
 
 def backend(tensor: Tensor) -> str:
     """The backend, by the name that targets have for it, whose kernels read a tensor's device."""
+    if tensor.is_cpu:
+        return "cpu"
     return "hip" if tensor.is_cuda and torch.version.hip else tensor.device.type
 
 

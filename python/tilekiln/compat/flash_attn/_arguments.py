@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from ...torch import calls
+from ..._core.native import ArgumentError, NoKernelError
+from ...api.operators import _call
+from ...torch import calls, operators
 from .._modules import FaceArgumentError
 
 
@@ -18,6 +21,26 @@ def last_dense(*tensors: Tensor) -> tuple[Tensor, ...]:
         if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
             return tuple(x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous() for x in tensors)
     return tensors
+
+
+def plainly(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool) -> Any:
+    """Attention without further arguments, of tensors of the CPU that nothing watches, by the facade itself.
+
+    None where something watches, and where it refuses: the longer way may take a copy, and has the words of errors.
+    """
+    if not calls.untouched(q, k, v) or not q.is_cpu or q.dim() != 4 or q.dtype not in operators.FLOATS:
+        return None
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return None
+    if torch.is_autocast_enabled("cpu") or forward_ad._current_level >= 0:
+        return None
+    given: dict[str, Any] = {"causal": True} if causal else {}
+    if softmax_scale is not None:
+        given["softmax_scale"] = softmax_scale
+    try:
+        return _call("fmha_fwd", (q, k, v), given)
+    except (ArgumentError, NoKernelError):
+        return None
 
 
 def reads_vectors(tensor: Tensor) -> bool:

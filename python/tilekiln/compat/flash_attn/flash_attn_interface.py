@@ -39,6 +39,7 @@ from ._arguments import (
     last_dense,
     mask,
     narrowed,
+    plainly,
     scale_of,
     two_sides,
 )
@@ -113,6 +114,11 @@ def flash_attn_func(
 
     Returns out, shape of q, or (out, softmax_lse, S_dmask) with return_attn_probs.
     """
+    plain = type(window_size) is tuple and window_size == (-1, -1) and alibi_slopes is None
+    if plain and not (dropout_p or softcap or return_attn_probs):
+        made = plainly(q, k, v, softmax_scale, causal)
+        if made is not None:
+            return made
     return _attend(
         (q, k, v), None, {},
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,

@@ -32,7 +32,7 @@ from torch import Tensor
 from ...torch import calls
 from .. import _absent
 from .._modules import FaceArgumentError, errors_as_upstream
-from ..flash_attn._arguments import in_vectors, last_dense, narrowed, scale_of
+from ..flash_attn._arguments import in_vectors, last_dense, narrowed, plainly, scale_of
 from ..flash_attn._combine import combined
 from ..flash_attn._kvcache import _check_append, _check_rotary_dim
 from ..flash_attn._packed import forward as forward_packed
@@ -149,6 +149,11 @@ def flash_attn_func(
     """
     check_hints(num_splits, pack_gqa, sm_margin, qv)
     check_chunk(attention_chunk)
+    plain = type(window_size) is tuple and window_size == (-1, -1) and q_descale is k_descale is v_descale is None
+    if plain and not (attention_chunk or softcap or return_attn_probs):
+        made = plainly(q, k, v, softmax_scale, causal)
+        if made is not None:
+            return made
     out, lse = _batched(
         q, k, v, softmax_scale, causal, (q_descale, k_descale, v_descale), window_size, attention_chunk, softcap,
         deterministic, return_attn_probs,

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from ... import _absent
 from ..._modules import FaceArgumentError, errors_as_upstream
+from .._arguments import plainly
 from .._combine import combined
 from .._kvcache import _ForwardOnly
 from .._sequences import Window, attend, chosen_splits, over_cache, packed_lengths, starts_of
@@ -119,6 +120,11 @@ def flash_attn_func(
         functions = score_mod, mask_mod, aux_tensors, block_sparse_tensors
         out, lse = _functions.attend(q, k, v, softmax_scale, causal, window, *functions)
         return out, lse if return_lse else None
+    plain = type(window_size) is tuple and window_size == (None, None) and learnable_sink is None
+    if plain and not (softcap or return_lse):
+        made = plainly(q, k, v, softmax_scale, causal)
+        if made is not None:
+            return made, None
     return attend(
         q, k, v, {}, softmax_scale, causal, _window(window_size, causal), softcap or 0.0, sink=learnable_sink,
         deterministic=deterministic, return_lse=return_lse,
