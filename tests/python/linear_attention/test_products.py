@@ -58,7 +58,7 @@ D, E, CHUNK, BLOCK = 32, 48, 64, 16
 HALF = sum(BLOCK * (b + BLOCK) for b in range(0, CHUNK, BLOCK))
 """Elements of a lower triangle in whole blocks, and of one without its diagonal's blocks."""
 BELOW = HALF - BLOCK * CHUNK
-# By operator and whether tokens correct the state: products of a chunk, and their multiply-adds.
+# Products of a chunk and their multiply-adds, by operator and whether tokens correct the state.
 EXPECTED = {
     ("gated_delta_rule", 1): (17, 2 * HALF * D + 3 * CHUNK * D * E + 2 * BELOW * E),
     ("gated_delta_rule", 0): (9, HALF * D + 2 * CHUNK * D * E + BELOW * E),
