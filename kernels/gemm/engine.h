@@ -47,6 +47,7 @@ struct Problem {
   bool a_columns, b_columns;  // the stride that is 1 is that from row to row
   bool bias_of_rows;          // bias[i], where the host has transposed the problem; else bias[j]
   bool multiply;              // what op is: a product; else a sum
+  bool b_constant;            // nothing that is in the stream writes b
   bool fast_sums;             // of a GPU: tensor cores may keep fewer bits of sums of fp8 and bf8 than fp32 has
   bool swiglu;   // op d0 is that of clamped_swiglu (kernels/gemm/cpu/epilogue.h), by clamp_min, clamp_max and slope
   bool a_words;  // a is rows of words, lda words apart, from row a_first on: Engine::widen

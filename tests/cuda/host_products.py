@@ -91,6 +91,12 @@ def products(library: tk.Library) -> None:
     launches = number("launches").value
     library.gemm(matrix(0, 520), w, out=matrix(0, 1000))
     assert number("launches").value == launches
+    # Up to eight have a kernel of their own, if they lie in pieces of 16 bytes and have room beside its ring.
+    for m, k, between, few in ((1, 2048, 2048, True), (8, 2048, 2056, True), (8, 2048, 2049, False),
+                               (9, 2048, 2048, False), (1, 2052, 2052, False), (8, 16384, 16384, False)):  # fmt: skip
+        library.gemm(matrix(m, k, strides=(between, 1)), matrix(k, 3072, strides=(1, k)), out=matrix(m, 3072))
+        assert (last() == "gemm_few_rows") == few, (m, k, between)
+        assert not few or (number("grid").value, number("threads").value) == (132, 256)
     # Few rows take narrow tiles, whose steps two or four blocks share, a cluster; ragged turns all, by way of memory.
     assert shared(library, "gemm_hopper_64", 16, 4096, 4096) == (64, 64, 0, 128)
     assert number("cluster").value == 2

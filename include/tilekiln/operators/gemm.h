@@ -51,6 +51,8 @@ typedef struct tilekiln_gemm_args {
   const tilekiln_tensor* column_scale; /* fp32 (n); or null. One factor a column of the product, before c and bias */
   const tilekiln_tensor* a_scale; /* fp32; or null. a factor a row of a and 128 numbers along k */
   const tilekiln_tensor* b_scale; /* fp32; or null. a factor a block of 128 x 128 of b, (n / 128, k / 128) */
+  int32_t b_is_constant; /* 0 or 1. yes: nothing that is in the stream writes b, the weight of a layer: a GPU may read it before the launch before has
+     ended */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */

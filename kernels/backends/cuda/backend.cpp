@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 
@@ -84,7 +85,7 @@ tilekiln_status load(int device, const KernelLaunch& launch, Opaque* function) {
         check(cuda.cuModuleLoadData(&module, kernel.of != nullptr ? own.bytes : kernel.image), device, kernel.name));
   }
   TILEKILN_TRY(check(cuda.cuModuleGetFunction(function, module, launch.function), device, launch.kernel->name));
-  const auto bytes = static_cast<int>(launch.shared_bytes);
+  const auto bytes = static_cast<int>(std::max(launch.shared_bytes, launch.most_shared_bytes));
   TILEKILN_TRY(check(cuda.cuFuncSetAttribute(*function, attribute_shared_bytes, bytes), device, launch.kernel->name));
   loaded.store(
       new Loaded{launch.kernel, launch.function, device, module, *function, loaded.load(std::memory_order_relaxed)},

@@ -21,7 +21,8 @@ struct KernelLaunch {
   const void* row;  // the kernel's one argument
   bool together;    // its blocks wait for each other: all are resident at once, or it does not begin
   bool early;  // it may begin under the launch before it in the stream, and waits for its end (wait_for_launch_before)
-  unsigned cluster = 1;  // blocks of a cluster, neighbours along x, where the function does not say so itself
+  unsigned cluster = 1;            // blocks of a cluster, neighbours along x, where the function does not say so itself
+  unsigned most_shared_bytes = 0;  // that any launch of the function has; 0: all have as many
 };
 
 // The device and stream that a stage runs on, and the instance chosen for it.

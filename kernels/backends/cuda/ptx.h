@@ -77,6 +77,7 @@ TILEKILN_DEVICE void named_arrive(int id, int threads) {
 // so, or have ended.
 TILEKILN_DEVICE void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 TILEKILN_DEVICE void let_next_launch_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+constexpr int kEarly = 1;
 
 // Clusters of blocks. All threads of all blocks of it arrive and wait, in turn; what they stored before is there behind the wait.
 TILEKILN_DEVICE int cluster_rank() {
@@ -117,12 +118,23 @@ TILEKILN_DEVICE void cluster_arrive_if(bool condition, uint32_t there) {
                "r"(int(condition))
                : "memory");
 }
+#else
+TILEKILN_DEVICE void wait_for_launch_before() {}
+TILEKILN_DEVICE void let_next_launch_begin() {}
+constexpr int kEarly = 0;
 #endif
 
 #if __CUDA_ARCH__ >= 900
 // Has the description of an array on its way to TMA.
 TILEKILN_DEVICE void ask_for(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 #endif
+
+// The first of a kernel of little work: it waits, and where it has few blocks the launch behind it need not wait for room.
+TILEKILN_DEVICE void begin_between_launches() {
+  constexpr unsigned few = 64;
+  if (gridDim.x <= few) let_next_launch_begin();
+  wait_for_launch_before();
+}
 
 // Copies by TMA, global to shared memory; `b` counts the bytes.
 TILEKILN_DEVICE void tensor_load(uint32_t to, const TensorMap& map, uint64_t& b, int c0, int c1, int c2, int c3,

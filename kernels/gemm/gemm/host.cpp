@@ -70,6 +70,7 @@ void fill(const Args& args, Call& call) {
   p.bias_of_rows = transposed;
   p.alpha = args.alpha;
   p.beta = args.beta;
+  p.b_constant = args.b_is_constant != 0 && !transposed;
   int64_t* const sizes = call.to.query.sizes;
   sizes[tilekiln::gemm::sizes::m] = call.M;
   sizes[tilekiln::gemm::sizes::n] = call.N;

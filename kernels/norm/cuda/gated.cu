@@ -87,9 +87,10 @@ TILEKILN_DEVICE void gated(const Params<Problem>& p) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 1024};
+extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 1024, 0, kEarly};
 
 extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Params<norm::Problem> p) {
+  begin_between_launches();
   if constexpr (BACKWARD)
     norm::gradients(p);
   else

@@ -54,7 +54,7 @@ tilekiln_status launch_rows(const Site& site, const Problem& p, std::initializer
   const unsigned threads = params.warps != 0 ? 128 : lanes;
   const long long blocks = params.warps != 0 ? (p.rows + 3) / 4 : p.rows;
   const auto grid = static_cast<unsigned>(std::min<long long>(blocks, INT32_MAX));
-  return launch(site, {kernel, "rows", {grid, 1, 1}, threads, 0, &params, false});
+  return launch(site, {kernel, "rows", {grid, 1, 1}, threads, 0, &params, false, build.early != 0});
 }
 
 // Rows of whole vectors are read once, by `whole` where registers of a block hold them, by rows_staged where its shared memory does;
@@ -89,7 +89,7 @@ template <class Problem> tilekiln_status launch_once(const Site& site, const Pro
   if (!fits) return launch_rows(site, p, arrays, 1);
   const unsigned threads = params.warps != 0 ? 128 : lanes;
   const auto blocks = static_cast<unsigned>(params.warps != 0 ? (p.rows + 3) / 4 : p.rows);
-  return launch(site, {kernel, whole, {blocks, 1, 1}, threads, 0, &params, false});
+  return launch(site, {kernel, whole, {blocks, 1, 1}, threads, 0, &params, false, build.early != 0});
 }
 
 [[maybe_unused]] tilekiln_status launch_normalise(const Site& site, const void* problem) {

@@ -406,12 +406,14 @@ TILEKILN_DEVICE void staged_rows(const Params<Problem>& p) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 1024, TILEKILN_CLUSTERS};
+extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 1024, TILEKILN_CLUSTERS, kEarly};
 
 extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Params<norm::Problem> p) {
+  begin_between_launches();
   norm::normalise(p);
 }
 extern "C" __global__ void __launch_bounds__(1024) rows_whole(const __grid_constant__ norm::Params<norm::Problem> p) {
+  begin_between_launches();
   norm::whole_rows<false>(p);
 }
 extern "C" __global__ void __launch_bounds__(norm::kStagedThreads, 1)
@@ -420,6 +422,7 @@ extern "C" __global__ void __launch_bounds__(norm::kStagedThreads, 1)
 }
 #if NORM != 0
 extern "C" __global__ void __launch_bounds__(1024) added_whole(const __grid_constant__ norm::Params<norm::Problem> p) {
+  begin_between_launches();
   norm::whole_rows<true>(p);
 }
 #endif

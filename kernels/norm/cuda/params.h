@@ -38,6 +38,7 @@ struct Build {
   int dtype;       // by value of the axis
   unsigned lanes;  // threads that share a row of `rows` at most
   int clusters;    // 1: it has kernels of clusters
+  int early;       // 1: `rows`, `rows_whole` and `added_whole` may begin under the launch before them
 };
 
 }  // namespace tilekiln::cuda::norm

@@ -404,6 +404,7 @@ class GemmArguments(RunArguments, total=False):
     activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
     clamp_min: float
     clamp_max: float
+    b_is_constant: bool
     out_dtype: Literal["fp16", "fp32", "bf16", "int32"] | None
 
 class GemmListArguments(RunArguments, total=False):

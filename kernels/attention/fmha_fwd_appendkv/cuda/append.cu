@@ -23,11 +23,79 @@ TILEKILN_DEVICE void rotate(const Params& p, const uint16_t* from, uint16_t* to,
   to[second] = narrow(__fadd_rn(__fmul_rn(x1, cos), __fmul_rn(x0, sin)));
 }
 
+// Eight entries of a table.
+TILEKILN_DEVICE void entries(const Params& p, const void* table, int64_t at, float (&v)[8]) {
+  if (p.rotary_fp32) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(static_cast<const float*>(table) + at + i);
+      v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
+    }
+    return;
+  }
+  const uint4 all = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(table) + at);
+  unpack(all.x, v[0], v[1]), unpack(all.y, v[2], v[3]), unpack(all.z, v[4], v[5]), unpack(all.w, v[6], v[7]);
+}
+
+// Pairs 8 i to 8 i + 7, (j, j + rotary_dim / 2), of a head's row.
+TILEKILN_DEVICE void rotate_eight(const Params& p, const uint16_t* from, uint16_t* to, int i, int64_t position) {
+  const int other = p.rotary_dim / 2;
+  float cos[8], sin[8];
+  uint4 first = *reinterpret_cast<const uint4*>(from + 8 * i);
+  uint4 second = *reinterpret_cast<const uint4*>(from + other + 8 * i);
+  entries(p, p.rotary_cos, position * p.cos_row + 8 * i, cos);
+  entries(p, p.rotary_sin, position * p.sin_row + 8 * i, sin);
+  const auto turn = [&](uint32_t& a, uint32_t& b, int j) {
+    float x0, x1, y0, y1;
+    unpack(a, x0, x1), unpack(b, y0, y1);
+    a = pack(__fsub_rn(__fmul_rn(x0, cos[j]), __fmul_rn(y0, sin[j])),
+             __fsub_rn(__fmul_rn(x1, cos[j + 1]), __fmul_rn(y1, sin[j + 1])));
+    b = pack(__fadd_rn(__fmul_rn(y0, cos[j]), __fmul_rn(x0, sin[j])),
+             __fadd_rn(__fmul_rn(y1, cos[j + 1]), __fmul_rn(x1, sin[j + 1])));
+  };
+  turn(first.x, second.x, 0), turn(first.y, second.y, 2), turn(first.z, second.z, 4), turn(first.w, second.w, 6);
+  *reinterpret_cast<uint4*>(to + 8 * i) = first;
+  *reinterpret_cast<uint4*>(to + other + 8 * i) = second;
+}
+
+// A token by pieces of 16 bytes: heads are rotated whole, or not at all.
+TILEKILN_DEVICE void append_wide(const Params& p, int b, int token, const Keys& keys, int64_t position_q,
+                                 int64_t position_k) {
+  const int units = p.rotary_dim / 16, of_head = units > 0 ? units : p.hdim_q / 8, of_value = p.hdim_v / 8;
+  const int64_t place = int64_t(keys.count) + token;
+  const bool there = token < p.seqlen_new && place < p.room_k;
+  const Page page = there ? find_page(p, keys, int(place)) : Page{0, 0};
+  const int of_q = p.q != nullptr && token < p.seqlen_q_most ? p.nhead_q * units : 0;
+  const int of_k = there ? p.nhead_k * of_head : 0, of_v = there ? p.nhead_k * of_value : 0;
+  for (int e = threadIdx.x; e < of_q + of_k + of_v; e += THREADS) {
+    if (e < of_q) {
+      uint16_t* const head = p.q + b * p.q_batch + token * p.q_row + e / units * p.q_head;
+      rotate_eight(p, head, head, e % units, position_q);
+    } else if (e < of_q + of_k) {
+      const int h = (e - of_q) / of_head, i = (e - of_q) % of_head;
+      const uint16_t* const from = p.knew + b * p.knew_batch + token * p.knew_row + h * p.knew_head;
+      uint16_t* const to = p.k + page.number * p.k_page + page.key * p.k_key + h * p.k_head;
+      if (units > 0)
+        rotate_eight(p, from, to, i, position_k);
+      else
+        reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
+    } else {
+      const int h = (e - of_q - of_k) / of_value, i = (e - of_q - of_k) % of_value;
+      const uint16_t* const from = p.vnew + b * p.vnew_batch + token * p.vnew_row + h * p.vnew_head;
+      uint16_t* const to = p.v + page.number * p.v_page + page.key * p.v_key + h * p.v_head;
+      reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
+    }
+  }
+}
+
 TILEKILN_DEVICE void append(const Params& p) {
   const int tokens = max(p.seqlen_q_most, p.seqlen_new), b = blockIdx.x / tokens, token = blockIdx.x % tokens;
   const Keys keys = find_keys(p, b);
   const int pairs = p.rotary_dim / 2;
   const auto position = [&](int64_t at) { return int64_t(max(min(at, p.positions - 1), int64_t(0))); };
+  if (p.wide)
+    return append_wide(p, b, token, keys, position(int64_t(keys.count) + (p.q_advances ? token : 0)),
+                       position(int64_t(keys.count) + token));
   if (p.q && token < p.seqlen_q_most) {
     uint16_t* const row = p.q + b * p.q_batch + token * p.q_row;
     const int64_t at = position(int64_t(keys.count) + (p.q_advances ? token : 0));
@@ -68,8 +136,10 @@ extern "C" __constant__ fmha_append::Build fmha_append_build = {THREADS,
 #else
                                                                 0
 #endif
-};
+                                                                ,
+                                                                kEarly};
 
 extern "C" __global__ void __launch_bounds__(THREADS) fmha_append(const __grid_constant__ fmha_append::Params p) {
+  begin_between_launches();
   fmha_append::append(p);
 }

@@ -52,12 +52,14 @@ struct Params {
   int interleaved;  // pairs (2i, 2i + 1); else (i, i + rotary_dim / 2)
   int rotary_fp32;
   int q_advances;  // query i is at position seqlen_k + i, else at seqlen_k
+  int wide;        // all lies in pieces of 16 bytes, and heads are rotated whole, by pairs of the second kind, or not
 };
 
 // Constants of a build that the host must know; the cubin holds one as `fmha_append_build`.
 struct Build {
   int threads;
-  int fp16;  // else bf16
+  int fp16;   // else bf16
+  int early;  // 1: it may begin under the launch before it
 };
 
 }  // namespace tilekiln::cuda::fmha_append

@@ -46,6 +46,23 @@ void fill_rotation(const AppendKernelProblem& of, Params* params) {
   params->q_advances = p.q_advances ? 1 : 0;
 }
 
+// Tells whether all lies in pieces of 16 bytes, and heads are rotated whole or not at all.
+bool is_wide(const Params& p) {
+  const auto whole = [](const void* data, std::initializer_list<i64> steps) {
+    bool good = reinterpret_cast<uintptr_t>(data) % 16 == 0;
+    for (const i64 step : steps) good = good && step % 8 == 0;
+    return good;
+  };
+  const int table = p.rotary_fp32 ? 2 : 1;
+  const bool rotates = p.rotary_dim != 0 && p.interleaved == 0 && p.rotary_dim == p.hdim_q && p.rotary_dim % 16 == 0 &&
+                       (p.q == nullptr || whole(p.q, {p.q_batch, p.q_head, p.q_row})) &&
+                       whole(p.rotary_cos, {p.cos_row * table}) && whole(p.rotary_sin, {p.sin_row * table});
+  return (p.rotary_dim == 0 || rotates) && p.hdim_q % 8 == 0 && p.hdim_v % 8 == 0 &&
+         whole(p.k, {p.k_page, p.k_head, p.k_key}) && whole(p.v, {p.v_page, p.v_head, p.v_key}) &&
+         whole(p.knew, {p.knew_batch, p.knew_head, p.knew_row}) &&
+         whole(p.vnew, {p.vnew_batch, p.vnew_head, p.vnew_row});
+}
+
 tilekiln_status launch_append(const Site& site, const void* problem) {
   const auto& of = *static_cast<const AppendKernelProblem*>(problem);
   const AppendProblem& p = of.problem;
@@ -68,8 +85,11 @@ tilekiln_status launch_append(const Site& site, const void* problem) {
   params.nhead_k = p.nhead_k;
   params.hdim_q = p.hdim_q;
   params.hdim_v = p.hdim_v;
+  params.wide = is_wide(params) ? 1 : 0;
   const auto threads = static_cast<unsigned>(build_of(*kernel)->threads);
-  return launch(site, {kernel, "fmha_append", {static_cast<unsigned>(blocks), 1, 1}, threads, 0, &params});
+  const bool early = build_of(*kernel)->early != 0;
+  return launch(site,
+                {kernel, "fmha_append", {static_cast<unsigned>(blocks), 1, 1}, threads, 0, &params, false, early});
 }
 
 }  // namespace

@@ -118,7 +118,9 @@ tilekiln_status launch_decode(const Site& site, const void* problem) {
                        {static_cast<unsigned>(blocks), static_cast<unsigned>(tiles), 1},
                        static_cast<unsigned>(build.threads),
                        static_cast<unsigned>(build.shared_bytes),
-                       &params});
+                       &params,
+                       false,
+                       build.early != 0});
 }
 
 }  // namespace

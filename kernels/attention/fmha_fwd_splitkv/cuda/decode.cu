@@ -25,11 +25,6 @@ constexpr int kMerge = kRows * (kHdim + 2) * 4;  // of a warp, after the loop
 constexpr int kSharedBytes = kWarps * (kRing > kMerge ? kRing : kMerge);
 constexpr int kCopies = kChunk * kPieces / 32;  // of 16 bytes a lane and chunk
 constexpr int kMostSplits = 128;
-#if __CUDA_ARCH__ >= 900
-constexpr int kEarly = 1;
-#else
-constexpr int kEarly = 0;
-#endif
 
 // The keys of its sequence that a tile of rows sees, [first, last) and those below `sinks`, and the chunks that hold them, in a row.
 struct Seen {
@@ -283,9 +278,8 @@ template <int kTiles> TILEKILN_DEVICE void wait_for_warps() {
 template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void decode(const Params& p, char* raw) {
   static_assert(kTiles == 1 || kTiles == kWarps, "a tile of rows is read by every warp, or has a warp of its own");
   constexpr int kTogether = kHdim > 128 ? 1 : kTiles;  // chunks in registers
-#if __CUDA_ARCH__ >= 900
   let_next_launch_begin();
-#endif
+  wait_for_launch_before();
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, split = blockIdx.x % p.splits;
   const int head = blockIdx.x / p.splits % p.nhead_k, b = blockIdx.x / p.splits / p.nhead_k;
   const int group = p.nhead_q / p.nhead_k, first_row = blockIdx.y * (kTiles * kRows);
@@ -416,9 +410,7 @@ template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void deco
 TILEKILN_DEVICE void combine(const Params& p) {
   __shared__ float weights[kMostSplits];
   __shared__ float whole[2];  // the sum of weights, the LSE
-#if __CUDA_ARCH__ >= 900
-  wait_for_launch_before();
-#endif
+  begin_between_launches();
   const int h = blockIdx.x % p.nhead_q, i = blockIdx.x / p.nhead_q % p.seqlen_q_most;
   const int b = blockIdx.x / p.nhead_q / p.seqlen_q_most, d = threadIdx.x * 2;
   const Queries queries = find_queries(p, b);
@@ -471,7 +463,7 @@ extern "C" __constant__ fmha_decode::Build fmha_decode_build = {fmha_decode::kHd
 #else
                                                                 0,
 #endif
-                                                                fmha_decode::kEarly};
+                                                                kEarly};
 
 #define TILEKILN_DECODE(name, vectorized, general, tiles)                   \
   extern "C" __global__ void __launch_bounds__(fmha_decode::kWarps * 32, 1) \

@@ -19,6 +19,7 @@
 #include "kernels/backends/cuda/tile/roles.h"
 #include "kernels/backends/cuda/tile/scheduler.h"
 #include "kernels/gemm/gemm/cuda/aligned.h"
+#include "kernels/gemm/gemm/cuda/few_rows.h"
 #include "kernels/gemm/gemm/cuda/gather.h"
 
 namespace tilekiln::cuda::gemm {
@@ -239,4 +240,10 @@ GEMM(gemm_hopper_128, 2)
 GEMM(gemm_hopper_64, 3)
 #if !BLOCKS && (defined(TILEKILN_FP8) || defined(TILEKILN_BF8))
 GEMM(gemm_hopper_fast, 0, false)
+#endif
+#if !LINES_A && !LINES_B && !defined(TILEKILN_FP8) && !defined(TILEKILN_BF8) && !defined(TILEKILN_INT8)
+extern "C" __global__ void __launch_bounds__(32 * gemm::kFewWarps, 2)
+    gemm_few_rows(const __grid_constant__ gemm::Params p) {
+  gemm::few_rows(p);
+}
 #endif

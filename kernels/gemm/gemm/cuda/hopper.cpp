@@ -66,8 +66,45 @@ Tiles choose(const Batch& of, const Build& build, i64 workers, Shares* shares) {
   return best;
 }
 
+// Tells whether the kernel of few rows takes a product: pieces of 16 bytes along k, and a has room beside the ring.
+bool are_few(const Batch& of, const Kernel& kernel) {
+  const Problem& p = of.first;
+  const Build& build = build_of(kernel);
+  const auto whole = [](const void* data, i64 between, int lines) {
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0 && (lines == 1 || (between >= 0 && between % 8 == 0));
+  };
+  return of.count == 1 && p.m <= kFewRows && !p.a_columns && p.b_columns && build.bytes == 0 && build.lines_a == 0 &&
+         build.lines_b == 0 && build.groups == 0 && p.k >= kFewDepth && p.k % 8 == 0 && whole(p.a, p.lda, p.m) &&
+         whole(p.b, p.ldb, p.n) && few_shared_bytes(p.m, p.k) <= build.shared_bytes;
+}
+
+tilekiln_status launch_few(const Site& site, const Batch& of, const Kernel* kernel) {
+  const Problem& p = of.first;
+  Params params = {};
+  fill_epilogue(of, &params);
+  if (p.b_constant) params.features |= kConstantB;
+  params.m = p.m, params.n = p.n, params.k = p.k;
+  params.from_a = {static_cast<const uint16_t*>(p.a), 0, p.lda, 1};
+  params.from_b = {static_cast<const uint16_t*>(p.b), 0, p.ldb, 1};
+  const i64 blocks = std::min<i64>(divide_up(p.n, kFewColumns), facts(site.device.id)->multiprocessors);
+  return launch(site, {kernel,
+                       "gemm_few_rows",
+                       {static_cast<unsigned>(blocks), 1, 1},
+                       32 * kFewWarps,
+                       static_cast<unsigned>(few_shared_bytes(p.m, p.k)),
+                       &params,
+                       false,
+                       true,
+                       1,
+                       static_cast<unsigned>(build_of(*kernel).shared_bytes)});
+}
+
 tilekiln_status launch_hopper(const Site& site, const void* problem) {
   const int device = site.device.id;
+  const auto& of = *static_cast<const Batch*>(problem);
+  const Kernel* const kernel =
+      of.first.m > 0 && of.first.n > 0 && of.first.m <= kFewRows ? find_kernel(of.first) : nullptr;
+  if (kernel != nullptr && are_few(of, *kernel)) return launch_few(site, of, kernel);
   return launch_product(
       site, problem,
       [&](const Batch& of, const Build& build, Shares* shares) {

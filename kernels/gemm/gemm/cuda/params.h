@@ -16,8 +16,9 @@ enum Feature : int {
   kBiasOfRows = 8,
   kGatherA = 16,  // a or b lies where TMA cannot follow, or otherwise than the build has it: element by element
   kGatherB = 32,
-  kAligned = 64,   // kWideOut, kWideExtras, and numbers of columns from an address of two on
-  kOutSums = 128,  // out is the int32 sums of int8, as they are
+  kAligned = 64,     // kWideOut, kWideExtras, and numbers of columns from an address of two on
+  kOutSums = 128,    // out is the int32 sums of int8, as they are
+  kConstantB = 256,  // no launch that has not ended writes b
 };
 
 // A matrix that the epilogue reads, null: none. Then sum = sum x, where `multiply`, else sum + factor x.
@@ -76,6 +77,16 @@ constexpr Form kForms[] = {{"gemm_hopper", 256, 4, 2, 2, 1, 128},
                            {"gemm_hopper_128", 128, 6, 2, 1, 4, 128},
                            {"gemm_hopper_64", 64, 8, 1, 1, 2, 64}};
 constexpr int kFastColumns = 256;  // of gemm_hopper_fast, the first form with sums that the tensor cores keep
+
+// The kernel of few rows (few_rows.h): warps, the stages of a warp's ring, of eight columns of b by 64 along k, and tiles of eight columns
+// between two meetings of the warps. Two CTAs of it have room on a processor, so that one launch begins under the other.
+constexpr int kFewRows = 8, kFewWarps = 8, kFewStages = 9, kFewColumns = 8, kFewDepth = 64, kFewTiles = 2;
+constexpr int few_row_bytes(int k) { return (k + kFewDepth - 1) / kFewDepth * kFewDepth * 2 + 64; }
+constexpr int64_t few_shared_bytes(int m, int k) {
+  const int stages = kFewWarps * kFewStages * kFewColumns * kFewDepth * 2;
+  const int sums = 2 * kFewTiles * kFewWarps * kFewRows * kFewColumns * 4;
+  return stages + sums + int64_t(m) * few_row_bytes(k);
+}
 
 // Constants of a build that the host must know; the cubin holds one as `gemm_build`.
 struct Build {

@@ -41,7 +41,7 @@ tilekiln_status launch_blocks(const Site& site, const void* problem) {
   }
   const auto threads = static_cast<unsigned>(std::clamp<long long>((items + 31) / 32 * 32, 32, build.threads));
   const auto grid = static_cast<unsigned>(std::min<long long>(a.rows, INT32_MAX));
-  return launch(site, {kernel, "rotary_heads", {grid, 1, 1}, threads, 0, &params, false});
+  return launch(site, {kernel, "rotary_heads", {grid, 1, 1}, threads, 0, &params, false, build.early != 0});
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ struct Params {
 struct Build {
   int threads;  // of a block at most
   int dtype;    // by value of the axis
+  int early;    // 1: it may begin under the launch before it
 };
 
 }  // namespace tilekiln::cuda::rotary

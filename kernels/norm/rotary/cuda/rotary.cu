@@ -172,8 +172,9 @@ template <class Table> TILEKILN_DEVICE void heads(const Params& p) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ rotary::Build rotary_build = {THREADS, kDtype};
+extern "C" __constant__ rotary::Build rotary_build = {THREADS, kDtype, kEarly};
 
 extern "C" __global__ void __launch_bounds__(THREADS) rotary_heads(const __grid_constant__ rotary::Params p) {
+  begin_between_launches();
   p.problem.tables == 0 || kDtype == 0 ? rotary::heads<float>(p) : rotary::heads<Element>(p);
 }
