@@ -16,6 +16,7 @@ from .._core.native import ArgumentError, NoKernelError
 from . import checkpoint_weight, torchao_weight
 from .biased_experts import BiasedExperts
 from .checked import Check
+from .decoding.model import forget, fuse_model, is_on_device
 from .fused_decoder import PARTS, fuse_layer
 from .fused_layers import FUSED, NAMES, WHOLE, agree, fuse_attention, fuse_gated, give_back
 from .linear_attention import fuse_recurrent, is_recurrent
@@ -101,6 +102,10 @@ def optimize(
     training mode weights are left, as packed ones do not learn. What became of each module, and why, is in the result:
     print it; its `undo` gives the model back.
 
+    On a GPU decoders of RMSNorm, rotary attention and gated feed-forward layers are fused, all layers or none: weights
+    of projections lie side by side, parameters are views of them, and a step of one token a sequence is one CUDA graph,
+    recorded when it is first needed. Weights stay bf16 or fp16.
+
     A second call does what is left to be done: what is Tilekiln's already stays, and its undo is that of the first.
 
     verify: a decoder or encoder of Transformers computes a few tokens, and one more by its cache, before and after.
@@ -134,17 +139,32 @@ def optimize(
             _caches(name, one, done)
         steps: list[tuple[int, int]] = []
         """Before each kind, how many steps can be undone and how many rows the table has."""
+        on_device = [(name, one) for name, one in models if is_on_device(one)]
+        if on_device:
+            steps.append((len(done._undo), len(done.changes)))
+        fused = [
+            one
+            for name, one in on_device
+            if fuse_model(name, one, done._undo, _activation, lambda *row: done.changes.append(Change(*row)))
+        ]
+        inside = {id(module) for one in fused for module in one.modules()}
+        if weights and fused:
+            why = f"weights: stay as they are on a GPU: {weights} weights are packed for the CPU"
+            done.changes += [Change(name, type(one).__name__, "", why) for name, one in on_device if one in fused]
         embeddings = [one.get_output_embeddings() for _, one in models if hasattr(one, "get_output_embeddings")]
         owners = Counter(id(p) for m in model.modules() for p in m.parameters(recurse=False))
         for kinds in (KINDS, COMPOSED, LAYERS):
             steps.append((len(done._undo), len(done.changes)))
             for name, parent, key, module in list(_places(model)):
+                if id(module) in inside:
+                    continue
                 shared = any(owners[id(p)] > 1 for p in module.parameters(recurse=False))
                 kept = any(module is embedding for embedding in embeddings)
                 _replace(done, kinds, name, parent, key, module, None if kept else weights, shared)
         exact = weights is None and not any("experts" in one.name for one in done.changes if one.became)
         for (_, one), check in zip(models, before, strict=True):
             _verify(one, check, exact, done, steps)
+            forget(one)
         done._let_go()
     except BaseException:  # Ctrl-C too: half of a model helps nobody
         if not done._final:

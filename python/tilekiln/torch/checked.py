@@ -39,10 +39,16 @@ class Check:
         if getattr(model.config, "is_encoder_decoder", False):
             return "has an encoder and a decoder"
         device = next((one.device for one in model.parameters() if one.device.type != "cpu"), None)
-        if device is not None:
+        if device is not None and device.type != "cuda":
             return f"is on {device}"
         random = torch.Generator().manual_seed(0)
         tokens = torch.randint(vocabulary, (2, TOKENS + 1), generator=random, device="cpu")
+        if device is not None:  # where a pass takes milliseconds
+            tokens = tokens.to(device)
+            try:
+                return cls(tokens, _results(model, tokens, {}), {})
+            except Exception as error:
+                return f"raised {type(error).__name__} before: {next(iter(str(error).splitlines()), '')}"
         with contextlib.suppress(Exception):  # of layers that need others
             counts = _counts(model)
             return cls(tokens, _results(model, tokens, counts), counts)

@@ -1,0 +1,1 @@
+"""Decode steps of models on a GPU: fused layers, and a step as one CUDA graph."""

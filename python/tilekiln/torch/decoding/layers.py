@@ -1,0 +1,407 @@
+"""Decoder layers of Transformers on a GPU: joined projections, our norms, rotary, gates, products with their residual.
+
+A layer keeps its class, its parts and their parameters; its `forward` is `layer_forward`. Weights of projections that
+take the same rows lie side by side in memory, each parameter a view of its part: nothing is held twice, and what is
+written into a parameter is what is multiplied. What this does not do is left to the forward of the layer's class:
+training, recorded gradients, torch.compile, other attention, parts that were exchanged or got hooks since.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.modules.module import _has_any_global_hook
+
+from ...api.operators import _call
+from ..fused_decoder import KNOWN, PARTS, SAID
+from ..fused_layers import FUSED, NAMES, WHOLE, _recorded, agree, cache_word, give_back, halves_of, told_of
+from ..layers import GATES
+from ..norms import RMSNorm
+
+FEW = 8
+"""Rows up to which the kernel of few rows multiplies, which reads weights at memory's rate; beyond, cuBLAS does."""
+FEW_NUMBERS = 65536
+"""Most numbers of those rows, which it holds in shared memory."""
+DTYPES = (torch.bfloat16, torch.float16)
+
+
+def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
+    """rows (m, k) times weight (n, k) transposed, + bias (n) + residual (m, n): (m, n), no gradient recorded."""
+    few = rows.shape[0] <= FEW and rows.numel() <= FEW_NUMBERS
+    if not few or rows.device.type != "cuda":
+        if residual is None:
+            return torch.nn.functional.linear(rows, weight, bias)
+        made = torch.addmm(residual, rows, weight.t())
+        return made if bias is None else made.add_(bias)
+    added = residual if bias is None else bias.expand(rows.shape[0], -1)
+    how: dict[str, Any] = {"b_is_constant": True}
+    if added is not None:
+        how |= {"c": added, "beta": 1.0}
+    out: Tensor = _call("gemm", (rows, weight.t()), how)
+    return out if bias is None or residual is None else out.add_(residual)
+
+
+class Joined:
+    """Linear layers of a module by name, whose weights lie side by side."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, owner: torch.nn.Module, names: tuple[str, ...]) -> None:
+        """ValueError says why they cannot, and nothing is changed."""
+        self.names = names
+        self.layers: tuple[Any, ...] = tuple(_linear(owner, name) for name in names)
+        if len({(one.in_features, one.weight.dtype, one.weight.device, one.bias is None) for one in self.layers}) > 1:
+            raise ValueError(f"{', '.join(names)}: have different rows, dtypes, devices or biases")
+        self._join()
+
+    def _join(self) -> None:
+        self.weight = _side_by_side([one.weight for one in self.layers])
+        biased = self.layers[0].bias is not None
+        self.bias = _side_by_side([one.bias for one in self.layers]) if biased else None
+        self._places = [one.weight.data_ptr() for one in self.layers]
+
+    def product(self, rows: Tensor) -> Tensor:
+        return product(rows, self.weight, self.bias)
+
+    def ready(self, owner: torch.nn.Module) -> bool:
+        """Are these the layers of the module, without hooks? Weights that were moved are joined anew."""
+        moved = False
+        layer: Any
+        for name, layer, place in zip(self.names, self.layers, self._places, strict=True):
+            own: Any = owner._modules[name]
+            if own is not layer or not _plain(layer):
+                return False
+            moved = moved or layer.weight.data_ptr() != place
+        if moved:
+            try:
+                Joined.__init__(self, owner, self.names)
+            except ValueError:
+                return False
+        return True
+
+    def apart(self) -> None:
+        """Each parameter has memory of its own again."""
+        for layer in self.layers if len(self.layers) > 1 else ():
+            for one in layer.parameters(recurse=False):
+                one.data = one.data.clone()
+
+
+def _plain(module: Any) -> bool:
+    """Is there nothing between a module's call and the forward of its class?"""
+    return not module._forward_hooks and not module._forward_pre_hooks and "forward" not in module.__dict__
+
+
+def _linear(owner: torch.nn.Module, name: str) -> Any:
+    layer: Any = getattr(owner, name, None)
+    if type(layer) is not torch.nn.Linear:
+        raise ValueError(f"{name}: is {type(layer).__name__}, not torch.nn.Linear")
+    if not _plain(layer) or torch.nn.utils.parametrize.is_parametrized(layer):
+        raise ValueError(f"{name}: has hooks, parametrizations or a forward of its own")
+    if layer.weight.device.type == "cuda" and layer.weight.dtype not in DTYPES:
+        raise ValueError(f"{name}: has weights of {layer.weight.dtype}, a GPU's kernels are of bf16 and fp16")
+    return layer
+
+
+@torch.no_grad()
+def _side_by_side(parameters: list[Any]) -> Tensor:
+    if len(parameters) == 1:
+        only: Tensor = parameters[0].data
+        return only
+    whole = torch.cat([one.data for one in parameters])
+    for one, view in zip(parameters, whole.split([len(one) for one in parameters]), strict=True):
+        one.data = view
+    return whole
+
+
+def join(owner: torch.nn.Module, names: tuple[str, ...], undo: list[Any]) -> Joined:
+    """`undo` gets what takes them apart."""
+    made = Joined(owner, names)
+    undo.append(made.apart)
+    return made
+
+
+class Step(threading.local):
+    """The step that a thread records, in which its layers run; rooms is None outside of one."""
+
+    rooms: list[tuple[Tensor, Tensor]] | None = None
+    lengths: Tensor
+    """int32 (batch): tokens in the rooms, on the device."""
+    rows: Tensor
+    """Integers (batch, 1): rows of the tables of angles."""
+    angles: tuple[Tensor, Tensor] | None
+    """Those tables, cos and sin (1, positions, ..); None: layers are handed those of the step's tokens."""
+    pads: Tensor | None
+    """int32 (batch): tokens of padding before each sequence, which attention does not see. None: there is none, and
+    positions are places in the rooms."""
+
+
+step = Step()
+
+
+class Layer(NamedTuple):
+    parts: tuple[Any, ...]
+    """Of PARTS."""
+    qkv: Joined
+    out: Joined
+    gate_up: Joined
+    down: Joined
+    norms: tuple[dict[str, Any], ...]
+    """Options of rmsnorm2d for the layer's two norms."""
+    heads: tuple[int, int]
+    head_norms: tuple[tuple[Any, dict[str, Any]], ...]
+    """Those of queries and of keys, or none."""
+    doubled: bool
+    scaling: float | None
+    activation: str
+    cache: str | None
+    word: int
+    """Of the layer in a cache."""
+
+    def learns(self) -> bool:
+        return bool(self.out.layers[0].weight.requires_grad)
+
+    def ready(self, layer: Any) -> bool:
+        """Is it made of what it was made of, and is nothing between it and its kernels?"""
+        modules = layer._modules
+        attention, mlp = self.parts[2:]
+        return (
+            all(modules[name] is one and _plain(one) for name, one in zip(PARTS, self.parts, strict=True))
+            and self.qkv.ready(attention)
+            and self.out.ready(attention)
+            and self.gate_up.ready(mlp)
+            and self.down.ready(mlp)
+        )
+
+
+def is_ready(model: torch.nn.Module) -> bool:
+    """May all layers of a model be computed as they were fused?"""
+    fused = ((one, one.__dict__.get(FUSED)) for one in model.modules())
+    return all(its.ready(one) for one, its in fused if isinstance(its, Layer))
+
+
+def _norm(x: Tensor, module: Any, how: dict[str, Any]) -> Tensor:
+    made: Tensor = _call("rmsnorm2d", (x, module._parameters["weight"]), how)
+    return made
+
+
+def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) -> Any:
+    fused: Layer = self.__dict__[FUSED]
+    angles = named.get("position_embeddings")
+    attention = fused.parts[2]
+    if step.rooms is not None:
+        return _compute(fused, hidden_states, angles, None, named)
+    if (
+        args
+        or angles is None
+        or self.training
+        or torch.compiler.is_compiling()
+        or (torch.is_grad_enabled() and (hidden_states.requires_grad or fused.learns()))
+        or _has_any_global_hook()
+        or attention.config._attn_implementation != "tilekiln"
+        or any(named[word] is not None for word in named if word not in KNOWN and word != fused.cache)
+        or not fused.ready(self)
+    ):
+        return type(self).forward(self, hidden_states, *args, **named)
+    return _compute(fused, hidden_states, angles, named.get(fused.cache or ""), named)
+
+
+def _compute(fused: Layer, hidden: Tensor, angles: Any, cache: Any, named: dict[str, Any]) -> Tensor:
+    """Norm, projections, rotary, cache, attention, sum, norm, gate and up, gate, down, sum."""
+    first, second, attention, _ = fused.parts
+    batch, tokens, columns = hidden.shape
+    x = hidden.reshape(-1, columns)
+    of_q, of_k = fused.heads
+    qkv = fused.qkv.product(_norm(x, first, fused.norms[0])).view(batch, tokens, -1, attention.head_dim)
+    q, k, v = qkv[:, :, :of_q], qkv[:, :, of_q : of_q + of_k], qkv[:, :, of_q + of_k :]
+    cos, sin = halves_of(angles[0], angles[1], x.dtype, fused.doubled)
+    cos, sin = cos.flatten(0, 1), sin.flatten(0, 1)
+    if fused.head_norms:
+        q, k = (
+            _norm(one.reshape(-1, one.shape[-1]), *norm).view(one.shape)
+            for one, norm in zip((q, k), fused.head_norms, strict=True)
+        )
+    by_place = step.rooms is not None and step.pads is None and step.angles is not None
+    if not by_place:
+        how: dict[str, Any] = {}
+        if len(cos) > tokens or step.rooms is not None:
+            how["positions"] = step.rows if step.rooms is not None else _rows(batch, tokens, x.device)
+        for one in (q, k) if fused.head_norms else (qkv[:, :, : of_q + of_k],):
+            _call("rotary", (one, cos, sin), {"y": one, **how})
+    if step.rooms is not None:
+        keys, values = (room.transpose(1, 2) for room in step.rooms[fused.word])
+        given = {"seqlen_k": step.lengths, "max_seqlen_k": keys.shape[1], "softmax_scale": fused.scaling}
+        if by_place:
+            given |= {"rotary_cos": cos, "rotary_sin": sin, "rotary_interleaved": False}
+        elif step.pads is not None:
+            given["cache_leftpad"] = step.pads
+        attended = _call("fmha_fwd_appendkv", (q, keys, values, k, v), {"attend": True, **given})
+    else:
+        attended = _attended(attention, fused, q, k, v, cache, named)
+    x = product(attended.reshape(len(x), -1), fused.out.weight, fused.out.bias, x)
+    both = fused.gate_up.product(_norm(x, second, fused.norms[1]))
+    half = both.shape[1] // 2
+    gate = both[:, :half]
+    operator, more = GATES[fused.activation]
+    _call(operator, (gate, both[:, half:]), {"y": gate, **more})
+    return product(gate, fused.down.weight, fused.down.bias, x).view(hidden.shape)
+
+
+def _rows(batch: int, tokens: int, device: torch.device) -> Tensor:
+    return torch.arange(batch * tokens, dtype=torch.int32, device=device).view(batch, tokens)
+
+
+_last: tuple[Any, int, bool] = (lambda: None, 0, False)
+
+
+def _if_packed(position_ids: Tensor | None) -> Tensor | None:
+    """Positions of several sequences in a row; None of others. Asked once for all layers: it waits for the device."""
+    global _last
+    if position_ids is None or position_ids.dim() != 2 or position_ids.shape[1] < 2:
+        return None
+    known, version, packed = _last
+    now = -1 if position_ids.is_inference() else position_ids._version
+    if now < 0 or known() is not position_ids or version != now:
+        packed = bool((position_ids.diff() != 1).any())
+        _last = weakref.ref(position_ids), now, packed
+    return position_ids if packed else None
+
+
+def _attended(
+    attention: Any, fused: Layer, q: Tensor, k: Tensor, v: Tensor, cache: Any, named: dict[str, Any]
+) -> Tensor:
+    from ...transformers import attention as function
+
+    k, v = k.transpose(1, 2), v.transpose(1, 2)
+    if cache is not None:
+        k, v = cache.update(k, v, attention.layer_idx, **told_of(fused.cache or "", {}))
+    mask = named.get("attention_mask")
+    told: dict[str, Any] = {"scaling": fused.scaling}
+    told["position_ids"] = _if_packed(named.get("position_ids")) if mask is None else None
+    made: Tensor = function(attention, q.transpose(1, 2), k, v, mask, **told)[0]
+    return made
+
+
+def norm_of(module: Any) -> dict[str, Any]:
+    """Options of rmsnorm2d that give what a norm gives; ValueError where none do."""
+    if not _plain(module):
+        raise ValueError("has a norm with hooks or a forward of its own")
+    like = RMSNorm.like(module)
+    if like.offset:
+        raise ValueError("has norms of 1 + weight")
+    how = {"epsilon": like.eps, "rounding": like.rounding}
+    rows = torch.randn(3, len(module.weight), generator=torch.Generator().manual_seed(0), device="cpu").to(
+        module.weight
+    )
+    agree(module(rows), _norm(rows, module, how))
+    return how
+
+
+@torch.no_grad()
+def fuse_device_layer(module: Any, activation: Any, undo: list[Any]) -> str:
+    """Give a decoder layer `layer_forward`; what it is now. ValueError says why not; then call all of `undo`."""
+    first, second, attention, mlp = (getattr(module, name) for name in PARTS)
+    if module.training:
+        raise ValueError("is in training mode")
+    if not all(map(_plain, (module, attention, mlp))):
+        raise ValueError("has hooks or a forward of its own")
+    norms = norm_of(first), norm_of(second)
+    names = WHOLE if hasattr(attention, "qkv_proj") else NAMES
+    ups = ("gate_up_proj",) if hasattr(mlp, "gate_up_proj") else ("gate_proj", "up_proj")
+    if not all(hasattr(mlp, name) for name in (*ups, "down_proj")):
+        raise ValueError("has no gated feed-forward layer")
+    function = getattr(mlp, "act_fn", None) or getattr(mlp, "activation_fn", None)
+    qkv, out = join(attention, names, undo), join(attention, ("o_proj",), undo)
+    gate_up, down = join(mlp, ups, undo), join(mlp, ("down_proj",), undo)
+    head_norms = tuple(
+        (getattr(attention, name), norm_of(getattr(attention, name)))
+        for name in ("q_norm", "k_norm") if hasattr(attention, name)
+    )  # fmt: skip
+    word = cache_word(type(module).forward)
+    if word is None:
+        raise ValueError("takes no cache")
+    hidden, device = len(first.weight), first.weight.device
+    random = torch.Generator("cpu").manual_seed(0)
+    x = torch.randn(2, 3, hidden, generator=random, device="cpu").to(first.weight)
+    problem = ""
+    for doubled in (True, False):
+        angle = torch.randn(2, 3, attention.head_dim // 2, generator=random, device="cpu").to(device)
+        angle = torch.cat([angle, angle], -1) if doubled else angle
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        try:
+            q, k, _, said, _ = _recorded(attention, x, cos, sin, {})
+            if not said.keys() <= SAID or said.get("dropout") or said.get("sliding_window") is not None:
+                raise ValueError("has attention with a window, a soft cap or sinks")
+            heads = q.shape[1], k.shape[1]
+            fused = Layer(
+                (first, second, attention, mlp), qkv, out, gate_up, down, norms, heads, head_norms, doubled,
+                said.get("scaling"), activation(function), word, attention.layer_idx,
+            )  # fmt: skip
+            given = {"attention_mask": None, "position_embeddings": (cos, sin)}
+            theirs = type(module).forward(module, x, **given)
+            if type(theirs) is not Tensor:
+                raise ValueError("gives something else than rows")
+            agree(theirs, _compute(fused, x, (cos, sin), None, given))
+        except (ValueError, RuntimeError, TypeError) as error:
+            problem = problem or next(iter(str(error).splitlines()), "")
+            continue
+        undo.append(functools.partial(give_back, module))
+        module.__dict__[FUSED] = fused
+        module.forward = functools.partial(layer_forward, module)
+        return "one pass, joined weights"
+    raise ValueError(problem)
+
+
+def head_forward(self: Any, x: Tensor) -> Tensor:
+    """A linear layer behind the decoder layers, in a step."""
+    if step.rooms is None:
+        return type(self).forward(self, x)  # type: ignore[no-any-return]
+    return product(x.reshape(-1, x.shape[-1]), self.weight, self.bias).view(*x.shape[:-1], -1)
+
+
+def last_norm_forward(self: Any, x: Tensor) -> Tensor:
+    """A norm behind the decoder layers, in a step."""
+    if step.rooms is None:
+        return type(self).forward(self, x)  # type: ignore[no-any-return]
+    return _norm(x.reshape(-1, x.shape[-1]), self, self.__dict__[FUSED]).view(x.shape)
+
+
+def angles_forward(self: Any, x: Tensor, *args: Any, **named: Any) -> Any:
+    """The module that computes cos and sin of positions, in a step."""
+    if step.rooms is None or step.angles is None:
+        return type(self).forward(self, x, *args, **named)
+    return step.angles
+
+
+def fuse_angles(module: Any, undo: list[Any]) -> str:
+    """Of a rotary embedding whose angles follow from positions alone; ValueError says why not."""
+    kind = getattr(module, "rope_type", None)
+    if kind not in ("default", "linear", "llama3", "yarn") or not _plain(module):
+        raise ValueError(f"has angles of kind {kind}, or hooks or a forward of its own")
+    undo.append(functools.partial(give_back, module))
+    module.forward = functools.partial(angles_forward, module)
+    return "a table in a step"
+
+
+def fuse_head(module: Any, undo: list[Any]) -> str:
+    """Of an output embedding; ValueError says why not."""
+    if type(module) is not torch.nn.Linear or not _plain(module):
+        raise ValueError("is no torch.nn.Linear, or has hooks or a forward of its own")
+    undo.append(functools.partial(give_back, module))
+    module.__dict__["forward"] = functools.partial(head_forward, module)
+    return "few rows in a step"
+
+
+@torch.no_grad()
+def fuse_last_norm(module: Any, undo: list[Any]) -> str:
+    """Of the norm behind the layers; ValueError says why not."""
+    how = norm_of(module)
+    undo.append(functools.partial(give_back, module))
+    module.__dict__[FUSED] = how
+    module.forward = functools.partial(last_norm_forward, module)
+    return "rmsnorm2d in a step"

@@ -1,0 +1,83 @@
+"""A decoder of Transformers on a GPU, for `optimize`: all of its layers, and its decode step, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..fused_decoder import PARTS
+from .layers import fuse_angles, fuse_device_layer, fuse_head, fuse_last_norm
+from .steps import STATE, Recorded, fuse_steps
+
+Tell = Callable[[str, str, str, str], None]
+"""Adds a row to the table: name, class, what it became, why not."""
+
+
+def is_on_device(model: torch.nn.Module) -> bool:
+    """Are all weights of a model on one GPU?"""
+    devices = {one.device for one in model.parameters()}
+    return len(devices) == 1 and next(iter(devices)).type == "cuda"
+
+
+def fuse_model(name: str, model: Any, undo: list[Any], activation: Any, tell: Tell, record: Any = Recorded) -> bool:
+    """Fuse the layers of a decoder and its decode step; False, with the reason in the table, where nothing was done."""
+    layers = [(where, one) for where, one in model.named_modules() if all(hasattr(one, part) for part in PARTS)]
+    dot, was = f"{name}." if name else "", type(model).__name__
+    mark, rows = len(undo), []
+    if STATE in model.__dict__:
+        tell(name, was, "", "a decode step is Tilekiln's already: to change it, undo what made it so")
+        return True
+    if not layers:
+        tell(name, was, "", "decode step: has no decoder layers of a known kind")
+        return False
+    for where, layer in layers:
+        try:
+            rows.append((dot + where, type(layer).__name__, fuse_device_layer(layer, activation, undo), ""))
+        except Exception as error:  # whatever a stranger's module does: the model is left as it was
+            why = next(iter(str(error).splitlines()), "") or type(error).__name__
+            while len(undo) > mark:
+                undo.pop()()
+            tell(dot + where, type(layer).__name__, "", why)
+            tell(name, was, "", f"decode step: its layer {where} is not ours")
+            return False
+    angles = _beside(model, layers, "rotary_emb")
+    for one, fuse in (
+        (_beside(model, layers, "norm"), fuse_last_norm),
+        (_head(model), fuse_head),
+        (angles, fuse_angles),
+    ):
+        where = dot + next((name for name, module in model.named_modules() if module is one), "")
+        try:
+            if one is not None:
+                rows.append((where, type(one).__name__, fuse(one, undo), ""))
+        except (ValueError, LookupError) as error:
+            rows.append((where, type(one).__name__, "", next(iter(str(error).splitlines()), "")))
+            angles = None if one is angles else angles
+    for row in rows:
+        tell(*row)
+    if _head(model) is None:
+        tell(name, was, "", "decode step: has no output embedding, so that its caller decodes")
+    elif getattr(model.config, "is_encoder_decoder", False):
+        tell(name, was, "", "decode step: has an encoder")
+    else:
+        fuse_steps(model, len(layers), undo, angles, record, lambda why: tell(name, was, "", why))
+        tell(name, was, "a decode step is one CUDA graph", "")
+    return True
+
+
+def forget(model: Any) -> None:
+    """Let go of the graphs that were recorded so far."""
+    steps = model.__dict__.get(STATE)
+    if steps is not None:
+        steps.forget()
+
+
+def _head(model: Any) -> Any:
+    return model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+
+
+def _beside(model: Any, layers: list[tuple[str, Any]], name: str) -> Any:
+    """The module of that name that lies beside the list of layers."""
+    return model.get_submodule(layers[0][0].rpartition(".")[0].rpartition(".")[0])._modules.get(name)

@@ -1,0 +1,505 @@
+"""A decode step of a model of Transformers as one CUDA graph: recorded when it is first asked for, then replayed.
+
+`generate` and every other caller see the model's forward; a step of one token a sequence with a dynamic cache is a
+replay, and all else is computed as before. A recorded step has tokens, positions, lengths and rooms of keys and values
+at fixed places; its attention reads the lengths on the device. Caches move into the rooms (`cache`) and out of
+them.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.modules.module import _has_any_global_hook
+
+from ..growing_cache import GrowingLayer, grow_in_place
+from .cache import LEAVES, LEFT, StepLayer, Tenant, left
+from .layers import is_ready
+from .layers import step as running
+
+STATE = "_tilekiln_steps"
+LEAST, QUANTUM = 512, 256
+"""Tokens of room beyond those that are there, at least, and what a room's length is a multiple of."""
+MISSES = 2
+"""Predicted tokens of a generation that may be others before nothing is computed ahead, as where it samples."""
+MOST_STEPS = 4
+"""Recorded steps that a model keeps."""
+ROWS = 64
+"""Sequences of a recorded step, at most: beyond, a step takes longer than its launches."""
+IDLE = frozenset(("use_cache", "return_dict", "cache_position", "logits_to_keep", "output_attentions",
+                  "output_hidden_states"))  # fmt: skip
+"""Further arguments of a model's forward by which a step does not change, if they are None or False, or in TOLD."""
+TOLD: dict[str, Callable[[Any], bool]] = {
+    "use_cache": bool,
+    "return_dict": bool,
+    "cache_position": lambda one: True,
+    "logits_to_keep": lambda one: isinstance(one, int) and one in (0, 1),
+}
+CACHES = ("past_key_values", "cache")
+
+
+class Recorded:
+    """The launches of a function as a CUDA graph."""
+
+    def __init__(self, function: Callable[[], Tensor], device: torch.device) -> None:
+        side = torch.cuda.Stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):  # loads kernels, which a capture may not
+            function()
+        torch.cuda.current_stream(device).wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.made = function()
+
+        self.side, self.ended = side, torch.cuda.Event()
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+    def ahead(self) -> None:
+        """A replay beside the current stream, behind what is in it now."""
+        self.side.wait_stream(torch.cuda.current_stream(self.side.device))
+        with torch.cuda.stream(self.side):
+            self.graph.replay()
+            self.ended.record()
+
+    def join(self) -> None:
+        """Has what comes in the current stream wait for that replay."""
+        torch.cuda.current_stream(self.side.device).wait_event(self.ended)
+
+
+class Repeated:
+    """The same as calls, of a device that has no graphs: for tests."""
+
+    def __init__(self, function: Callable[[], Tensor], device: torch.device) -> None:
+        self.function, self.made = function, function()
+
+    def replay(self) -> None:
+        self.made = self.function()
+
+    def ahead(self) -> None:
+        self.replay()
+
+    def join(self) -> None:
+        pass
+
+
+class RecordedStep:
+    """A step of `batch` sequences with rooms for `room` tokens each.
+
+    apart: there is padding, or positions are others than places in the rooms.
+    """
+
+    def __init__(self, steps: Steps, batch: int, room: int, apart: bool, like: list[tuple[Tensor, Tensor]]) -> None:
+        self.batch, self.room, self.apart = batch, room, apart
+        device = like[0][0].device
+        with torch.inference_mode(False), torch.no_grad():
+            self.ids = torch.zeros(batch, 1, dtype=torch.long, device=device)
+            self.positions = torch.zeros(batch, 1, dtype=torch.long, device=device)
+            self.lengths = torch.ones(batch, dtype=torch.int32, device=device)
+            self.rows = torch.arange(batch, dtype=torch.int32, device=device).view(batch, 1)
+            self.pads = torch.zeros(batch, dtype=torch.int32, device=device)
+            self.seen = torch.zeros(1, 1, 1, 1, dtype=like[0][0].dtype, device=device)
+            """A mask of four dimensions, which models hand on as it is, to layers that do not look at it."""
+            self.rooms = [(_room(k, room), _room(v, room)) for k, v in like]
+            self.angles = _angles(steps.angles, room, like[0][0])
+            self.tenant: Callable[[], Tenant | None] = lambda: None
+            self.told = 0
+            """The lengths on the device; 0: unknown."""
+            self.predicted: Tensor | None = None
+            """Tokens that a replay ahead was given."""
+            self.recorded = steps.record(functools.partial(self._compute, steps), device)
+
+    def _compute(self, steps: Steps) -> Tensor:
+        running.rooms, running.lengths, running.pads = self.rooms, self.lengths, self.pads if self.apart else None
+        running.angles, running.rows = self.angles, self.rows if self.angles is None else self.positions
+        try:
+            given = {"position_ids": self.positions, "attention_mask": self.seen, "use_cache": False}
+            logits: Tensor = type(steps.model).forward(steps.model, input_ids=self.ids, **given).logits
+        finally:
+            running.rooms = None
+        self.lengths.add_(1)
+        self.positions.add_(1)
+        torch.argmax(logits[:, -1], -1, keepdim=True, out=self.ids)
+        return logits
+
+    def is_free(self) -> bool:
+        return self.tenant() is None
+
+    def move_in(self, cache: Any, length: int) -> Tenant:
+        self.settle()
+        self.told = 0
+        for room, layer in zip(self.rooms, cache.layers, strict=True):
+            for place, one in zip(room, (layer.keys, layer.values), strict=True):
+                if one.data_ptr() != place.data_ptr():
+                    place[..., :length, :].copy_(one)
+        tenant = Tenant(cache, self.rooms, length, self.apart, self.settle)
+        self.pads.zero_()
+        self.tenant = weakref.ref(tenant)
+        return tenant
+
+    def run(self, tenant: Tenant, ids: Tensor, positions: Tensor | None, pads: Tensor | None, ahead: bool) -> Tensor:
+        """Logits of a token a sequence. ahead: the step behind it begins at once, with the most probable tokens.
+
+        pads, int32 (batch): tokens of padding before each sequence.
+        """
+        if not self.met(tenant, ids):
+            self.ids.copy_(ids)
+            if tenant.pads is not pads:
+                self.pads.zero_() if pads is None else self.pads.copy_(pads)
+                tenant.pads = pads
+            if positions is None:
+                self.positions.copy_(tenant.length - self.pads.view(-1, 1))
+            else:
+                self.positions.copy_(positions)
+            if self.told != tenant.length:
+                self.lengths.fill_(tenant.length)
+            self.recorded.replay()
+        logits: Tensor = self.recorded.made.clone()
+        tenant.length += 1
+        self.told = tenant.length
+        if ahead and tenant.misses < MISSES and tenant.length < self.room:
+            self.predicted = self.ids.clone()
+            self.recorded.ahead()
+            self.told = 0
+        return logits
+
+    def met(self, tenant: Tenant, ids: Tensor) -> bool:
+        """Was this step computed ahead?"""
+        predicted = self.predicted
+        if predicted is None:
+            return False
+        same = torch.equal(predicted, ids)  # waits for the tokens, not for the replay
+        self.settle()
+        tenant.misses += not same
+        return same
+
+    def settle(self) -> None:
+        """Nothing runs ahead any more, for what is in the current stream from now on."""
+        if self.predicted is not None:
+            self.predicted = None
+            self.recorded.join()
+
+
+def _angles(module: Any, room: int, like: Tensor) -> tuple[Tensor, Tensor] | None:
+    """cos and sin (1, room, ..) of all positions of a room; None where the model computes those of each step."""
+    if module is None:
+        return None
+    made = type(module).forward(module, like.new_empty(1, 1, 1), torch.arange(room, device=like.device)[None])
+    return made[0].contiguous(), made[1].contiguous()
+
+
+def _room(like: Tensor, tokens: int) -> Tensor:
+    return like.new_zeros(*like.shape[:-2], tokens, like.shape[-1])
+
+
+class Generating(threading.local):
+    """Does this thread run generate, in which nobody writes into weights between two steps?"""
+
+    now = False
+
+
+generating = Generating()
+
+
+def _say_nothing(_: str) -> None:
+    pass
+
+
+class Steps:
+    """The recorded steps of a model."""
+
+    def __init__(
+        self, model: torch.nn.Module, layers: int, angles: Any, record: Any, tell: Callable[[str], None] | None
+    ) -> None:
+        self.model, self.layers, self.record, self.tell = model, layers, record, tell or _say_nothing
+        self.angles = angles
+        """The module that computes cos and sin of positions, if a step may take them from a table."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self.steps: list[RecordedStep] = []
+        self.lock = threading.RLock()
+        self.refused: set[tuple[int, int]] = set()
+        self.look: list[tuple[dict[str, Any], str, Any, int]] = []
+        self.hooks: list[Any] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy records its own."""
+        return {
+            "model": self.model,
+            "layers": self.layers,
+            "angles": self.angles,
+            "record": self.record,
+            "tell": _say_nothing,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def forget(self) -> None:
+        """Lets go of all graphs and their memory; caches in their rooms keep these."""
+        with self.lock:
+            for one in self.steps:
+                one.settle()
+                tenant = one.tenant()
+                if tenant is not None:
+                    tenant.leave()
+            self.steps.clear()
+            self.refused.clear()
+            self.look = []
+
+    def settle(self) -> None:
+        with self.lock:
+            for one in self.steps:
+                one.settle()
+
+    def unchanged(self) -> bool:
+        """Is the model made of what the graphs were recorded of, where it was, with nothing in between?"""
+        for owner, name, one, at in self.look:
+            if owner.get(name) is not one or (at and one is not None and one.data_ptr() != at):
+                return False
+        return not any(self.hooks)
+
+    def _look(self, model: Any) -> None:
+        self.look = [
+            (own, name, one, one.data_ptr() if isinstance(one, Tensor) else 0)
+            for module in model.modules()
+            for own in (module._modules, module._parameters, module._buffers)
+            for name, one in own.items()
+        ]
+        self.hooks = [
+            hooks
+            for module in model.modules()
+            for hooks in (module._forward_hooks, module._forward_pre_hooks)
+            if module is not model
+        ]
+
+    def take(self, cache: Any, batch: int, length: int, apart: bool) -> RecordedStep | None:
+        """The step whose rooms a cache is in, with room for one more token; None: compute it as before."""
+        tenant: Tenant | None = getattr(cache.layers[0], "_tenant", None)
+        if tenant is not None and tenant.attached:
+            for one in [one for one in self.steps if one.tenant() is tenant]:
+                if length < one.room and one.apart == apart:
+                    return one
+                if length >= one.room:
+                    one.settle()
+                    self.steps.remove(one)
+            tenant.leave()
+            cache.__dict__.pop(LEFT, None)  # no fault of its user
+        if left(cache) >= LEAVES:
+            return None
+        like = [(layer.keys, layer.values) for layer in cache.layers]
+        own = [layer._rooms for layer in cache.layers]
+        fits = [
+            one
+            for one in self.steps
+            if one.batch == batch and length < one.room and one.apart == apart
+            and (one.is_free() or all(a is not None and a[0] is b[0] for a, b in zip(own, one.rooms, strict=True)))
+        ]  # fmt: skip
+        if not fits:
+            room = -(-(length + max(LEAST, length // 4)) // QUANTUM) * QUANTUM
+            made = self._make(batch, room, apart, like)
+            if made is None:
+                return None
+            fits = [made]
+        fits[0].move_in(cache, length)
+        return fits[0]
+
+    def _let_go_of_free(self, most: int) -> None:
+        """Of steps whose rooms nobody is in, the oldest, until there are at most so many steps."""
+        for one in [one for one in self.steps if one.is_free()][: max(0, len(self.steps) - most)]:
+            one.settle()
+            self.steps.remove(one)
+
+    def _make(self, batch: int, room: int, apart: bool, like: list[tuple[Tensor, Tensor]]) -> RecordedStep | None:
+        if (batch, room) in self.refused or not is_ready(self.model):
+            return None
+        self._let_go_of_free(MOST_STEPS - 1)
+        if len(self.steps) >= MOST_STEPS:
+            return None
+        try:
+            try:
+                made = RecordedStep(self, batch, room, apart, like)
+            except torch.OutOfMemoryError:
+                self._let_go_of_free(0)
+                made = RecordedStep(self, batch, room, apart, like)
+        except (RuntimeError, ValueError, LookupError) as error:  # out of memory is a RuntimeError
+            self.refused.add((batch, room))
+            why = next(iter(str(error).splitlines()), type(error).__name__)
+            self.tell(f"a step of {batch} sequences with room for {room} tokens is no graph: {why}")
+            return None
+        self.steps.append(made)
+        self._look(self.model)
+        return made
+
+
+def _asks_for_a_step(model: Any, named: dict[str, Any]) -> Any:
+    """The cache of a call that a recorded step may answer; None of others."""
+    ids = named.get("input_ids")
+    word = next((word for word in CACHES if named.get(word) is not None), None)
+    if word is None or type(ids) is not Tensor or ids.dim() != 2 or ids.shape[1] != 1 or ids.shape[0] > ROWS:
+        return None
+    if model.training or torch.is_grad_enabled() or torch.compiler.is_compiling() or _has_any_global_hook():
+        return None
+    for name, one in named.items():
+        if one is None or one is False or name in ("input_ids", "attention_mask", "position_ids", word):
+            continue
+        if name not in TOLD or not TOLD[name](one):
+            return None
+    if named.get("use_cache") is False or named.get("return_dict") is False:
+        return None
+    positions = named.get("position_ids")
+    if positions is not None and (positions.dim() != 2 or positions.shape[1] != 1):
+        return None
+    return named[word]
+
+
+def _length(cache: Any, steps: Steps, batch: int, device: torch.device) -> int:
+    """Tokens of a cache whose layers are all plain and alike; 0 of others."""
+    layers: Any = getattr(cache, "layers", ())
+    if len(layers) != steps.layers:
+        return 0
+    first: Any = layers[0]
+    if type(first) is StepLayer:
+        tenant = first._tenant
+        ours = tenant.rooms[0][0].shape[0] == batch
+        ours = ours and all(type(one) is StepLayer and one._tenant is tenant for one in layers)
+        return tenant.length if ours else 0
+    for one in layers:
+        if type(one) is not GrowingLayer or not one.is_initialized:
+            return 0
+        keys: Any = one.keys
+        if keys.shape != first.keys.shape or keys.shape[0] != batch or keys.device != device:
+            return 0
+    return int(first.get_seq_length()) if first.keys.dim() == 4 else 0
+
+
+class Mask(NamedTuple):
+    """The masks of a cache so far: they say which tokens of each sequence are padding before its first."""
+
+    length: int
+    """Tokens that the next mask must have."""
+    pads: Tensor | None
+    """int32 (batch): how many; None: no padding."""
+
+
+def _mask(mask: Tensor | None, cache: Any, batch: int, length: int) -> Mask | None:
+    """Of a mask of two dimensions; None of one that is no left padding. The first one of a cache is read, which waits
+    for the device, later ones are those before with a token more."""
+    if mask is None:
+        return Mask(length + 1, None)
+    if mask.dim() != 2 or mask.shape != (batch, length + 1):
+        return None
+    said: Mask | None = cache.__dict__.get(MASK)
+    if said is None or said.length != length + 1:
+        there = mask.bool()
+        if not bool(there[:, -1].all() & (there[:, 1:] | ~there[:, :-1]).all()):
+            return None
+        pads = (~there).sum(1, dtype=torch.int32)
+        said = Mask(length + 1, pads if bool(pads.any()) else None)
+    cache.__dict__[MASK] = Mask(length + 2, said.pads)
+    return said
+
+
+MASK = "_tilekiln_mask"
+
+
+def step_forward(self: Any, *args: Any, **named: Any) -> Any:
+    """The forward of a model, whose decode steps are replays."""
+    steps: Steps = self.__dict__[STATE]
+    cache = None if args else _asks_for_a_step(self, named)
+    if cache is not None:
+        grow_in_place(cache)
+        made = _replayed(self, steps, cache, named)
+        if made is not None:
+            return made
+    return type(self).forward(self, *args, **named)
+
+
+def _replayed(model: Any, steps: Steps, cache: Any, named: dict[str, Any]) -> Any:
+    ids = named["input_ids"]
+    batch = ids.shape[0]
+    length = _length(cache, steps, batch, ids.device)
+    mask = _mask(named.get("attention_mask"), cache, batch, length) if length else None
+    if mask is None:
+        return None
+    positions, tenant = named.get("position_ids"), getattr(cache.layers[0], "_tenant", None)
+    apart = mask.pads is not None
+    if generating.now and tenant is not None and tenant.attached:
+        apart = tenant.apart  # as its first step
+    elif positions is not None and not apart:
+        apart = bool((positions != length).any())
+    if apart and positions is not None and not generating.now and int(positions.max()) > length:
+        return None  # a table of angles has none of it
+    with steps.lock:
+        if steps.steps and not steps.unchanged():
+            steps.forget()
+        step = steps.take(cache, batch, length, apart)
+        if step is None:
+            return None
+        tenant = step.tenant()
+        assert tenant is not None
+        logits = step.run(tenant, ids, positions, mask.pads, generating.now)
+    return _output(logits, cache)
+
+
+def _output(logits: Tensor, cache: Any) -> Any:
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    return CausalLMOutputWithPast(logits=logits, past_key_values=cache)
+
+
+def fuse_steps(
+    model: Any,
+    layers: int,
+    undo: list[Any],
+    angles: Any = None,
+    record: Any = Recorded,
+    tell: Callable[[str], None] | None = None,
+) -> None:
+    """Give a model whose decoder layers are `layers` fused ones `step_forward`."""
+    undo.append(functools.partial(_give_back, model))
+    model.__dict__[STATE] = Steps(model, layers, angles, record, tell)
+    bound = functools.partial(step_forward, model)
+    bound.__wrapped__ = type(model).forward.__get__(model)  # type: ignore[attr-defined]  # of inspect.signature
+    model.forward = bound
+    model._apply = functools.partial(_moved, model)
+    if hasattr(type(model), "generate"):
+        whole = functools.partial(generate, model)
+        whole.__wrapped__ = type(model).generate.__get__(model)  # type: ignore[attr-defined]
+        model.generate = whole
+
+
+def generate(self: Any, *args: Any, **named: Any) -> Any:
+    """The model's own, within which steps are computed ahead."""
+    static = named.get("cache_implementation") == "static"
+    if static and named.get("past_key_values") is None and not named.get("return_dict_in_generate"):
+        named.pop("cache_implementation")  # it is there to be compiled; nobody sees the cache
+    was, generating.now = generating.now, True
+    try:
+        return type(self).generate(self, *args, **named)
+    finally:
+        generating.now = was
+        self.__dict__[STATE].settle()
+
+
+def _moved(model: Any, *args: Any, **named: Any) -> Any:
+    """`to`, `half` and their like: graphs hold the memory of weights, which these exchange."""
+    model.__dict__[STATE].forget()
+    return type(model)._apply(model, *args, **named)
+
+
+def _give_back(model: Any) -> None:
+    steps = model.__dict__.pop(STATE, None)
+    if steps is not None:
+        steps.forget()
+    for name in ("forward", "_apply", "generate"):
+        model.__dict__.pop(name, None)

@@ -1,0 +1,5 @@
+"""The libraries of the facade's tests."""
+
+from tests.python.conftest import load
+
+__all__ = ["load"]

@@ -1,0 +1,300 @@
+"""A decode step as a graph: what generate gives with it, whatever else is done to the cache and to the model.
+
+On the CPU a step is repeated where a GPU replays it; TILEKILN_TEST_DEVICE=cuda runs all of it by graphs.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import threading
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.transformers, pytest.mark.usefixtures("binding")]
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from tests.gpu_run import DEVICE  # noqa: E402
+from tests.python.tiny_models import make as made  # noqa: E402
+from tests.python.tiny_models import same  # noqa: E402
+
+DTYPE = torch.float32 if DEVICE == "cpu" else torch.bfloat16
+MODELS: dict[str, dict[str, Any]] = {
+    "Llama": {}, "Qwen2": {}, "Qwen3": {}, "Mistral": {"sliding_window": None}, "Phi3": {}, "Granite": {},
+}  # fmt: skip
+FUSED = ("Llama", "Qwen2", "Qwen3", "Mistral", "Phi3")
+
+
+@pytest.fixture(autouse=True)
+def libraries(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [load("flash"), *([load("fp32")] if DEVICE == "cpu" else [])]
+    found += [load(name, targets="all") for name in ("gemm_default", "norm_default")]
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
+
+
+def make(name: str = "Llama", **more: Any) -> Any:
+    return made(name, **MODELS.get(name, {}) | {"max_position_embeddings": 2048} | more).to(DTYPE).to(DEVICE)
+
+
+def prompt(batch: int = 2, tokens: int = 11) -> Any:
+    return torch.randint(1, 90, (batch, tokens), generator=torch.Generator("cpu").manual_seed(1), device="cpu").to(
+        DEVICE
+    )
+
+
+def fuse(model: Any, record: Any = None) -> Any:
+    """As optimize does on a GPU."""
+    from tilekiln.torch import _optimize
+    from tilekiln.torch.decoding import model as fused
+    from tilekiln.torch.decoding import steps as recorded
+
+    if DEVICE != "cpu" and record is None:
+        return _optimize.optimize(model)
+    done = _optimize.Optimized()
+    _optimize._attention("", model, done)
+    _optimize._caches("", model, done)
+    fused.fuse_model(
+        "", model, done._undo, _optimize._activation, lambda *row: done.changes.append(_optimize.Change(*row)),
+        record or recorded.Repeated,
+    )  # fmt: skip
+    return done
+
+
+def steps(model: Any) -> list[Any]:
+    from tilekiln.torch.decoding.steps import STATE
+
+    found: list[Any] = model.__dict__[STATE].steps
+    return found
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lengths of the cache at every recorded step that ran."""
+    from tilekiln.torch.decoding.steps import RecordedStep
+
+    seen: list[int] = []
+    own = RecordedStep.run
+
+    def run(self: Any, tenant: Any, *args: Any) -> Any:
+        seen.append(tenant.length)
+        return own(self, tenant, *args)
+
+    monkeypatch.setattr(RecordedStep, "run", run)
+    return seen
+
+
+def tokens(model: Any, ids: Any, count: int = 12, **more: Any) -> Any:
+    return model.generate(ids, **{"max_new_tokens": count, "do_sample": False} | more)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Of bf16 random weights have the same first tokens: a rounding changes a choice now and then."""
+    if torch.float32 == DTYPE:
+        return bool(torch.equal(one, other))
+    return one.shape == other.shape and bool((one == other).float().mean() > 0.6)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_tokens_are_those_of_stock(name: str, replays: list[int]) -> None:
+    model = make(name)
+    stock = [tokens(model, prompt(batch)) for batch in (1, 2)]
+    done = fuse(model)
+    for batch, theirs in zip((1, 2), stock, strict=True):
+        assert alike(tokens(model, prompt(batch)), theirs)
+    assert replays == 2 * list(range(11, 22)), str(done)
+    assert "a decode step is one CUDA graph" in str(done)
+    assert inspect.signature(model.forward) == inspect.signature(type(model).forward.__get__(model))
+
+
+def test_left_padding(replays: list[int]) -> None:
+    model, ids = make(), prompt(3)
+    mask = torch.ones_like(ids)
+    mask[0, :4] = mask[2, :1] = 0
+    theirs = tokens(model, ids, attention_mask=mask)
+    fuse(model)
+    assert alike(tokens(model, ids, attention_mask=mask), theirs)
+    assert alike(tokens(model, ids), tokens(make(), ids))
+    assert len(replays) == 22
+
+
+@pytest.mark.parametrize(
+    "how", [{"num_beams": 3}, {"do_sample": True}, {"prompt_lookup_num_tokens": 3}, {"use_cache": False},
+            {"repetition_penalty": 1.3}, {"cache_implementation": "static"}, {"min_new_tokens": 12, "eos_token_id": 5}],
+    ids=str,
+)  # fmt: skip
+def test_other_ways_to_generate(how: dict[str, Any]) -> None:
+    model, ids = make(), prompt(1)
+    results = []
+    for fused in (False, True):
+        if fused:
+            fuse(model)
+        torch.manual_seed(3)
+        results.append(tokens(model, ids, **how))
+    assert alike(results[1], results[0])
+
+
+@torch.no_grad()
+def test_a_cache_in_the_hands_of_its_user(replays: list[int]) -> None:
+    """Read, copied, cropped and continued with several tokens between two steps; and two caches in turns."""
+    model, ids = make(), prompt(1)
+    stock = copy.deepcopy(model)
+    fuse(model)
+    caches = [transformers.DynamicCache(config=model.config) for _ in range(3)]
+    mine, other, theirs = caches
+
+    def both(step: Any) -> None:
+        ours, expected = (
+            one(input_ids=step, past_key_values=cache).logits for one, cache in ((model, mine), (stock, theirs))
+        )
+        assert (ours - expected).abs().max() <= (1e-4 if torch.float32 == DTYPE else 0.1) * expected.abs().max()
+        assert mine.get_seq_length() == theirs.get_seq_length()
+
+    both(ids)
+    model(input_ids=ids.flip(1), past_key_values=other)
+    for token in (3, 5):
+        both(ids.new_tensor([[token]]))
+        model(input_ids=ids.new_tensor([[9]]), past_key_values=other)
+    kept = copy.deepcopy(mine)
+    for layer, expected in zip(mine.layers, theirs.layers, strict=True):
+        assert layer.keys.shape == expected.keys.shape
+    both(ids[:, :3])
+    both(ids[:, :1])
+    for cache in (mine, theirs):
+        cache.crop(-2)
+    both(ids[:, :1])
+    both(ids[:, 1:2])
+    assert kept.get_seq_length() == 13
+    theirs = kept
+    ours = model(input_ids=ids[:, :1], past_key_values=kept).logits
+    assert bool(ours.isfinite().all())
+    assert len(replays) >= 8
+
+
+@pytest.mark.parametrize("how", ["in place", "data", "module", "hook"])
+@torch.no_grad()
+def test_what_is_done_to_weights_is_seen(how: str) -> None:
+    model, ids = make(), prompt(1)
+    fuse(model)
+    tokens(model, ids)
+    seen: list[Any] = []
+    for one in (model, stock := make()):
+        layer = one.model.layers[1].mlp.up_proj
+        if how == "in place":
+            layer.weight.mul_(-1)
+        elif how == "data":
+            layer.weight.data = -layer.weight.data
+        elif how == "module":
+            other = torch.nn.Linear(layer.in_features, layer.out_features, bias=False, device=DEVICE, dtype=DTYPE)
+            torch.nn.init.constant_(other.weight, 0.01)
+            one.model.layers[1].mlp.up_proj = other
+        else:
+            layer.register_forward_hook(lambda *args: seen.append(1) or -args[2])
+    assert alike(tokens(model, ids), tokens(stock, ids))
+    assert how != "hook" or len(seen) == 24
+
+
+def test_threads_generate_at_once() -> None:
+    model = make()
+    prompts = [prompt(1), prompt(1).flip(1)]
+    theirs = [tokens(model, ids, 20) for ids in prompts]
+    fuse(model)
+    ours: dict[int, Any] = {}
+
+    def run(which: int) -> None:
+        ours[which] = tokens(model, prompts[which], 20)
+
+    threads = [threading.Thread(target=run, args=(which,)) for which in (0, 1)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert all(alike(ours[which], theirs[which]) for which in (0, 1))
+
+
+def test_undo_copies_and_state() -> None:
+    model, ids = make(), prompt()
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    theirs = tokens(model, ids)
+    done = fuse(model)
+    ours = tokens(model, ids)
+    assert same(model.state_dict(), before)
+    assert torch.equal(tokens(copy.deepcopy(model), ids), ours)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    assert torch.equal(tokens(torch.load(file, weights_only=False), ids), ours)
+    done.undo()
+    assert same(model.state_dict(), before)
+    assert torch.equal(tokens(model, ids), theirs)
+    assert not {"forward", "_apply", "generate"} & vars(model).keys()
+    assert all("forward" not in vars(one) for one in model.modules())
+
+
+def test_a_cast_model_forgets_its_graphs() -> None:
+    model, ids = make(), prompt()
+    done = fuse(model)
+    tokens(model, ids)
+    half = torch.float16 if DEVICE != "cpu" else torch.float64
+    model.to(half)
+    assert not steps(model)
+    stock = make().to(half)
+    assert tokens(model.to(DTYPE), ids).shape == tokens(stock.to(DTYPE), ids).shape
+    done.undo()
+
+
+def test_a_second_time_nothing_is_left_to_do() -> None:
+    model, ids = make(), prompt()
+    fuse(model)
+    ours = tokens(model, ids)
+    again = fuse(model)
+    assert "already" in str(again)
+    again.undo()
+    assert torch.equal(tokens(model, ids), ours)
+    assert steps(model)
+
+
+@torch.no_grad()
+def test_a_batch_that_the_cache_does_not_have_raises() -> None:
+    model, ids = make(), prompt(1)
+    fuse(model)
+    cache = model(input_ids=ids).past_key_values
+    model(input_ids=ids[:, :1], past_key_values=cache)
+    with pytest.raises(RuntimeError):
+        model(input_ids=ids[:, :1].expand(2, 1), past_key_values=cache)
+
+
+def test_training_goes_on() -> None:
+    model, ids = make(), prompt()
+    fuse(model)
+    tokens(model, ids)
+    model.train()
+    model(input_ids=ids, labels=ids).loss.backward()
+    weight = model.model.layers[0].self_attn.q_proj.weight
+    assert weight.grad is not None
+    assert bool(weight.grad.abs().max() > 0)
+
+
+def test_a_step_that_cannot_be_recorded_is_computed(replays: list[int]) -> None:
+    def record(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model, ids = make(), prompt()
+    theirs = tokens(model, ids)
+    done = fuse(model, record)
+    assert alike(tokens(model, ids), theirs)
+    assert not replays
+    assert "no graph: CUDA out of memory" in str(done)
+
+
+def test_models_of_other_layers_are_left_whole() -> None:
+    model = make("Gemma2", sliding_window=8)
+    before = {id(one) for one in model.parameters()}
+    done = fuse(model)
+    assert "is not ours" in str(done)
+    assert "norm" in str(done)
+    assert {id(one) for one in model.parameters()} == before
+    assert all("forward" not in vars(one) for one in model.modules())
