@@ -1,4 +1,4 @@
-"""python tools/gpu build|gates|compare|bench|test|ring|field: kernels, gated anywhere, run and timed on a GPU.
+"""python tools/gpu build|gates|compare|bench|models|test|ring|field: kernels, gated anywhere, run and timed on a GPU.
 
 build, gates, compare and bench take kernels alone, each launched by these programs. test and bench --library
 take a library with a cuda target. What no library holds yet, tools/gpu/README.md says.
@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+MODELS = ["steps", "transformers"]
+"""Test files of whole models."""
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
@@ -38,9 +40,10 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     test.add_argument("--seed", type=int, default=None, help="of the problems (the time)")
     test.add_argument(
         "--only",
-        choices=("problems", "behaviour", "cache", "frameworks", "devices", "tests"),
+        choices=("problems", "behaviour", "cache", "frameworks", "devices", "tests", "models"),
         help="a part (all but tests); cache: what is over a KV cache; frameworks: CuPy's and JAX's arrays; devices: "
-        "several GPUs; tests: the CPU's own test files, with the libraries whose receipts they name",
+        "several GPUs; tests: the CPU's own test files, with the libraries whose receipts they name; models: those of "
+        "whole models alone",
     )
     test.add_argument(
         "names",
@@ -48,6 +51,12 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         metavar="NAME",
         help="only these, such as bf16:128x128, fmha_bwd_dq_dk_dv:bf16:64x64 or gemm:fp16, or files of tests (all)",
     )
+    models = commands.add_parser(
+        "models", help="time whole models, stock and by tilekiln.torch.optimize: decode, prefill, first token; on a GPU"
+    )
+    models.add_argument("--library", type=Path, nargs="+", help="libtilekiln_<receipt>.so (those that are found)")
+    models.add_argument("--static", action="store_true", help="beside a static cache too, which compiles for a minute")
+    models.add_argument("names", nargs="*", metavar="SHAPE", help="only these shapes: .85G, 8G (all)")
     values = commands.add_parser(
         "values", help="write what kernels make of fixed problems to a file, for tests where there is no GPU; on a GPU"
     )
@@ -85,10 +94,11 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 def library_test(options: argparse.Namespace) -> int:
     """0 when all holds."""
-    if options.only == "tests":
+    if options.only in ("tests", "models"):
         from tools.gpu import suite
 
-        return int(suite.run(options.library, options.names) > 0)
+        names = MODELS if options.only == "models" else options.names
+        return int(suite.run(options.library, names) > 0)
     import tilekiln as tk
     import torch
 
@@ -165,6 +175,10 @@ def main(argv: list[str]) -> int:
             from tools.gpu import ring
 
             return ring.run(options)
+        elif options.command == "models":
+            from tools.gpu import models
+
+            return models.main(options)
         elif options.library:
             import tilekiln as tk
 

@@ -20,13 +20,16 @@ FILES = (
     "flash_attn_kvcache", "flash_attn_matrix", "flash_attn_mha", "flash_attn_modules", "flash_attn_rotary", "aiter",
     "aiter_matrix", "backward_torch", "frameworks", "norm_faces", "linear", "few_queries", "kv_cache",
     "bad_input", "gemm", "rmsnorm2d", "layernorm2d", "norm_backward", "softmax", "silu_and_mul",
-    "cross_entropy", "rotary", "moves", "reduce", "quantised_rows",
+    "cross_entropy", "rotary", "moves", "reduce", "quantised_rows", "steps",
 )  # fmt: skip
-"""Those of tests/python whose arrays lie on the GPU there: PyTorch's, JAX's, and NumPy's by moved_arrays.py.
+"""Those of tests/python and tests/optimize whose arrays lie on the GPU there: PyTorch's, JAX's, NumPy's by
+moved_arrays.py.
 
 Attention's drawn problems (test_kernels, test_backward, test_kv) are --only problems and cache, with the bounds of the
 tensor cores.
 """
+WHOLE = ("steps",)
+"""Of them those of tests/optimize."""
 MOST_SECONDS = 300
 """Of a file."""
 
@@ -65,7 +68,7 @@ def _run(name: str, libraries: Path, folder: Path) -> Outcome:
     if name != "jax":  # whose default device is the GPU
         environment["TILEKILN_TEST_DEVICE"] = "cuda"
     command = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider", f"--junitxml={report}"]
-    command += [f"--basetemp={folder / name}", f"tests/python/test_{name}.py"]
+    command += [f"--basetemp={folder / name}", f"tests/{'optimize' if name in WHOLE else 'python'}/test_{name}.py"]
     try:
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=MOST_SECONDS

@@ -1,0 +1,142 @@
+"""Whole models of Transformers on a GPU: decode, prefill, first token, beside the stock model and the copy's rate."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SHAPES: dict[str, dict[str, int]] = {
+    ".85G": {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 16, "num_attention_heads": 32,
+             "num_key_value_heads": 8, "vocab_size": 32000},
+    "8G": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+           "num_key_value_heads": 8, "vocab_size": 128256},
+}  # fmt: skip
+"""Llama shapes by their parameters."""
+DECODES = (1, 128), (1, 4096), (8, 128), (64, 128)
+"""Sequences, and tokens before the first one that is decoded."""
+PREFILLS = 2048, 8192
+
+
+def copy_rate() -> float:
+    """Bytes a second that a copy reads and writes."""
+    x = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    y = torch.empty_like(x)
+    seconds = events(lambda: y.copy_(x), 10)
+    return 2 * x.numel() / seconds
+
+
+def events(function: Callable[[], Any], times: int) -> float:
+    """Seconds of a call, the median of five series."""
+    function()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    series = []
+    for _ in range(5):
+        begin.record()
+        for _ in range(times):
+            function()
+        end.record()
+        end.synchronize()
+        series.append(begin.elapsed_time(end) / times / 1e3)
+    return statistics.median(series)
+
+
+def make(shape: dict[str, int]) -> Any:
+    """A Llama with random weights, bf16."""
+    import transformers
+
+    config = transformers.LlamaConfig(
+        **shape, max_position_embeddings=16384, eos_token_id=None, bos_token_id=None, pad_token_id=0
+    )
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("cuda"):
+            return transformers.LlamaForCausalLM(config).eval()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def read_bytes(model: Any) -> int:
+    """Bytes of weights that a step reads: all but the input embedding."""
+    every = {one.data_ptr(): one.nbytes for one in model.parameters()}
+    every.pop(model.get_input_embeddings().weight.data_ptr())
+    return sum(every.values())
+
+
+def decode(model: Any, ids: torch.Tensor, count: int, **more: Any) -> float:
+    """Seconds a token of generate, wall time: a long answer less a short one, the median of three."""
+
+    def run(tokens: int) -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        model.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, **more)
+        torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+    run(count)
+    return statistics.median((run(count) - run(count // 4)) / (count - count // 4) for _ in range(3))
+
+
+@torch.no_grad()
+def prefill(model: Any, tokens: int) -> float:
+    """Seconds of a forward of one prompt, logits of its last token alone."""
+    ids = torch.randint(1, 1000, (1, tokens), device="cuda")
+    return events(lambda: model(ids, logits_to_keep=1), 3)
+
+
+def measure(name: str, options: argparse.Namespace, rate: float) -> None:
+    import tilekiln.torch
+
+    model = make(SHAPES[name])
+    roof = read_bytes(model) / rate
+    vocabulary = SHAPES[name]["vocab_size"]
+    prompts = {one: torch.randint(1, vocabulary, one, device="cuda") for one in DECODES}
+    stock = {one: decode(model, ids, 32) for one, ids in prompts.items()}
+    static = {}
+    for one, ids in prompts.items() if options.static else ():
+        static[one] = decode(model, ids, 32, cache_implementation="static")
+    before = {tokens: prefill(model, tokens) for tokens in PREFILLS}
+    done = tilekiln.torch.optimize(model)
+    begin = time.perf_counter()
+    model.generate(prompts[DECODES[0]], max_new_tokens=2, do_sample=False)
+    torch.cuda.synchronize()
+    first = time.perf_counter() - begin
+    print(done)
+    print(f"{name}: the weights of a step are read in {roof * 1e3:.3f} ms at the copy's {rate / 1e12:.2f} TB/s; first "
+          f"two tokens after optimize {first:.2f} s")  # fmt: skip
+    print("| decode | dynamic, ms | static, ms | ours, ms | over dynamic | over static | of the copy's rate |")
+    print("|---|---|---|---|---|---|---|")
+    for one, ids in prompts.items():
+        ours = decode(model, ids, 64)
+        fixed = static.get(one)
+        print(f"| b{one[0]} past {one[1]:,} | {stock[one] * 1e3:.2f} | {f'{fixed * 1e3:.2f}' if fixed else '-'} | "
+              f"{ours * 1e3:.3f} | {stock[one] / ours:.1f} | {f'{fixed / ours:.1f}' if fixed else '-'} | "
+              f"{roof / ours:.0%} |", flush=True)  # fmt: skip
+    for tokens in PREFILLS:
+        ours = prefill(model, tokens)
+        was = before[tokens]
+        print(f"| prefill {tokens:,} | {was * 1e3:.2f} | | {ours * 1e3:.2f} | {was / ours:.2f} | | |")
+    print(f"peak memory {torch.cuda.max_memory_allocated() / 1e9:.1f} GB", flush=True)
+    del model, done
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def main(options: argparse.Namespace) -> int:
+    if options.library:
+        folders = {str(Path(one).resolve().parent) for one in options.library}
+        os.environ["TILEKILN_PATH"] = os.pathsep.join(sorted(folders))
+    rate = copy_rate()
+    for name in options.names or SHAPES:
+        if name not in SHAPES:
+            raise SystemExit(f"tools/gpu models: {name}: must be one of {', '.join(SHAPES)}")
+        measure(name, options, rate)
+    return 0
