@@ -43,7 +43,7 @@ FILES = [*of_area(attention=False), "any_batch", "four_bits", "gemm_schedules"]
 RECEIPTS = ",".join(sorted({*ATTENTION.split(","), *(one for file in FILES for one in asked(file))}))
 ROWS = [file for file in FILES if asked(file) == {"norm_default"}]
 LONGEST = ("gemm_schedules",)  # eleven minutes on a machine with other work
-LONG = ("gemm", "fused_moe", "any_batch", "linear")  # minutes each, where one target's half is as good
+LONG = ("gemm", "fused_moe", "any_batch", "four_bits", "linear")  # minutes each, where one target's half is as good
 OF_ATTENTION = [
     *of_area(attention=True),
     *"backward_reference few_queries instances kv_cache kv_reference special_values wide_heads".split(),
