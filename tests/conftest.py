@@ -145,8 +145,10 @@ def build_library(scons: Scons, pytestconfig: pytest.Config) -> Callable[..., Pa
 
         if own := alone.chosen(pytestconfig):
             targets, where = "native" if targets == "all" else targets, own.narrowed(receipt, where)
-        elif pytestconfig.option.quick and targets == "all":
-            targets = "native"
+        elif (
+            pytestconfig.option.quick
+        ):  # whole, as other tests need it: each narrower one would compile its engines anew
+            targets, where = "native" if targets == "all" else targets, "" if targets in ("all", "native") else where
         quick.need_of_a_day(pytestconfig, targets, mode)
         built = _variant(targets, mode, where)
         files = [built.library(receipt), built.manifest(receipt)]

@@ -65,6 +65,7 @@ def check(score: Any, mask: Any, arrays: list[Any], tensors: dict[str, Any], **w
     assert np.abs(lse[finite] - want_lse[finite]).max(initial=0) <= TOLERANCE[dtype]
 
 
+@pytest.mark.day
 @pytest.mark.parametrize("window", [{}, {"causal": True}, {"window": (30, 5), "sink_size": 2}], ids=str)
 def test_all_operations_against_float64(window: dict[str, Any]) -> None:
     score, mask = tk.score_function(SCORE), tk.mask_function(MASK, kind="int32")

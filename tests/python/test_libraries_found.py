@@ -66,6 +66,7 @@ def test_the_best_isa_goes_before_the_newest_build(load, tree):
     assert tk.load("flash").path == str(newer)  # release before debug, whole before narrowed
 
 
+@pytest.mark.day
 def test_the_best_isa_goes_first_in_one_directory_too(load, place):
     native, generic = load("flash", where=WHERE), load("flash", targets="cpu-generic", where=WHERE)
     best = copy(native, place / "native", age=1000)
