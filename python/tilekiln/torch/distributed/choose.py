@@ -170,6 +170,7 @@ class _Model:
         self.score = rate * batch * self.nhead_q * (1 + BACKWARD * learns)
         self.row_q = batch * self.nhead_q * (q.shape[-1] + v.shape[-1]) * q.element_size()
         self.row_k = batch * self.nhead_k * (k.shape[-1] + v.shape[-1]) * q.element_size()
+        self.on_gpu = q.is_cuda
         self.row_dk = self.row_k * 4 // q.element_size() if learns else 0
 
     def _computed(self, layout: Layout, rank: int, source: int) -> float:
@@ -194,8 +195,8 @@ class _Model:
         """One piece of the heads is waited for, the others come meanwhile."""
         pieces = pieces_of(self.layout, self.nhead_q, self.nhead_k, self.batch)
         rows = max(self.layout.count(rank) for rank in range(self.world))
-        piece = self.links.gather.seconds(rows * self.row_k / pieces) * (1 + self.learns)
-        piece += self.links.exchange.seconds(rows * self.world * self.row_dk / pieces)
+        piece = self.links.gather.seconds(rows * self.row_k / pieces)
+        behind = piece + self.links.exchange.seconds(rows * self.world * self.row_dk / pieces) if self.learns else 0.0
         whole = self.layout.whole if self.layout.placement != "striped" else None
         computed = 0.0
         for rank in range(self.world):
@@ -204,7 +205,8 @@ class _Model:
                 computed = max(computed, scores * self.score)
             else:
                 computed = max(computed, sum(self._computed(self.layout, rank, one) for one in range(self.world)))
-        return piece + max(computed, piece * (pieces - 1))
+        shown = behind * pieces if self.on_gpu else behind
+        return piece + shown + max(computed, (piece + (0.0 if self.on_gpu else behind)) * (pieces - 1))
 
     def gathered_bytes(self) -> float:
         return self.layout.total * (self.row_k + 2 * self.row_dk) / 2

@@ -23,7 +23,8 @@ HELD = 4
 
 def weight(part: Tensor, whole: Tensor) -> Tensor:
     """exp(part - whole) (..., rows, heads, 1) of LSEs (..., heads, rows); 0 where nothing is seen."""
-    return torch.exp(part - whole).masked_fill(part == -torch.inf, 0.0).transpose(-1, -2).unsqueeze(-1)
+    finite = whole.clamp_min(torch.finfo(torch.float32).min)
+    return torch.exp(part - finite).transpose(-1, -2).unsqueeze(-1)
 
 
 class Rows:
@@ -131,8 +132,13 @@ class Sum:
 
     def made(self, sink: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(out of q's dtype, lse), with a sink logit (nhead_q) of each head where there is one."""
-        if self.out is None and len(self._held) == 1 and self._held[0][0].count == self._shape[-3]:
-            _, out, self.lse = self._held.pop()
+        ends = [0, *(rows.end for rows, _, _ in self._held)]
+        follow = all(
+            rows.index is None and rows.begin == end for (rows, _, _), end in zip(self._held, ends, strict=False)
+        )
+        if self.out is None and follow and ends[-1] == self._shape[-3] and self._held:  # no row is in two parts
+            outs, lses = [out for _, out, _ in self._held], [lse for _, _, lse in self._held]
+            out, self.lse = (torch.cat(outs, -3), torch.cat(lses, -1)) if len(outs) > 1 else (outs[0], lses[0])
         else:
             self._merge()
             out = torch.zeros(self._shape, dtype=torch.float32, device=self._q.device) if self.out is None else self.out
