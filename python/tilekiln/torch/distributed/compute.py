@@ -35,7 +35,7 @@ class Rows:
         joined = all(end == begin for (_, end), begin in zip(spans, ends, strict=False))
         self.begin, self.end = spans[0][0], spans[-1][1]
         self.count = sum(end - begin for begin, end in spans)
-        self.index = None if joined else torch.cat([torch.arange(*span) for span in spans]).to(device)
+        self.index = None if joined else torch.cat([torch.arange(*span, device="cpu") for span in spans]).to(device)
 
     def of(self, x: Tensor) -> Tensor:
         """(..., rows, heads, hdim)"""
@@ -73,7 +73,7 @@ def _arguments(call: Call, packed: bool, device: torch.device) -> dict[str, Any]
     if packed:
         for side in "qk":
             lengths = [getattr(part, side)[1] - getattr(part, side)[0] for part in call.parts]
-            starts = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+            starts = torch.tensor([0, *lengths], device="cpu").cumsum(0).to(torch.int32)
             arguments[f"cu_seqlens_{side}"] = starts.to(device)
             arguments[f"max_seqlen_{side}"] = max(lengths)
     return arguments

@@ -62,7 +62,7 @@ def _order(exchange: Exchange, device: torch.device) -> tuple[Tensor, Tensor] | 
     ranks = rows.argsort()
     wanted = exchange.joined.rows(exchange.first // exchange.size)
     order = ranks[torch.searchsorted(rows[ranks], wanted)]
-    if torch.equal(order, torch.arange(len(order))):
+    if torch.equal(order, torch.arange(len(order), device="cpu")):
         return None
     return order.to(device), order.argsort().to(device)
 

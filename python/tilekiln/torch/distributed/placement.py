@@ -106,9 +106,9 @@ def _neighbours(runs: list[Run]) -> tuple[Run, ...]:
 
 @functools.lru_cache(256)
 def _rows(layout: Layout, rank: int) -> Tensor:
-    pieces, begin = [torch.empty(0, dtype=torch.int64)], 0
+    pieces, begin = [torch.empty(0, dtype=torch.int64, device="cpu")], 0
     for runs, length in zip(layout.runs(rank), layout.lengths, strict=True):
-        pieces += [begin + run.start + run.step * torch.arange(run.length) for run in runs]
+        pieces += [begin + run.start + run.step * torch.arange(run.length, device="cpu") for run in runs]
         begin += length
     return torch.cat(pieces)
 
@@ -120,9 +120,9 @@ def gathered_order(layout: Layout, ranks: int, width: int, device: torch.device)
     None where they are in order already.
     """
     rows = torch.cat([layout.rows(rank) for rank in range(ranks)])
-    places = torch.cat([rank * width + torch.arange(layout.count(rank)) for rank in range(ranks)])
+    places = torch.cat([rank * width + torch.arange(layout.count(rank), device="cpu") for rank in range(ranks)])
     order = places[rows.argsort()]
-    in_order = ranks * width == len(order) and torch.equal(order, torch.arange(len(order)))
+    in_order = ranks * width == len(order) and torch.equal(order, torch.arange(len(order), device="cpu"))
     return None if in_order else order.to(device)
 
 
@@ -267,7 +267,7 @@ def positions(
     if (seqlen is None) == (cu_seqlens is None):
         raise ArgumentError(f"seqlen: was {seqlen}, must be given, or cu_seqlens, not both")
     lengths = lengths_of(cu_seqlens) if cu_seqlens is not None else (int(seqlen or 0),)
-    every = torch.cat([torch.arange(length) for length in lengths])
+    every = torch.cat([torch.arange(length, device="cpu") for length in lengths])
     return shard(every, placement=placement, dim=0, rank=rank, world=world, cu_seqlens=cu_seqlens)
 
 
@@ -286,7 +286,7 @@ def shard_cu_seqlens(
     rank, world = where(group, rank, world)
     check_placement(placement)
     layout = Layout(placement, lengths_of(cu_seqlens), world, packed=True)
-    return torch.tensor(layout.cu_seqlens(rank), dtype=torch.int32)
+    return torch.tensor(layout.cu_seqlens(rank), dtype=torch.int32, device="cpu")
 
 
 def _check_dim(x: Tensor, dim: int) -> None:
