@@ -28,6 +28,12 @@ OWN = {name: alone(name).file.stem.removeprefix("test_") for name in tree().oper
 """The file of tests/python of each operator, as its declaration names it: one that is added is tested here too."""
 
 
+def place(file: str) -> str:
+    """The path of a file of tests/python; one that is not there lies in a folder of a room."""
+    found = [*(ROOT / "tests/python").glob(f"test_{file}.py"), *(ROOT / "tests/python").glob(f"*/test_{file}.py")]
+    return str(found[0].relative_to(ROOT))
+
+
 def of_area(attention: bool) -> list[str]:
     rooms = {name: operator.room.startswith("kernels/attention/") for name, operator in tree().operators.items()}
     return sorted({file for name, file in OWN.items() if rooms[name] == attention})
@@ -35,7 +41,7 @@ def of_area(attention: bool) -> list[str]:
 
 def asked(file: str) -> set[str]:
     """The receipts whose libraries a file of tests/python loads, but attention's: it takes minutes to build."""
-    text = (ROOT / f"tests/python/test_{file}.py").read_text(encoding="utf-8")
+    text = (ROOT / place(file)).read_text(encoding="utf-8")
     return set(re.findall(r"\bload\(\"(\w+)\"", text)) - {"flash"}
 
 
@@ -78,7 +84,7 @@ def passes(
         more += ["-k", "neonbf16 or not cpu"]
     said = emulated(
         cpu,
-        *("-m", "pytest", f"tests/python/test_{file}.py", "-q", "-p", "no:cacheprovider", f"--basetemp={base}", *more),
+        *("-m", "pytest", place(file), "-q", "-p", "no:cacheprovider", f"--basetemp={base}", *more),
         TILEKILN_TEST_LIBRARIES=str(folder / "lib"),
         **environment,
     )
