@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # Wheels of one receipt, built and installed: docker build -t tilekiln . && docker run --rm tilekiln
 # docs/how-to/containers.md says more.
 FROM debian:12-slim AS build

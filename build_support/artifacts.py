@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Artifacts of a build, each from what the generator answers to SCons nodes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The Python modules that a command needs; without them it goes on in the environment of tools/dev, which has them.
 
 Nothing but the standard library in here, so that `scons` of a plain `pip install scons` comes this far.

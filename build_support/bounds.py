@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Bounds on the speed of kernels that nobody here can time, beside what others report: for the report of a build."""
 
 from __future__ import annotations

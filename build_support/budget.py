@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """size_budget: what a library may weigh, checked after its link."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """cache=DIR: SCons's CacheDir whose entries are checked. A damaged one is a miss, and is replaced.
 
 An entry is the file with its SHA-256 after it. Entries of SCons's own kind are not taken: their names lack the ending.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Targets of SConstruct that do more than build."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Output of the build: one line an action, coloured and counted on a terminal, plain when piped."""
 
 from __future__ import annotations

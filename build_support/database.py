@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """SCons's database of a variant. A damaged one is none: everything is made anew, and a sentence says why."""
 
 from __future__ import annotations

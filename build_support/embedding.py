@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """SConscript for a host: its options as values, the libraries alone as nodes."""
 
 from __future__ import annotations

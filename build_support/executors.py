@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tools/executor: what runs GPU code objects on a CPU, for tests: libraries that all variants of a mode share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The Python that the extension is compiled for: the one that runs the build, or that of python=."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Operators from outside in a build: links to their folders in the variant's, by which compilers find them.
 
 So a source or header of theirs has the same name on every machine, and nothing that is compiled says where it lies.

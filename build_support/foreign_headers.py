@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A library of one C++ file over headers that a Python package ships, without Python: for JAX, for PyTorch."""
 
 from __future__ import annotations

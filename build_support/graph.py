@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Jobs as SCons nodes. A signature is what is in command and files: no launcher, no path of this machine, no time.
 
 Actions are Python functions with one digest as their only variable: SCons then substitutes no command line and looks

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`scons hf-kernels`: a repository as Hugging Face's `kernels` package loads it (build/<variant>/, metadata.json)."""
 
 from __future__ import annotations

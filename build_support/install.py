@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`scons install`: libraries, headers, manifests and packages below a prefix, and what `-c install` takes away again.
 
 Every receipt has a ledger in the prefix, so receipts share headers, and an uninstallation removes what was installed.

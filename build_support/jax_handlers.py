@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The library of tilekiln.jax's XLA handlers: C++ over the FFI headers that jaxlib ships, without Python."""
 
 from __future__ import annotations

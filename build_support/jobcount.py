@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Number of jobs at once: as many as there are cores. Memory holds some of them back (memory.Gate)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Actions of build steps. A job writes beside its target and renames, so nothing half-written is ever trusted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Journal of a build: a line for each job that has finished.
 
 SCons writes its own database when it ends, and a build that is killed never does. The next one takes what the journal

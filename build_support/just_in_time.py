@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Build of `tilekiln.jit` in the tree: from kernels as people ask for them to libraries, by everybody's build.
 
 Reads JSON from standard input: {"kernels": ["fmha_fwd dtype=bf16 ...", ...], "operators": [folder, ...],

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """kernel_set=FILE: sets of kernels that a program declares, as YAML or in C++, built as receipts of their names.
 
 C++ is compiled, and what declares its sets is run (include/tilekiln/dispatcher/kernel_set.hpp). What it says is YAML

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """launcher=: the compiler caches and farms that run compilers for us. Their environment is that of scons, untouched."""
 
 from __future__ import annotations

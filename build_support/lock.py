@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One build at a time in one variant's directory: a second one waits, and says for whom."""
 
 from __future__ import annotations

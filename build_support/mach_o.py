@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Load commands of Mach-O files, as far as a wheel's tag needs them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cost of each job when it last ran: CPU time, memory and the date. One line a job, appended as it ends.
 
 Kept beside what was built and part of no signature: it says how many jobs memory holds and what the report shows.

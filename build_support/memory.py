@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory decides which jobs run beside each other: a job starts when what it took in the last build is free.
 
 A job that is killed for memory all the same is tried again beside half as many, down to alone.

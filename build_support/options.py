@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The options and targets of the command line: one table that is parsed, checked and shown by `scons -h`."""
 
 from __future__ import annotations

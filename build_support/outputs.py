@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Outputs as they were written: SCons compares what goes into a file, this compares the file itself.
 
 SCons notes size, time and digest of each file that it has made. One whose size and time are as noted is trusted; else

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """cxxflags= and ldflags=: flags of whoever packages Tilekiln, for all of the host's code.
 
 They stand before ours, so that what decides results, instruction sets and visibility stays ours. What is taken is

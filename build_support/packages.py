@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The targets that pack what is built for others to install: wheels, and a repository for Hugging Face's `kernels`."""
 
 from __future__ import annotations

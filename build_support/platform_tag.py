@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The platform tag of a wheel, from what its binaries ask of the machine they are loaded on."""
 
 from __future__ import annotations

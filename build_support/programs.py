@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tests/programs.yaml: the C and C++ test programs, one small table."""
 
 from __future__ import annotations

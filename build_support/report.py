@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The report of a built library: what it holds, what each object cost, what changed. As JSON and as a page of HTML."""
 
 from __future__ import annotations

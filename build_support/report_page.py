@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The report as one page of HTML that needs nothing else: pictures are SVG in it, laid out here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Request to SConscript, filled in by the command line or by a host that embeds this build."""
 
 from __future__ import annotations

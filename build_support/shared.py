@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Files that all variants of a mode share: made when their stamp says so, not when a variant's database lacks them.
 
 The stamp stands beside the file and holds a digest of all that it is made from, and one of the file.

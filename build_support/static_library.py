@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A static library of objects: python static_library.py OUT LD OBJCOPY AR MEMBER OBJECTS OLD=NEW...
 
 One object of all of them, in which the functions OLD are NEW and nothing else is visible: neither engines, which two

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The compiler: found, checked, and turned into command lines."""
 
 from __future__ import annotations

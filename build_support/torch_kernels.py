@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The library of tilekiln.torch's kernels for PyTorch's dispatcher: C++ over the headers of its stable ABI."""
 
 from __future__ import annotations

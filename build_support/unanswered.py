@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whether the engines of a library have a function for all that it lists: it is loaded in its own process, and asked.
 
 Nothing of an engine runs, so the machine need not have its instruction set; a library for another architecture does not

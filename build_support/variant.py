@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Variants of the build: each combination of options has a folder of its own, so none overwrites another."""
 
 from __future__ import annotations

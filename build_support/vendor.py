@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Options that take a receipt elsewhere: vendor=, install, and -c of both."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`scons wheel`: the wheels of the facade, of each receipt's kernels, tilekiln-<receipt>, and of the sources.
 
 Their bytes depend on what is in them alone: names in order, one date, nothing of the machine.

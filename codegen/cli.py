@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`python -m codegen`: what the YAML means, for people. Commands are a table; each is a few lines here or a module."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Terms added to the scores: an elementwise bias, and alibi slopes."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Dropout that can be repeated: the same seed and offset draw the same bytes, on any machine, with any kernel."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Training through jax.grad: a layer of causal attention with grouped heads learns to repeat what it saw."""
 
 import jax

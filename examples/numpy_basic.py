@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention on NumPy arrays: causal, with the log-sum-exp, into an array of one's own."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A serving loop over a paged KV cache: requests come, are prefilled, decode together and go; pages are used again.
 
 Every step is checked against the float64 reference, which keeps each sequence's keys and values apart and unpaged.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Several libraries in one process: ask one by name, or let tk.attention pick from all."""
 
 import ml_dtypes

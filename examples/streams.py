@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls on a stream return at once and run in order, while Python goes on."""
 
 import numpy as np

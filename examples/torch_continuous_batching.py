@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Continuous batching: requests come and go while one batch decodes, over tk.KVCache and by Transformers' own loop.
 
 Four ways to serve the same requests, greedily, in tokens per second: `generate_batch` of Transformers over PyTorch's

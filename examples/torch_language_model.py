@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A causal transformer on characters, trained with torch's attention and with Tilekiln's: same curve, faster steps.
 
 The model calls torch.nn.functional.scaled_dot_product_attention; `tilekiln.torch.use` is all that differs. The text is

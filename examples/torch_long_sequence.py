@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention over one long sequence that several processes hold, by every way and placement.
 
 Each process has its part of q, k and v. The result is that of one call over the whole sequence, forward and backward.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention on torch tensors, side by side with torch's own.
 
 Needs torch: tools/dev --with torch python examples/torch_tensors.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sequences of different lengths in one call: packed without padding, packed with gaps, and padded batch rows."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The tests of one operator alone: `pytest --operator rmsnorm2d`, on this machine's best ISA, with its families alone.
 
 They are the file that its declaration names (`tests:`, else test_<operator>.py) but for cases of other operators, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One runner for drawn problems of operators (tilekiln.reference.drawn), whatever their arrays lie on.
 
 A kind of device is a subclass of Device: how an array gets there and back. Signatures are those of the kernels that a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Checks for C and C++ test programs: CHECK says what failed, where, and the program goes on; end with `return check_result();`. */
 #ifndef TILEKILN_TESTS_CHECK_H
 #define TILEKILN_TESTS_CHECK_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Fixtures of all tests: libraries, programs and the Python extension, each built once by the real build."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Functions declared by the public headers for the libraries of a receipt."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Facts about shared libraries, as binutils say them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The CPU's own tests on a GPU: TILEKILN_TEST_DEVICE=cuda, on a machine as tools/gpu/README.md describes it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The tests of one page or one receipt.
 
 pytest --page how-to/serve     its lines, run, and whatever is held to it by its name

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Needs of tests from the machine and the environment, declared in one table: programs and packages of Python.
 
     @pytest.mark.needs("nvcc", "cuobjdump")   of a test, a class or a module (pytestmark)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A line each twenty seconds of a run with workers: time gone, and time left by the seconds that tests took before."""
 
 from __future__ import annotations

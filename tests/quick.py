@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Three levels of the suite. The plain command is a fair sample of every area, within minutes.
 
     pytest -n auto          at most two cases of each test without the mark `day`, built for this machine's best ISA

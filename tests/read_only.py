@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Programs that cannot write to a folder, as others' programs on a shared file system."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Matrices of which a run takes a sample, drawn by a seed of the day; `pytest --full` runs all.
 
     @pytest.mark.sampled      a few cases in which every two values of two parameters meet that meet in any case

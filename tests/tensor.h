@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of the C API for test programs.
 #ifndef TILEKILN_TESTS_TENSOR_H
 #define TILEKILN_TESTS_TENSOR_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`pytest --operator NAME`: which tests are left, and which families are built for them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Folders of tests: those of a test that passes go at once, all of a run that passes when it ends, with workers too."""
 
 from __future__ import annotations

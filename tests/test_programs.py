@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A need of a test that is not met: a skip with its reason, a failure where TILEKILN_CI is set."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Levels of the suite, and the tests of one page or receipt: what runs, in this process and in workers."""
 
 from __future__ import annotations

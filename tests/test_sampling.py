@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The sample of a matrix has every pair of values, is the same for the same seed and another for another."""
 
 from __future__ import annotations

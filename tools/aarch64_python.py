@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A Python for AArch64 that an emulator runs here, with NumPy and what the tests of tests/python need.
 
     tools/dev python tools/aarch64_python.py        makes it in build/aarch64-python: 90 MB of Debian's and PyPI's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python tools/demo.py RECEIPT...: tilekiln.cli.demo with the share of this core's peak, measured in the same run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Makes the environment of tools/dev: python3 tools/environment.py VENV [EXTRA-EXTRA...].
 
 Runs under whatever Python the machine has, so that one that is too old is told so: nothing past Python 3.6 in here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Puts the faults of tests/planted.yaml into a copy of the tree, one at a time, and tells which the quick tests find.
 
     tools/dev python tools/planted.py                    all twenty

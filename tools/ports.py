@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The ports that multiply, and how busy AArch64's main loops keep them by llvm-mca's models of Neoverse cores.
 
     tools/dev python tools/ports.py build/neon+neonbf16-aarch64-release   after a build for both targets

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cut a release: checks, then VERSION, CITATION.cff, the changelog's heading, one commit and its tag.
 
     tools/dev python tools/release.py 0.9.0 --dry-run   says what it would do, and writes nothing

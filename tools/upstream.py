@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python tools/upstream.py: names of flash_attn and aiter that are here, module by module, and how many are not.
 
 python/compat/upstream.yaml lists them; `--absent` prints each that is not here, with the reason. Counted are functions

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A C++ compiler for another system, by zig of PyPI: a script that `scons cxx=` takes.
 
     tools/dev --with zig python tools/zig_cxx.py x86_64-linux-musl      # writes build/zig/x86_64-linux-musl

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Links for macOS what zig compiles: by LLVM's ld64.lld, with the C++ library of zig.
 
 zig's own linker shows the C++ library's operator new to every program that loads a library, and hides nothing of what

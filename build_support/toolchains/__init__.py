@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Toolchains: a module for each, named by `toolchain` in backend.yaml, compiles a backend's engines."""
 
 from __future__ import annotations

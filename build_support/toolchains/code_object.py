@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python code_object.py OBJECT NAME SYMBOL TARGET [LDS_BYTES] -- FLAG... [--lld LLD] --run LAUNCHER... CLANG
 
 Makes an object of a kernel's code.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python cubin.py OBJECT NAME SYMBOL TARGET PLACE LIMITS -- FLAG... [--fp16 PLACE OTHER BASE] --run LAUNCHER... NVCC
 
 An object of a kernel.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Engines in C++, by the compiler of the build with the flags of their target."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Kernels of HIP targets, compiled ahead by clang 22 without ROCm."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The host code that launches kernels compiled ahead: C++ of the machine, told which kernels the library may hold."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Kernels of CUDA, compiled ahead by nvcc of four wheels or the system's."""
 
 from __future__ import annotations

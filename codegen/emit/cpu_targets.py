@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Targets of CPUs as data for Python: python/tilekiln/_generated/cpu_targets.py, which `tilekiln info` reads."""
 
 from __future__ import annotations

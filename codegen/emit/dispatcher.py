@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Fields and setters of the dispatcher's problems, for Python, from kernels/dispatcher.yaml."""
 
 from __future__ import annotations

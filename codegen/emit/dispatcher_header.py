@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From kernels/dispatcher.yaml for C and C++: tables of fields and words, setters of builders, the cost of a tile."""
 
 from __future__ import annotations

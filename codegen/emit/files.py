@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Generated files: written only when they change, never half, and removed when nothing uses them any more.
 
 Every receipt keeps a ledger of its files under `ledger/`. A file goes when no ledger names it, so receipts of one

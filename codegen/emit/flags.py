@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Compiler and linker flags of Tilekiln's sources, for every build system: our own, or that of a vendored tree."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Record of one generation, for builds and their ledgers: a build with nothing to do reads this alone."""
 
 from __future__ import annotations

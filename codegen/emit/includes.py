@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The project headers that a source reaches, read here once for all generated sources: SCons would scan each."""
 
 from __future__ import annotations

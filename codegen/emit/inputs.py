@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From receipts to generated sources in one call; next to no work when nothing changed. Every build runs it."""
 
 from __future__ import annotations

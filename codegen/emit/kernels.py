@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The kernels that a plan's rows launch, of backends whose toolchain compiles kernels: builds.yaml of the backend."""
 
 from __future__ import annotations

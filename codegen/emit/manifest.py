@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The manifest: the plan as built, JSON with one instance a line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Plans to sources, through jinja2. jinja2 is imported when something is rendered, never to list."""
 
 from __future__ import annotations

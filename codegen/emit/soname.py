@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Name that programs ask the loader for: the library's file and the number of the C ABI, libtilekiln_flash.so.2."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The plan as the numbers and texts that the table template prints: groups, references, clauses, algorithms."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Names of upstream's packages that compatibility modules have not, with the reasons that those give.
 
 They are python/compat/upstream.yaml's; wheels have no YAML, so python/tilekiln/_generated/absent.json is made of it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Generated text of a revision of git against that of the working tree: what a change does to libraries' sources.
 
 Each side is made by its own generator: that of the revision by its command line, in a copy of its tree. Files that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Engines of a device in a source tree: its kernels as data, compiled already, and the host code that launches them.
 
 A kernel's object (build_support/toolchains) holds one struct of three pointers into one section of constants, and of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Files put into a folder of somebody else's, an installation or a vendored tree, with a ledger of what is ours there.
 
 Only what changes is written, what is ours and no longer wanted goes, and what is not ours is neither overwritten nor

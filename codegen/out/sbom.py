@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CycloneDX bills of materials: what a wheel, an installation or a vendored tree holds, each file by its SHA-256.
 
 Written where cyclonedx-python-lib is installed (tools/dev --with packaging). Their bytes depend on what they list.

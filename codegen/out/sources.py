@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A receipt as a self-contained source tree: every file of it, and how the sources are compiled and linked.
 
 Build systems that are neither ours nor CMake or make read `describe`; a vendored tree (codegen.out.vendor) is this and

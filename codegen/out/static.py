@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Static library of a receipt: its C functions under names of their own, and the header that says them.
 
 A program may be linked with several: tilekiln_fmha_fwd of receipt flash is tilekiln_flash_fmha_fwd there.

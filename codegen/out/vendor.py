@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A receipt taken into another project: its sources with build files, and the packages that an installation brings.
 
 The build files are templates/; what is compiled and how comes from codegen.out.sources and codegen.emit.flags.

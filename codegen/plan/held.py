@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Parts of the tree that a library holds beside its engines: the operators of its plan, and their host code."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The plan: the resolved, ordered list of instances of one receipt for some targets. All else is made from it."""
 
 from __future__ import annotations

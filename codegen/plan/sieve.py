@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The one walk over a family's axes that says which signatures exist.
 
 Axes are decided in listing order. Several lists of clauses must each keep a clause alive (head dims, the receipt,

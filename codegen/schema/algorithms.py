@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Algorithms of instances: their axes, as a family declares them, and one algorithm of a target.
 
 A family declares as many as it needs, each of some numbers (a tile of two or of nine, a stage count) or with a list of

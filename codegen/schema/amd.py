@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """This machine's AMD GPUs, as Linux lists them."""
 
 from __future__ import annotations

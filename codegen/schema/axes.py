@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A family as the generator works with it: axes with codes and bits, tables and rules as clauses."""
 
 from __future__ import annotations

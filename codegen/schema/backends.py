@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Backends: how targets of one kind are recognised and compiled. One kernels/backends/<name>/backend.yaml each."""
 
 from __future__ import annotations

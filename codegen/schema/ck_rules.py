@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CK's rules of a kernel: what its dispatcher accepts of one that people write in CK's words.
 
 kernels/backends/ck/rules.yaml has what it knows of GPUs. On a CPU the same words are held to these rules and change

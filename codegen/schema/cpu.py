@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Features of this machine's CPU: of x86-64 in the words of __builtin_cpu_supports, of AArch64 in those of Linux.
 
 A library asks for each by kernels/backends/cpu/x86_64.h and aarch64.h.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The one error of the generator, and how it suggests the right word."""
 
 from __future__ import annotations

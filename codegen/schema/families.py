@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The families of a tree, each loaded when it is first asked for: a command about one receipt reads what that has."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Kernel sets: receipts of single kernels, each with its algorithm and target, as programs declare them.
 
 A set is a YAML file anywhere, or C++ that writes one (include/tilekiln/dispatcher/kernel_set.hpp):

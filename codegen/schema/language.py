@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: MIT
 """The selection language: `axis=value[,value]`, `axis!=value[,value]`, `axis>=number`, `axis<=number`.
 
 Conditions side by side must all hold; clauses are separated by the word `or`, and one that holds is enough. Booleans

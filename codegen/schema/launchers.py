@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The problem of a launcher, `launcher:` of an operator.yaml: what is known before there is any data."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Questions to this machine, whether it can run a target, by the word under `machine` in backend.yaml."""
 
 from __future__ import annotations

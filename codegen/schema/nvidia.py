@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """This machine's NVIDIA GPUs, as their driver lists them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The words of an operator.yaml and of an area's arguments.yaml, as types.
 
 Names are plain texts here: `model` checks how they look and what they lead to. (msgspec 0.20 frees a pattern twice that

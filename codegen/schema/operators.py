@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """An operator as its declaration says, bound: every name leads to what it names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Places of a tree's files: below its root, and operators from outside below folders of their own.
 
 A folder from outside counts as operators/<its name>, as if it lay there: sources are named by that, in a build, in a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Receipts: named products. Here they become clauses over each family's axes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rooms of operators and families: folders below kernels/ that hold operator.yaml, family.yaml or both.
 
 It is named as what it holds. The room of a stage may lie in that of its operator, without the operator's name:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The selection language (codegen.schema.language) over the axes of families, and over how their instances answer.
 
 A clause says of each signature axis which values it allows. What a text says of `target`, `pipeline` and a family's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sizes as people write and read them: 800 kB, 20 MB, 1.5 GB. Powers of ten."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Targets: one piece of hardware each, with its flags, its place in the order and the algorithms it offers."""
 
 from __future__ import annotations

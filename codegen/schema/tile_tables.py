@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tile tables: what the algorithms of targets of a backend are whose kernels take a tile out of many.
 
 A room's `<backend>/tiles.yaml` has tables of tiles and of what they are emitted with; a target names the tables that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The YAML files of a checkout, loaded when they are asked for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tables of measured choices (`tilekiln tune`) that receipts pin, for machines of the kind they were measured on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Typed YAML with errors that say file:line:column.
 
 Loading keeps no positions: that would cost every run. When something is wrong the text is composed again, with marks.

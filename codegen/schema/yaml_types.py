@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Types of the YAML files. Everything else about them is checked where it is bound."""
 
 from __future__ import annotations

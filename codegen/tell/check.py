@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Everything that can be wrong about the YAML files and would not show up in the one receipt that someone lists."""
 
 from __future__ import annotations

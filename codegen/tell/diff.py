@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two plans against each other: receipts as they resolve now, or manifests as they were built."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Reference pages, written from the tables that listings and builds use. Nothing in them depends on the machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The sections of an ELF file (64-bit, little-endian): what the size budget and the report weigh, and verify reads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whether a receipt lists a signature, and why: the sieve that resolves plans, asked about one clause."""
 
 from __future__ import annotations

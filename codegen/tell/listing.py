@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Output of `list`, `receipts`, `targets`, `families` and `axes`."""
 
 from __future__ import annotations

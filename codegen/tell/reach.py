@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whether the choice at run time can ever take each instance of a receipt, and whether each legal problem has a kernel.
 
 What decides is the set of algorithms that answer a signature, the order in which kernels/runtime/dispatch.cpp compares

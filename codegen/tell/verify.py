@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Is a library what its manifest claims: the plan made again from the manifest, by this tree, and compared."""
 
 from __future__ import annotations

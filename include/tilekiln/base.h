@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* base.h - what every header of Tilekiln's C ABI needs: status codes, arrays, streams, executors. Include tilekiln.h. */
 #ifndef TILEKILN_BASE_H
 #define TILEKILN_BASE_H

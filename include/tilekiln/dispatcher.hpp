@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The dispatcher in C++: problems, keys, kernels, registries, plans. Header-only C++17 over the C ABI; link with -ldl.
 //
 //   using namespace tilekiln::dispatcher;

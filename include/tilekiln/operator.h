@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* operator.h - what a library says of its operators, so that a binding can call them all and name none. Include tilekiln.h. */
 #ifndef TILEKILN_OPERATOR_H
 #define TILEKILN_OPERATOR_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* operators.h - Made by `python -m codegen operators --write`: every operator of the tree. */
 #ifndef TILEKILN_OPERATORS_H
 #define TILEKILN_OPERATORS_H

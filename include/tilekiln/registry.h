@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* registry.h - a registry of kernels and the choice among them, as data: which of them answers a problem, and why each other does not.
  *
  * Part of the C ABI of every library, for programs that bring kernels of their own, in C or by any language's foreign functions. Kernels

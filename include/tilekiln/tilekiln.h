@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* tilekiln.h - the C ABI of a Tilekiln library, and the one header a framework needs.
  *
  * Plain C99. Every library (libtilekiln_<receipt>.so) exports exactly these functions. A process may load several

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The border between the host side and the CPU engines of the backward families: plain data, no ISA, no std header, no inline
 // function (see fwd_engine.h).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Common parts of attention calls of every direction, on their way from arguments to units.
 #pragma once
 #include "kernels/attention/fwd_engine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Fills a kernel's fields for the places of sequences from a call's arguments.
 #pragma once
 #include "kernels/attention/fmha_kv.h"

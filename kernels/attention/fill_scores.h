@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Fields from a checked problem by which a kernel of a device masks, scores and drops: what CUDA and HIP, forward and backward share.
 #pragma once
 #include "kernels/attention/fwd_engine.h"

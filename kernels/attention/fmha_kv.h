@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One call over a KV cache on its way from arguments to units: check, choose, run.
 #pragma once
 #include "kernels/attention/call.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The border between the host side and the CPU engines of fmha_fwd: plain data, no ISA, no std header.
 //
 // The host side (kernels/runtime) checks the arguments, picks an instance, resolves every sequence and hands out units;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Index arrays of an unread call, on the host when its turn has come.
 #pragma once
 #include <memory>

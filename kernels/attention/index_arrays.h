@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // int32 arrays that are read on the host: lengths, starts, page numbers.
 #pragma once
 #include "kernels/attention/call.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tiles of keys that a block of query rows sees under a mask: arithmetic on ints, of devices and hosts.
 //
 // The includer defines TILEKILN_DEVICE, the words that a function begins with, and has min and max of ints.

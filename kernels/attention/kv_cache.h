@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Fills the plain data of engines over a KV cache from checked arguments: what its operators fill alike.
 #pragma once
 #include "kernels/attention/fmha_kv.h"

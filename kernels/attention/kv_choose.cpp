@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The instances of a call over a KV cache.
 #include <stdio.h>
 

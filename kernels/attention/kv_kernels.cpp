@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A call over a KV cache on a backend with kernels of its own: where its sequences are, the memory of its splits, the launches.
 #include <algorithm>
 #include <vector>

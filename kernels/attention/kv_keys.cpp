@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Number and place of each sequence's keys in its cache.
 #include <stdio.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Units of a call over a KV cache: counted, put in order, handed out; for split-KV in two stages.
 //
 // Units are numbered, never listed: sequence by sequence with the most keys first, within it by heads (those of one key

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Calls over a KV cache whose index arrays stay on the device until their turn has come.
 #include "kernels/attention/fmha_kv.h"
 #include "kernels/attention/host_copies.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Page numbers, checked and copied: what an engine reads of a table is what was checked, whatever the caller does to it
 // meanwhile.
 #pragma once

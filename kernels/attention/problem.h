@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Fills the plain data of engines from checked arguments: what the operators of attention fill alike.
 #pragma once
 #include "kernels/attention/visible.h"

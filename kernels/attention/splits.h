@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Number of parts of the keys of a split-KV call, and the keys of a part.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The keys that a row may see, on the host: from the arguments of a call to its problem, and counted for the order and the cost of
 // units. The engines' part is window.h.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The keys that a row may see. No ISA here; compiled into each target's namespace all the same (see kernels/backends/target.h).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Storage types and their scalar conversions: fp16, bf16, fp8 (OCP e4m3) and bf8 (OCP e5m2), bit for bit.
 //
 // Narrowing rounds to nearest, ties to even. fp16, bf16 and bf8 overflow to infinity; fp8 has no infinity and overflows

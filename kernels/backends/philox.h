@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Dropout's random bytes, scalar form: Philox-4x32 with 7 rounds and the map from (row, key) to a byte.
 //
 // Key = seed. A 32 x 32 patch (row32, key32) has 64 lanes; lane = 32 half + key % 32 with half = row / 8 % 2 draws the counter

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Functions of the host on a device's streams, and what they had to say, until somebody waits for the stream.
 #pragma once
 #include <stdio.h>

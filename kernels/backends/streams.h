@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Streams of a GPU behind the seam: which work waits for which, what a captured graph refuses, what steps of the host report.
 // One text for all drivers; a driver's own part is an Api.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The inline namespace of the target being compiled, and the two attributes every kernel file needs.
 //
 // A header that is compiled at several -march levels puts its functions in `inline TILEKILN_TARGET`, so that the linker

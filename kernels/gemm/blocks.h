@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A product with factors of blocks, on the CPU: sums of a block by the engine as it is, times its factors, onto sums of
 // fp32 that wait in L2; then the product's own epilogue. Blocks are added in the order of k: results have the same bits
 // for any number of threads.

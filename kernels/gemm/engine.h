@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The border between the host side and the CPU engines of matrix products: plain data, no ISA, no std header, no inline function.
 //
 // The host side (kernels/gemm/<operator>/host.cpp, kernels/gemm/gemm/host.h) checks the arguments, turns a column-major out into a row-major one of the

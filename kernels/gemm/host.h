@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Host code that the operators of matrix products share: layouts, the problem of the engines, and its units.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Lists of matrix products that one call computes, for the host side.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Checks of arrays that are panels, for the operators with a packed b.
 #pragma once
 #include "kernels/gemm/host.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Schedule of a product: by blocks of out, or in pieces along k whose sums are added afterwards. The places of cuts along k follow from the
 // problem and its algorithm alone, and pieces are added in one order: results have the same bits for any number of threads.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The border between the host side and the CPU engines of causal_conv1d and its gradients: plain data, no ISA, no std header.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Host code of the gated delta rule in both directions.
 #pragma once
 #include <cmath>

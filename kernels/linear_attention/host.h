@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Host code that operators over sequences share.
 #pragma once
 #include <algorithm>

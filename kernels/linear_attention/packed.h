@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Sequences packed in one row of tokens, and the problem of a call with where they begin.
 #pragma once
 #include "kernels/runtime/array.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Host code that the norms' derivatives share.
 #pragma once
 #include "kernels/norm/backward_engine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Host code that cross_entropy and its gradient share.
 #pragma once
 #include "kernels/norm/cross_entropy.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Host code that gated activations and their gradients share.
 #pragma once
 #include "kernels/norm/gated.h"

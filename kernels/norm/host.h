@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Host code that the operators over rows share.
 #pragma once
 #include <algorithm>

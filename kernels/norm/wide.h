@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Width of rows: whether kernels of devices may read and write them by vectors.
 #pragma once
 #include <stdint.h>

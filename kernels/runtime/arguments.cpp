@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "kernels/runtime/arguments.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The struct of any operator's arguments, read by the operator's table.
 #pragma once
 #include "kernels/runtime/text.h"

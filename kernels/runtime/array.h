@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Array arguments, and the checks that are the same for every family: addresses, dtype, shape, strides, overlaps.
 #pragma once
 #include "kernels/runtime/status.h"

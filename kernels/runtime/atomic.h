@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A value that threads share. <atomic> would cost each unit that includes it 0.2 s of compile time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The seam: all that differs between processors, as one struct of functions a backend (kernels/backends/<name>/backend.cpp).
 // Nothing above it names a processor, or touches memory that the host may not.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The backends of this library's targets, and what people call their devices.
 #include <stdio.h>
 

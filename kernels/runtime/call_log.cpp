@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "kernels/runtime/call_log.h"
 #include "kernels/runtime/choose.h"
 

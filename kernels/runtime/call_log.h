@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The call log: each call of an operator as a line, for who asks by TILEKILN_LOG, and its inputs as a file, by TILEKILN_DUMP.
 #pragma once
 #include "tilekiln/tilekiln.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "kernels/runtime/check.h"
 
 #include <stdio.h>

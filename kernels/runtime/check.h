@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Functions that the generated checks of arguments (generated/operators/*.h) of every operator call.
 #pragma once
 #include <initializer_list>

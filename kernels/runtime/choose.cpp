@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "kernels/runtime/choose.h"
 
 #include "kernels/runtime/environment.h"

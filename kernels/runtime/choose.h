@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The instance of a call: the caller's, or the dispatcher's.
 #pragma once
 #include "kernels/runtime/dispatch.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The C ABI's answer to which problem a call is.
 #include <string.h>
 

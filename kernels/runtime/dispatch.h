@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Problem -> instance: the one place that says which instance answers a problem, and why the others do not.
 #pragma once
 #include "kernels/runtime/machine.h"

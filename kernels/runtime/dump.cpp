@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A file is one of https://huggingface.co/docs/safetensors: 8 bytes of length, a JSON header, the bytes of all arrays. An array
 // whose elements follow each other has its own shape there, another is one dimension, as far as its memory reaches: how it lies in
 // that is said in the header, under "arrays".

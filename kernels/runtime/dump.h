@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The inputs of calls as files, to be run again: `tilekiln replay`.
 #pragma once
 #include "tilekiln/operator.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The C functions of an operator: args checked, instances chosen, the call launched.
 //
 // Of its call, found beside the type of the call (for a call of one stage, below):

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The environment variables that the library obeys, read once, at the first call that needs one.
 #pragma once
 #include "kernels/runtime/status.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The dispatcher's answers as sentences for people.
 #pragma once
 #include "kernels/runtime/dispatch.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Count of this process's forks, which threads do not outlive.
 #pragma once
 #include <stdint.h>

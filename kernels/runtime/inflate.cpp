@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // RFC 1951: blocks, each stored or of Huffman codes for bytes, lengths and distances; codes of a length are consecutive,
 // which is all that a decoder needs to know of them.
 #include "kernels/runtime/inflate.h"

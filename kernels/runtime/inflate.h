@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A zlib stream (RFC 1950) back to what it was, for callers that have no zlib: a library needs libc and libstdc++ alone.
 #pragma once
 #include <stddef.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Calls that another operator of the library answers in less time: `instead` of an operator.yaml.
 #pragma once
 #include <stdint.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The steps of a call, in stream order, on the device of its arrays.
 #pragma once
 #include <type_traits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The C ABI's questions about the library itself.
 #include "kernels/runtime/library.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The dispatchers of this library's own table.
 #pragma once
 #include "kernels/runtime/dispatch.h"

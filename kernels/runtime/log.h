@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The library's log of what it does, which TILEKILN_LOG and its relatives ask for.
 #pragma once
 #include <time.h>

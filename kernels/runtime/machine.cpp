@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "kernels/runtime/machine.h"
 
 #include <string.h>

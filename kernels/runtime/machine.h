@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The targets of a library that a device has and may run.
 #pragma once
 #include "kernels/runtime/query.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The canonical names of instances, made from their rows: 10,000 of them as text would be a megabyte of a library.
 #pragma once
 #include "kernels/runtime/table.h"

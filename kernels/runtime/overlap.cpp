@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Overlap of strided arrays, whether they share memory: an equation of few bounded unknowns, solved exactly.
 //
 // Element (x0, x1, ...) of an array lies at data + sum of stride_i * x_i, 0 <= x_i < shape_i. Two arrays share a byte when the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One value on the heap, or none. A std::unique_ptr in the type of a call would bring <memory> into every host unit, which
 // costs the compiler 0.3 s each.
 #pragma once

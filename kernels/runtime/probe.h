@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Marks in the program that perf, gdb, bpftrace and SystemTap find by name: TILEKILN_PROBE(call_begin, name, pointer).
 //
 // A mark is one `nop` and a note in the section .note.stapsdt that says where it is and in which registers its two arguments, of 8

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A problem as the dispatcher sees it.
 #pragma once
 #include <stdint.h>

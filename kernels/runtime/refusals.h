@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Reasons of a refusal as data (tilekiln_refusal), from which its sentence is made.
 #pragma once
 #include "kernels/runtime/text.h"

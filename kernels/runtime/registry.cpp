@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Registries of the C ABI (tilekiln/registry.h): the dispatcher's index of kernels that are described in words.
 #include "tilekiln/registry.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // An instance as the library holds it: one constexpr row. No std header, no function: a thousand rows compile in the
 // time of one.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The place of a call's work: its device and stream, and the threads of the host.
 #pragma once
 #include "kernels/runtime/query.h"

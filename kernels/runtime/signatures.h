@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Signatures as rules, receipts and people read them: values of axes, conditions, and the legal integers that hold a problem.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A fixed number of plain values, in place when they are few: a call of a few sequences allocates nothing.
 #pragma once
 #include <stddef.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Host memory through which a stream copies, and the thread that gives it back.
 #pragma once
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Status of a call that fails: a code that is returned and a sentence that stays with the thread.
 #pragma once
 #include "kernels/runtime/refusals.h"

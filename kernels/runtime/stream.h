@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Streams: in-order queues with a worker each, and streams of other backends that were wrapped.
 #pragma once
 #include "kernels/runtime/run.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Calls whose arrays no cache keeps.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The plan of one library as tables, which the generator writes and the runtime reads. Everything is constant data.
 #pragma once
 #include <stdint.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Sentences built in a buffer the caller owns: no allocation, so that an error can always be told.
 #pragma once
 #include <stddef.h>

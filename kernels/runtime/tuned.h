@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Measured choices (`tilekiln tune`): the instance, the splits and the threads that a call takes where its caller leaves them open.
 #pragma once
 #include <stddef.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Two arrays of one shape as a Move, and its units.
 #pragma once
 #include <algorithm>

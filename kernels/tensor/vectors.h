@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows of a move as rows of vectors of up to 16 bytes, for the host side of devices.
 #pragma once
 #include <cstdint>

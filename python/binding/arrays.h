@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Arrays of any framework as tilekiln_tensor: NumPy through its C API, others through DLPack's C exchange API, else the capsule.
  * A view is never a copy. Everything here runs with the GIL held, where there is one (threads.h). */
 #ifndef TILEKILN_BINDING_ARRAYS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* The inspection of the workspace of fmha_bwd, in libraries that have the operator. */
 #ifndef TILEKILN_BINDING_BACKWARD_WORKSPACE_H
 #define TILEKILN_BINDING_BACKWARD_WORKSPACE_H

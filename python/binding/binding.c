@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* tilekiln._binding: the one place where Python meets the C ABI. It knows no receipt, no axis and no operator: a library says what its
  * operators take (tilekiln/operator.h), reader.h reads it. The library checks the values; only what C cannot see is checked here. */
 #include "arrays.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Chooser: the choice among a registry's kernels (tilekiln/dispatcher/chooser.h) by Python's fields and values.
  *
  * A kernel is a tuple (family, target, origin, signature, algorithm, rules, priority, rank, asks); rules: (holds, fit, needs, best, order) as

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Faults of a library's file that the loader does not tell, or ends the process at. */
 #ifndef TILEKILN_BINDING_DAMAGE_H
 #define TILEKILN_BINDING_DAMAGE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* The DLPack ABI, version 1: declarations of what an exporter hands out. Layouts follow the DLPack specification (dmlc.github.io/dlpack). */
 #ifndef TILEKILN_BINDING_DLPACK_H
 #define TILEKILN_BINDING_DLPACK_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* New NumPy arrays for frameworks that read DLPack capsules only. NumPy's own export refuses the types of ml_dtypes, bf16 among them. */
 #ifndef TILEKILN_BINDING_EXPORT_H
 #define TILEKILN_BINDING_EXPORT_H

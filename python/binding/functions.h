@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* The functions of a library: one for all that its operators can do, bound to what reader.h reads. */
 #ifndef TILEKILN_BINDING_FUNCTIONS_H
 #define TILEKILN_BINDING_FUNCTIONS_H

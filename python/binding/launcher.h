@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Launchers of operators that have them, by the operator's table. */
 #ifndef TILEKILN_BINDING_LAUNCHER_H
 #define TILEKILN_BINDING_LAUNCHER_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Library: the C ABI of one libtilekiln_<receipt>.so, loaded RTLD_LOCAL. */
 #ifndef TILEKILN_BINDING_LIBRARY_H
 #define TILEKILN_BINDING_LIBRARY_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* The functions of an operator over a call that reader.h has read: run it, answer a question about it, or have PyTorch record it. */
 #ifndef TILEKILN_BINDING_OPERATOR_CALLS_H
 #define TILEKILN_BINDING_OPERATOR_CALLS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* One reader for every operator: Python arguments as the struct that the operator's table (tilekiln/operator.h) describes, and status
  * codes as exceptions. It names no operator. The library checks the values; only what C cannot see is checked here. */
 #ifndef TILEKILN_BINDING_READER_H

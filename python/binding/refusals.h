@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Reasons of a refused call: tilekiln_refusal as a named tuple, which the exception has as `refusals`. */
 #ifndef TILEKILN_BINDING_REFUSALS_H
 #define TILEKILN_BINDING_REFUSALS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* New arrays of any framework, for the results that a caller did not give. */
 #ifndef TILEKILN_BINDING_RESULTS_H
 #define TILEKILN_BINDING_RESULTS_H

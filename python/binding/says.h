@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Docstrings of the functions beside each operator's own, whose docstring the library brings. */
 #ifndef TILEKILN_BINDING_SAYS_H
 #define TILEKILN_BINDING_SAYS_H

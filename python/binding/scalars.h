@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Arguments that need a library or a stream to be read, and results handed over. */
 #ifndef TILEKILN_BINDING_SCALARS_H
 #define TILEKILN_BINDING_SCALARS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Python's headers, limited to the stable ABI: one extension for Python 3.11 and every later one. The build defines
  * Py_LIMITED_API. */
 #ifndef TILEKILN_BINDING_STABLE_ABI_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Stream: an in-order queue for calls into any libraries. Each library has a runtime of its own, so a stream holds one native queue
  * per library it was used with; moving to another library waits for the one before, which keeps the order.
  * Every array of a call stays referenced until the stream is seen idle. */

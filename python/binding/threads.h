@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Locks of what threads share. Under a GIL they are nothing: it is held wherever this extension touches Python. In a free-threaded
  * Python (Py_GIL_DISABLED) an object's lock is a critical section: like the GIL it is let go of where a thread waits. */
 #ifndef TILEKILN_BINDING_THREADS_H

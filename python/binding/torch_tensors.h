@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* PyTorch's bookkeeping of a call that it does not make itself: tracing and dispatch modes before it, version counters after it. */
 #ifndef TILEKILN_BINDING_TORCH_TENSORS_H
 #define TILEKILN_BINDING_TORCH_TENSORS_H

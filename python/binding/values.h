@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Python values as C ones, or ArgumentError with the argument's name. */
 #ifndef TILEKILN_BINDING_VALUES_H
 #define TILEKILN_BINDING_VALUES_H

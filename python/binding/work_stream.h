@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* The stream in which a framework works now, for calls that are given none. */
 #ifndef TILEKILN_BINDING_WORK_STREAM_H
 #define TILEKILN_BINDING_WORK_STREAM_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tilekiln: receipts in, attention kernels out.
 
 >>> import tilekiln as tk

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command `tilekiln`, or python -m tilekiln."""
 
 from __future__ import annotations

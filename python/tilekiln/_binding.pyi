@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 import os
 from collections.abc import Sequence
 from typing import Any, Final, Self, Unpack

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tilekiln in Hugging Face Transformers: implementations of attention and of experts by name.
 
     import tilekiln.transformers

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Copies of the tree that a test may change and build as it likes."""
 
 from __future__ import annotations

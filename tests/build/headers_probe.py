@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python headers_probe.py TREE HEADERS ARGUMENT...: what `scons -n ARGUMENT...` would make once a header is edited.
 
 Prints JSON: header -> the files that would be made. One process forks for every header, so Python, SCons and the

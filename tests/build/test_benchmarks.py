@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The C++ programs of tools/bench: no test runs them, so the compiler at least reads each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Texts of the command line, word for word; questions write nothing."""
 
 from __future__ import annotations

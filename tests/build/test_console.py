@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A build's lines on a terminal: the time that is left, and its totals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The Dockerfile and the workflows by their linters, and what the Dockerfile runs, in a clean copy of the tree."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tools/dev: what it says, and that an environment is whole or not trusted at all."""
 
 from __future__ import annotations

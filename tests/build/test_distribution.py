@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Names of wheels: `tilekiln` at PyPI is another project's, which nothing here may install or be mixed with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Another project's SConstruct takes this build in as a value."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The field table: its declaration, and a run over its smallest rows with real calls."""
 
 from __future__ import annotations

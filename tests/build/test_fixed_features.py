@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`features: fixed`: a kernel for each combination of features, built as everything else is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A tree in which nothing was built yet: its tests are collected all the same, and build what they need later."""
 
 from __future__ import annotations

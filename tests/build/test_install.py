@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`scons install` and `-c install`: exactly what belongs to a receipt, below a prefix that others use too."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A build that is cut off leaves nothing half-written that a later build would trust, and says what was wrong.
 
 Ctrl-C and kill -9 in the middle of a compile are in test_rebuild.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`scons jax`: the XLA handlers, for who has JAX."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The journal of a build that was cut off, or runs, as others read it."""
 
 from __future__ import annotations

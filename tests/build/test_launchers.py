@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """launcher= with the real programs. Every hit, miss and job is read from their own statistics and logs.
 
 A small library, or some units of one, built in two trees: what a tree's neighbour has compiled is not compiled again.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Parts of builds for macOS that need neither macOS nor zig; tests/kernels/test_zig.py builds whole libraries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Jobs that memory does not hold beside each other wait; one that is killed for memory is tried again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """cxxflags= and ldflags=: what distributions give is taken, and ours stay stronger; the environment's are named."""
 
 from __future__ import annotations

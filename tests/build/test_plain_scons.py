@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`scons` of a plain `pip install scons`: what needs no more works, the rest goes on with tools/dev or says how."""
 
 from __future__ import annotations

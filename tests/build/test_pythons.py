@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The wheels under every later Python that this machine has: a call, a refusal, and eight threads at once."""
 
 from __future__ import annotations

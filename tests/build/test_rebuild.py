@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A second build does nothing, or only what the change asks for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`scons report`: figures that add up, a page that stands alone, and what changed since the library before."""
 
 from __future__ import annotations

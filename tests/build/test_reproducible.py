@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The same sources give the same bytes, wherever they lie, whoever builds them and when; verify tells others apart."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Bills of materials: of wheels, installations and vendored trees, each file by its hash, the same bytes each time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cost of the line grows in step with the plan: counted in calls of Python functions, which no load disturbs."""
 
 from __future__ import annotations

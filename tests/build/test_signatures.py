@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Dependencies of each file: all that its compiler reads, and nothing of what else is built.
 
 The tools are fakes whose output is a digest of their commands and inputs, so whole builds take a second.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """size_budget: a release library that is over it fails, and its largest parts are named."""
 
 from __future__ import annotations

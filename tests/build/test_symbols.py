@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Symbols of a library; code of one instruction set can never stand in for another's (design decision 5)."""
 
 from __future__ import annotations

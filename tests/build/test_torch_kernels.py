@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`scons torch`: kernels for PyTorch's dispatcher, for who has PyTorch."""
 
 from __future__ import annotations

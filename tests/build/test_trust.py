@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Trust of a build: in contents, never times; in outputs as they were written; in a cache by its digests."""
 
 from __future__ import annotations

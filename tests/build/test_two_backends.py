@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A library for targets of two backends, the host's and the paper device's, goes wherever others go."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """An engine without a function for a dtype that its library lists fails the build, and leaves no library."""
 
 from __future__ import annotations

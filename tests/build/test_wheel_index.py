@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`tilekiln index`, `tilekiln install`: which wheel of which folder fits this machine, and that pip takes the line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The wheels: what is in them, that their tags are honest, and that a clean environment runs them."""
 
 from __future__ import annotations

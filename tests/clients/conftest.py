@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Clients of flash_attn and aiter, from PyPI, in folders beside the environment, as two versions of one need."""
 
 from __future__ import annotations

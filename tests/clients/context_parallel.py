@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Accelerate's context parallelism (FSDP2, two gloo processes) against a model in one.
 
 Arguments: the rank, and the file by which the processes meet. Run with the package on PYTHONPATH.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """diffusers: each of its backends that calls flash_attn or aiter against its native one, and a Flux block.
 
 Run with the drop-in directories of both and one version of diffusers on PYTHONPATH.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Hugging Face's kernels puts the layers of a repository into a small Llama and a gate: forward and backward as before.
 
 Run with kernels on PYTHONPATH and TILEKILN_HUB_REPOSITORY, a folder that scons hf-kernels wrote for norm_default.

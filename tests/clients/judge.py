@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Distance of a client with our attention from the same client with PyTorch's."""
 
 from collections.abc import Iterable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """yunchang's LongContextAttention on two processes against PyTorch's attention of whole sequences.
 
 Arguments: the rank, and the file by which the processes meet. Run with the drop-in directories of flash_attn and aiter

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """ModernBERT of Transformers 4, which takes padding out and calls flash_attn itself, against its own eager form.
 
 Run with the drop-in directory of flash_attn and Transformers 4 on PYTHONPATH.

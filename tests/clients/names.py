@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Imports of flash_attn as others write them, and each function called once against PyTorch's own.
 
 Run with the drop-in directory of flash_attn and einops on PYTHONPATH.

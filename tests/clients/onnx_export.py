@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Models of Transformers with "tilekiln" attention, exported to ONNX and run by ONNX Runtime, against eager."""
 
 import io

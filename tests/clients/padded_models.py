@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Models of Transformers with padding: logits, gradients and generated tokens against the same model with eager.
 
 Run with the drop-in directory of flash_attn and one version of Transformers on PYTHONPATH. Three ways to our kernels:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Transformers' continuous batching over pages: tokens against `generate` of each prompt with eager.
 
 Run with the drop-in directory of flash_attn and one version of Transformers on PYTHONPATH.

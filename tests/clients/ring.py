@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """ring-flash-attn on two processes against PyTorch's attention of whole sequences.
 
 Arguments: the rank, and the file by which the processes meet. Run with the drop-in directory of flash_attn and the

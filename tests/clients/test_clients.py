@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Packages that import flash_attn and aiter, over the drop-ins, against themselves with PyTorch's own attention.
 
 Each client is a program of this folder, so that what it does to a process stays in it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """torchao's quantised weights through tilekiln.torch.optimize: the same numbers and factors."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tilekiln's attention of vLLM's CPU platform against the float64 reference, beside the real vLLM's classes.
 
 Batches of decodes and prompts over pages in random order: masks, head dims, soft caps, ALiBi, sinks, encoders, fp8.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A model served by the real vLLM for CPUs: greedy tokens in fp32 by Tilekiln's plugin are those of vLLM's own kernels.
 
 vllm_models.py ours|stock MODEL [kv_cache_dtype]      prints one JSON line: tokens of each prompt

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The page on clusters: an installation's module, and both jobs by a Slurm and a Dask of this machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The plans once more, by filtering the whole product of the axes with NumPy: nothing of codegen's code.
 
 Values, rules and meanings are written out by hand from what upstream documents, so that a mistake in a YAML file shows

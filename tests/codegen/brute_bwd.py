@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """brute.py for the backward families: what receipts mean, written out by hand.
 
 Companions are not filtered but counted off the main signatures: what a receipt's main instances need, and nothing else.

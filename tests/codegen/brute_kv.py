@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """brute.py for the families over a KV cache: what receipts mean, written out by hand."""
 
 from __future__ import annotations

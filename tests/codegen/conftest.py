@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A copy of the tree's data that a test may edit, and the command line as a function."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Imports and includes have one direction: no circle among the files of a language, no arrow that points upwards.
 
 An import in a function counts in circles: it only hides one. What is imported for type checkers only is no arrow.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`codegen diff REVISION`: what a change does to generated text, shown against a revision of git."""
 
 from __future__ import annotations

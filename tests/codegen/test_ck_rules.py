@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CK's rules of a kernel: each of the 19 errors and 3 warnings is met by one kernel and not by its neighbour."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command line: literal errors, formats, pipes. The literal help of every command is docs/reference/codegen.md."""
 
 from __future__ import annotations

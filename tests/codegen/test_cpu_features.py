@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Features of processors that targets may ask for, in the headers by which libraries ask for them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tilekiln.dtypes: every word of declarations, the names and sizes of NumPy, and no other table beside it."""
 
 from __future__ import annotations

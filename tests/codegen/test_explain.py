@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """explain: literal answers, and a verdict that never differs from the plan."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A second family, with an axis and values of its own: everything that speaks of families holds for several."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Generated trees: the same bytes everywhere, written only when they change, never half, nothing stale."""
 
 from __future__ import annotations

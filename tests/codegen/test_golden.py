@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Committed files that are generated, golden files among them: what is written, and a sample through compilers."""
 
 from __future__ import annotations

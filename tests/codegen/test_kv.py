@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The families over a KV cache: every receipt against brute force, algorithms, names, engines that families share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A family that is no attention: its first axis is no dtype, its integers reach 16,384, its tiles have nine numbers."""
 
 from __future__ import annotations

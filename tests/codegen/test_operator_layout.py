@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The tables of operators: a library whose tables are laid out in another way is known by its number."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Error texts for a wrong operator.yaml, and the code made of a right one."""
 
 from __future__ import annotations

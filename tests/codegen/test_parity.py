@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A receipt covers the same signatures on a CPU, on CUDA and on HIP, or a rule of the target says why not."""
 
 from __future__ import annotations

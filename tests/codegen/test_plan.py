@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every receipt against brute force; names, order and counts."""
 
 from __future__ import annotations

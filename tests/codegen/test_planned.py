@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Planned targets: what GPU receipts list before their kernels exist, with CK's names, and that nothing is built."""
 
 from __future__ import annotations

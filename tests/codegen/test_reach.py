@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`codegen check --reach`: each instance can be chosen, each legal problem has a kernel; what is not so is named."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Receipts as files: what may be left out, what one that is wrong does to others, what a change does to all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The selection language against brute force over the whole product of the axes, and its errors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`codegen sources`: what it lists is what it writes, and a tree is changed only where it changed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Targets and their backends: what no backend compiles is refused; a target refuses signatures with its reason."""
 
 from __future__ import annotations

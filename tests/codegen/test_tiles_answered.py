@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Products of cpu-avx512bf16 in formats of tiles: cpu-amx has an engine for each, or a rule that says why not."""
 
 from __future__ import annotations

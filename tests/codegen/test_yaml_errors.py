@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Error texts for a wrong YAML file: file:line:column, the fault, the nearest right word."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tilekiln as other projects get it: installed below a prefix, and vendored."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A C program by pkg-config and a C++ program by find_package, over `scons install`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """An operator of somebody else's folder, attention with a score function of its own, goes the whole line.
 
 Trees here are links to this one with a build/ of their own: a library of an operator that this tree does not know must

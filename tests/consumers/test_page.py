@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The programs of docs/how-to/c-and-cpp.md, compiled as they stand there against an installed prefix."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A build system of somebody else's: twenty lines that know nothing but the JSON of `codegen sources`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two receipts in one program by their static libraries: each calls itself, and nothing of one serves the other."""
 
 from __future__ import annotations

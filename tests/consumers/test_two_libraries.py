@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two libraries in one process: each calls itself, whatever the other shows to everybody."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Vendored trees built by make, and by CMake inside another project: the same instances, the same isolation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Drawn wrong calls with CUDA arrays, in a process with the stub of the driver: python bad_calls.py LIBRARY COUNT SEED.
 
 Each is refused by a sentence that names an argument, with nothing written, or launches. Prints those that are not.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A libcuda.so.1 without a GPU, for the host side of the CUDA backend: "device" memory is the host's, kernels do not run, and everything asked of
 // it is counted. It shows what a library asks of a driver, and nothing of what kernels compute.
 #include <stdint.h>

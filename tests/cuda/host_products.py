@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cases of tests/cuda/test_products.py beside the stub of the driver: python host_products.py LIBRARY CASE."""
 
 from __future__ import annotations

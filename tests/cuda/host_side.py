@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cases of tests/cuda/test_library.py, in a process with the stub of the driver: python host_side.py LIBRARY CASE."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Holds key_range.h against a count of every key that every row sees: key_range SEED CASES. Exits with 1 and the problem where they differ.
 #include <algorithm>
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The backward's plan for tests/cuda/test_order.py.
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/plan.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The CUDA kernels without a GPU: they build, hold their gates, are reproducible; the host reads their rows right."""
 
 from __future__ import annotations

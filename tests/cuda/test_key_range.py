@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tiles of keys under masks, against a count of every key: what CUDA's forward walks, on the host."""
 
 from __future__ import annotations

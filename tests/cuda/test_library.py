@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A library with a CUDA target, without a GPU: it builds, loads, runs its CPU rows, and asks a driver for what it must.
 
 The driver is a stub (driver_stub.cpp): nothing here says what a kernel computes. `tools/gpu test` does, on a GPU.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The backward's ordered adds, walked through without a GPU: every tile once, one team a slot, nobody waits for ever.
 
 The walk follows kernels/attention/fmha_bwd/dq_dk_dv/cuda/order.h; the plan is plan.h beside it, compiled here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Libraries with products and norms for a CUDA target, without a GPU: plans, and what is asked of a driver."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Kernels over kernels/backends/cuda/tile leave barriers, slots, swizzles and descriptors to it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The dispatcher: plans, runs, timing, and people's own kernels. What answers and what is chosen is held to Python's (twin_test.cpp).
 #include "made.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The dispatcher over real libraries, flash and gemm_default: what runs through it is what the library does, to the bit. Their kernels and the
 // problems of calls are held to Python's (test_dispatcher.py), whose choice is the library's own call for call (test_dispatch_libraries.py).
 #include <fstream>

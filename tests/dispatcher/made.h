@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Kernels made by hand for the dispatcher's tests.
 #pragma once
 #include "check.h"

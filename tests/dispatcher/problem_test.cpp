@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Keys, values and kernel sets. Builders are held to Python's (twin_test.cpp).
 #include "made.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Registries: priorities, filters, merging, threads, JSON there and back; broken JSON is held to Python's (twin_test.cpp).
 #include <atomic>
 #include <thread>

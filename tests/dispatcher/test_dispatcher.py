@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The dispatcher in C++: problems, keys, registries, choices and plans by hand, then over real libraries."""
 
 from __future__ import annotations

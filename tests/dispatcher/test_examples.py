@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """examples/dispatcher/cpp: every example is run, and prints what docs/how-to/dispatcher-examples.md shows.
 
 The programs are compiled as one, which costs a third of compiling each; a sample is compiled alone. After a change that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The headers of include/, each alone, by every compiler that is here and in every standard that programs use."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Kernel sets as docs/how-to/kernel-sets.md has them: C++ and YAML make one plan, wrong words are said by place."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The program of docs/how-to/dispatcher.md, compiled and run as it stands there."""
 
 from __future__ import annotations

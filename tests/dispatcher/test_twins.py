@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The one choice as C++ and Python tell it of many kernels: choices, reasons, keys and JSON."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Answers of the C++ dispatcher, for Python's to be held to: twin_test MODE FILE..., a mode a function below.
 #include <fstream>
 #include <iterator>

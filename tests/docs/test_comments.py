@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A comment or docstring begins with no relative clause; other words that lean on a neighbour tools/house.py counts."""
 
 import ast

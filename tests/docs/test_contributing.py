@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CONTRIBUTING.md's recipes, carried out: what it says to write is written into a copy of the tree, and does that."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The book is run: shell lines and Python blocks of README, tutorial and how-to pages, and every link.
 
 A Python block goes on where the page's last one ended. `<!-- setup ... -->` before it is run too, unseen by readers.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """docs/reference/environment.md against the sources: every variable that something reads is there, and nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """docs/explanation/glossary.md: each word is defined once, in order, and used."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tools/house.py: each count finds what is planted, ceilings hold, and only what became smaller is lowered."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tools/release.py in a repository of three files: what it writes, and what it refuses before it writes anything."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Files that name the version or the steps of CI agree."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """docs/how-to/troubleshooting.md: every message of the page is produced here, word for word but for its `...`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """docs/explanation/the-cpu-vocabulary.md: its engine is right on every ISA of this machine, its words are headers'."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The executor, built by the real build."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The fuzzer: random calls of every operator against the float64 reference, wrong calls against their refusal.
 
 Arrays lie against inaccessible pages, outputs begin poisoned, canaries lie beside them. A case that fails is printed

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A right call with one to three arguments spoilt: refused by a sentence that names an argument, or harmless.
 
 Whatever is refused must leave every output as it was. Nothing may end the process: arrays lie in guarded pages.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One random call of one operator: made from a seed, run over guarded memory, compared with the float64 reference."""
 
 from __future__ import annotations

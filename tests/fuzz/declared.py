@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls of every operator by its declaration alone: lengths, dtypes and what is given are drawn, then one to three
 arguments are spoilt. Whatever comes of it is a result or a sentence that names an argument, and nothing stray.
 

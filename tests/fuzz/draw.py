@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Random sizes and values: edges first, values far from 1, from one seed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Right calls of the operators whose reference draws them (tilekiln.reference.drawn), compared with float64."""
 
 from __future__ import annotations

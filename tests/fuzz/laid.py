@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls of every operator with arrays that lie in any way: the bits of contiguous arrays, or a refusal.
 
 The calls are those of strided_calls.py, one to all of their arrays with other strides at once.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Ways in which an array can lie in memory: gaps, other orders of dimensions, negative and zero strides."""
 
 from __future__ import annotations

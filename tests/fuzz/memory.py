@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays in pages of their own: a read outside them ends the process, a write beside them is found."""
 
 from __future__ import annotations

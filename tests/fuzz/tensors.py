@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Right calls on PyTorch's tensors: the bits of NumPy's arrays, and autograd is told of every tensor that is written.
 
 Some results are leaves that require grad, as parameters do; some calls are made under a dispatch mode, which must see

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A few thousand calls of the fuzzer a day, and proofs that it sees what it is for."""
 
 from __future__ import annotations

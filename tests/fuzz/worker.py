@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs cases one after the other and tells each on standard output before it runs it: a crash names its case.
 
 Its lines: "> CASE" before, "! CASE JSON" for a mismatch. It ends when its count is reached or it is stopped.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Shared parts of the problems in the engine tests of the forward and of the backward: sizes, layouts, sequences.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "bwd_case.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Scalar conversions, bit for bit, and Philox against known words.
 #include <cmath>
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The processor's features by kernels/backends/cpu/x86_64.h, beside what the compiler's library answers, where that can be believed.
 #include "check.h"
 #include "kernels/backends/cpu/x86_64.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "fwd_case.h"
 
 #include <algorithm>

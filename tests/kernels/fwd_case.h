@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One problem for an engine, its arrays, and the float64 answer.
 #pragma once
 

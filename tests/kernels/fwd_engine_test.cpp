@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Every feature and odd shape of fmha_fwd against a float64 reference, on every engine linked in that this machine can run.
 // Inputs touch inaccessible pages, padding is NaN, outputs are poisoned, scratch starts as NaN.
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The tile engine of gemm on random problems of every dtype, layout and epilogue: the same bits by the instructions (where the processor
 // has none, by the trap) and by the emulation, whole and cut into units; beside the engine of vectors, and nothing outside of out written.
 //

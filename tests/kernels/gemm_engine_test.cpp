@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Products of every dtype by each gemm engine linked in that this machine can run, against a float64 reference: layouts, odd sizes,
 // more words than a block of k holds, weights in groups of int8 and int4; and bit for bit by units of any cut, packed panels and
 // widened rows.

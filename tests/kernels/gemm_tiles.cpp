@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The memory that a unit works in, by the tile of a product: how far sums and a packed b reach in the scratch. Prints, for each
 // tile given as m and k, the rows of sums, the words of b that lie together, and a hash of out, which is the same for all.
 #include "kernels/gemm/cpu/tall.h"

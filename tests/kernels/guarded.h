@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arrays between inaccessible pages: one element too far, on either side, ends the program.
 #pragma once
 

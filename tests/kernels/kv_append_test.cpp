@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Append: new keys and values in the cache, byte for byte, rotations against their definition, and nothing else touched. Also keys
 // on both sides of the 2 GB and 4 GB borders of a cache, and decode over them.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "kv_case.h"
 
 #include <algorithm>

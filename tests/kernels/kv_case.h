@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One attention problem over a KV cache, its arrays, and the float64 answer.
 #pragma once
 

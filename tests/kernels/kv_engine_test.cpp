@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The engines of the KV-cache families (not append: kv_append_test.cpp) against a float64 reference: both pipelines, every cache
 // layout, splits and their combine, every feature. Caches touch inaccessible pages; what holds no key is NaN, and an index of a
 // page that holds none points nowhere.

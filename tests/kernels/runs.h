@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tells whether this machine runs the engines of a target, by the target's word; those of tiles where it needs the trap for them too.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Share of its cases that an engine test visits: PROGRAM TARGET DTYPE [quick|few [FIRST]].
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Shared parts of the engine tests of the forward and of the backward: sweeps over lengths, mask edges, scales and
 // dropout, and the command line.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The engines of AArch64, cross built and run by an emulator: as a processor with everything, or of ARMv8.2."""
 
 from __future__ import annotations

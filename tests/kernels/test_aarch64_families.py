@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Matrices of tests/python for AArch64: its own Python and a cross built library, run by an emulator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Clang takes every engine of the CPU as GCC does, without a warning: syntax and templates, nothing is built."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The engines and what they are made of, in C++ programs; each says at its top what it covers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A product's tile is the block that its engine works in: the scratch shows it, and the bits of out are the same."""
 
 from __future__ import annotations

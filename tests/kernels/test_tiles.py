@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tiles of AMX: the words, and the engines over them; where the processor has none, by a trap that emulates each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Libraries for other systems by zig: musl on both machines, an old glibc, and macOS, which nothing here can run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tile instructions on a processor without them: a handler of SIGILL decodes each and does what the rule says, so that the very object
 // code of a library runs on any x86-64 Linux. Vector instructions must be the processor's own.
 #pragma once

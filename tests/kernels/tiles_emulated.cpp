@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #define TILEKILN_TARGET emulated
 #define TILEKILN_WORDS emulated_tiles
 #define TILEKILN_EMULATED_TILES

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A program of tile words over given memory, compiled once with the instructions and once with the emulation.
 #include "kernels/backends/cpu/amx/tiles.h"
 #include "tiles_test.h"

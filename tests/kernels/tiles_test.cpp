@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The vocabulary of tiles: its instructions, where the processor has none by the trap, against its emulation, bit for bit; both
 // against the rule's edges; and the end of a program that uses tiles without configuration. Exit code 77: the system refuses tiles.
 #include <signal.h>

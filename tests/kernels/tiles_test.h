@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The border between tiles_test.cpp and the two programs of tile words it compares.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One target's SIMD vocabulary against scalar code: conversions bit for bit, 2^x, soft caps, selection, transposes, Philox.
 #include "kernels/backends/cpu/vocabulary.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A decode step as a graph: what generate gives with it, whatever else is done to the cache and to the model.
 
 On the CPU a step is repeated where a GPU replays it; TILEKILN_TEST_DEVICE=cuda runs all of it by graphs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention, its gradients and KV caches as calls for any kind of device (tests/cases.py), with the bounds of GPUs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Exporters with __dlpack__ that give what a test wants, made by hand of ctypes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Libraries for the facade's tests: built by the real build, loaded through the real binding."""
 
 from __future__ import annotations

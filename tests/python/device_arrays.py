@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays in the memory of a device, by functions of its runtime, that say by DLPack where they are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention over sequences that WORLD processes hold, against one call over the whole; run by test_distributed.py.
 
 Arguments: a name of CASES and the numbers of processes. Over gloo and arrays of the CPU; after `nccl`, by hand, over

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls of every operator, drawn from its declaration, as a library takes them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One call through every kernel that can answer it: all usable ISAs and pipelines, for each operator that attends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Random backward problems for any signature, and the check of what a kernel made of them."""
 
 from __future__ import annotations

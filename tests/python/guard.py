@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays against inaccessible pages: a read or write one byte outside them ends the process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Errors of attention and its gradients as shares of their bounds, whatever device made them.
 
 AssertionError: something was written that must stay untouched, or a random byte differs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Random problems over KV caches for any signature of the families, and the check of what a kernel made of them."""
 
 from __future__ import annotations

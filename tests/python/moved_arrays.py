@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls with NumPy arrays, made on a CUDA device: arrays move there and back around each call.
 
 Gives the tests that use NumPy to a GPU, or to cudasim, which runs their kernels on the CPU.

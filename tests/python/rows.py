@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays and checks of the tests of operators over rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls of every operator that together give each of its arrays: for tests that change how an array lies."""
 
 from __future__ import annotations

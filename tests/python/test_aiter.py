@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tilekiln.compat.aiter: signatures, results, and what each argument does that the matrix does not show."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`import aiter` after install(), and with the drop-in directory on PYTHONPATH: each in a process of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tilekiln.compat.aiter over the axes of aiter's suite, every two values of which meet, judged as upstream judges."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A row's result does not depend on its neighbours: the same bits alone, in any batch, beside values of any size.
 
 docs/how-to/call.md says where this holds and where it does not; both are held to here.

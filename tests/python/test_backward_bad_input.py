@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Bad input to the backward is refused before any kernel runs: the exception names the argument, nothing is written."""
 
 from __future__ import annotations

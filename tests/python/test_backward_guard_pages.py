@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The backward reads and writes nothing outside its arrays: each lies against an inaccessible page, on either side."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The reference's backward against finite differences of its forward, both in float64, feature by feature."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """torch: gradients as tensors, and autograd through tk.attention against torch's own attention."""
 
 from __future__ import annotations

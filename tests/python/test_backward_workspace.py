@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The plan of a workspace against worked examples, and launchers: prepared now, in stream order, and used again."""
 
 from __future__ import annotations

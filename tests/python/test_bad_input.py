@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Bad input is refused before any kernel runs: the exception names the argument, and no output is written."""
 
 from __future__ import annotations

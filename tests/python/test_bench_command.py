@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`tilekiln bench OPERATOR`: every operator is made from its declaration, computed, checked and timed."""
 
 from __future__ import annotations

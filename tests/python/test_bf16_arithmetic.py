@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """bf16 in pairs or as fp32, where a processor has both: what the library says, and whose bits come out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The binding and the library under AddressSanitizer and UndefinedBehaviorSanitizer: tests of streams, bad and hostile
 input once more, in a Python that has the sanitizer's runtime preloaded and no allocator of its own.
 """

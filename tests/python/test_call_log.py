@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The call log and dumps of inputs, each in a process of its own: the environment is read once."""
 
 from __future__ import annotations

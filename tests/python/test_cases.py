@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Drawn problems of every operator that has a drawer, on every ISA, in guarded pages, against float64."""
 
 from __future__ import annotations

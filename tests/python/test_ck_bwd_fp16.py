@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Receipt 5, ck_bwd_fp16, narrowed by where= and built: every instance of it, forward and backward, against float64."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Upstream's Python names of the dispatcher: results as there, and wrong uses refused."""
 
 from __future__ import annotations

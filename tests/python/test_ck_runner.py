@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`tilekiln fmha-fwd` and `fmha-bwd`: options of CK Tile's runners, their masks, refusals, answers checked."""
 
 from __future__ import annotations

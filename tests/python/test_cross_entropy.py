@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """cross_entropy and its gradient against float64: shapes, strides, memory, special values, threads, every ISA."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A library refuses what each operator.yaml declares wrong, in its words: cases drawn from the declarations."""
 
 from __future__ import annotations

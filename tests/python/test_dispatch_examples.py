@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every example of examples/dispatcher/python and examples/gemm/python runs and says what it should."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The dispatcher over real libraries: its choice is the library's own, call for call, and so are the bits."""
 
 from __future__ import annotations

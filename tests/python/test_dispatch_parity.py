@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Upstream's 14 configurations of parity: the plain call, the dispatcher and a kernel of `jit` give the same bits.
 
 Upstream compares exit codes. Here numbers are: with each other to the bit, with float64 to the stated bound, on every

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The dispatcher's problems, builders and keys: every setter, every refusal, every field of a key in its id."""
 
 from __future__ import annotations

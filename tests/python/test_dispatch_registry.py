@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Registries, choices, plans and timing of the dispatcher, by kernels made by hand."""
 
 from __future__ import annotations

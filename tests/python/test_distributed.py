@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tilekiln.torch.distributed: parts of a sequence in two and three processes give what one call gives."""
 
 from __future__ import annotations

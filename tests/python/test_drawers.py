@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The folders of the package, and the names by which their modules were imported before."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every program in examples/ runs, and so does the demo."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Loading, listing, explaining and choosing: what the facade adds to the C ABI."""
 
 from __future__ import annotations

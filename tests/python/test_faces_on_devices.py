@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Functions of other packages hand max_seqlen on where index arrays are on a device: seen in a trace, without one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Few queries: split-KV answers every entry of fmha_fwd by its declaration, with the same results to rounding."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """compat.flash_attn: what its callers rely on, one by one. The wide comparison is test_flash_attn_matrix.py."""
 
 from __future__ import annotations

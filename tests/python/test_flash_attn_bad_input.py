@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Errors of flash_attn's functions for bad input name their own arguments."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn's cross entropy against its formula in float64, differentiated by autograd."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn_with_kvcache over its axes, every two values of which meet, and what it refuses."""
 
 from __future__ import annotations

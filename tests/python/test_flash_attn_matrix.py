@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """compat.flash_attn over the upstream suite's axes, every two values of which meet, judged as upstream judges."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.modules.mha against the same modules computed by PyTorch, in fp32, with gradients."""
 
 from __future__ import annotations

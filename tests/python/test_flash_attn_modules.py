@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.bert_padding and flash_attn.layers.rotary."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.layers.rotary in place, and what is made of it. The angles themselves are test_flash_attn_modules.py's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flatmm_quant and QuantisedWeight: int4, int8 and fp8 weights with factors by groups, every ISA against float64."""
 
 from __future__ import annotations

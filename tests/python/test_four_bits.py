@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Weights of MXFP4 and of uint4 with zero points, as checkpoints have them: every ISA against float64, bad input."""
 
 from __future__ import annotations

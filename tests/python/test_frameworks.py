@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays of every framework: torch by the C exchange API, others by the DLPack capsule; views and lifetimes."""
 
 from __future__ import annotations

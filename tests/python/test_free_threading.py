@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Many threads in one library, under this Python and under one without a GIL, where there is one."""
 
 from __future__ import annotations

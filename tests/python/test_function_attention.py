@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention with score and mask functions from Python against their expressions in float64; what is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """fused_moe, experts and PackedExperts against float64: every ISA, layout and kind of weights, edges, bad input."""
 
 from __future__ import annotations

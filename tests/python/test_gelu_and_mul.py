@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """gelu_and_mul and its gradients against float64: exact and by tanh, shapes, memory, special values, every ISA."""
 
 from __future__ import annotations

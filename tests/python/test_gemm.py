@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """gemm against float64: every ISA, dtype, layout and edge, with its rules for special values, memory and threads."""
 
 from __future__ import annotations

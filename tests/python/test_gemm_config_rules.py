@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rules of upstream's GEMM dispatcher for a config: met and not met, fields in the id, JSON there and back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """gemm_list and `tilekiln.grouped_gemm` of lists against float64, on every ISA, with what they refuse."""
 
 from __future__ import annotations

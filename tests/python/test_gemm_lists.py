@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """gemm_multi_d, batched_gemm and grouped_gemm against float64, on every ISA, with what is theirs alone."""
 
 from __future__ import annotations

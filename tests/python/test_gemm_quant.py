@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """gemm_quant against float64: products that become int8 or fp8 on the way out, every ISA, static and by rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """gemm cut along k: every schedule on every ISA against float64, with one result for any number of threads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Errors that a run of the CPU's tests on a GPU skips, and those that it must show."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Kernels never read or write outside the given arrays: every array lies against an inaccessible page."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arguments that lie or that change others while they are read: they are refused, or nothing of it is seen."""
 
 from __future__ import annotations

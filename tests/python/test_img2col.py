@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """img2col against its reference, bit for bit, and against torch.nn.functional.unfold."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`tilekiln info`, `list`, `explain`, `why` and `env`: what they say, and their exit status."""
 
 from __future__ import annotations

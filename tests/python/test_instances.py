@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Lists == builds == registers: the plan, the manifest and the C ABI name the same instances, and each one computes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tilekiln.jax: values and gradients against plain jax.numpy, the transformations, and what is refused.
 
 On JAX's default device: on a GPU (tools/gpu/README.md says how) fp16 takes the place of fp32, which attention there

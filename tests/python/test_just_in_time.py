@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Kernels built when they are asked for: real builds in the tree, a store of the test's own."""
 
 from __future__ import annotations

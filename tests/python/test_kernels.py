@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Kernels against the float64 reference: edge shapes first, then random problems, on every ISA the machine has."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The KV-cache families against the reference: edge shapes, random problems, every instance once."""
 
 from __future__ import annotations

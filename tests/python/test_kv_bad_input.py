@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Bad input to the KV-cache families: refused before any kernel runs, by the argument's name; nothing is written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tk.KVCache and tk.decode: sequences that come, grow and go, checked against the reference."""
 
 from __future__ import annotations

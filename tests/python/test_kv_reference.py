@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The reference over caches against the reference without one, a scalar rotation, and numbers worked out by hand."""
 
 import math

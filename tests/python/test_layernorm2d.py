@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """layernorm2d against float64: shapes, strides, memory, rows far from 0, special values, threads, every ISA."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Choice among several library files; a bad one among them breaks only itself."""
 
 from __future__ import annotations

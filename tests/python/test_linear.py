@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """matmul, linear, PackedWeight and flatmm: against float64, packed against unpacked, on every ISA.
 
 matmul calls gemm or batched_gemm, linear gemm or flatmm.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sums over very many keys: a key that adds next to nothing leaves next to no trace in out, LSE and gradients.
 
 Running sums are multiplied by alpha = 2^(c m - c m') for each block of keys. Where the maximum m stays, alpha is 1;

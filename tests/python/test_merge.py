@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """merge against float64: shapes, parts without keys, NaN, memory, every ISA; attention over a shared prefix by it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """fmha_mla_decode against its reference: every ISA, pages, masks, splits, special values, memory, bad input."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """topk_softmax and moe_sorting against their references: choices, ties, special values, padding, memory, every ISA."""
 
 from __future__ import annotations

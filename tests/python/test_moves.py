@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """permute, copy, transpose, batched_transpose: bits in another order, against NumPy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """rmsnorm2d_bwd and layernorm2d_bwd against float64 and PyTorch's autograd: shapes, memory, threads, every ISA."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Norms under the names of others: flash_attn.ops, layers of Hugging Face's kernels, in a small model too."""
 
 from __future__ import annotations

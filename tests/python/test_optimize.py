@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tilekiln.torch.optimize: decoders of Transformers give what they gave, keep their state, and come back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arguments that models of Transformers hand to the modules that optimize has replaced, by every name."""
 
 from __future__ import annotations

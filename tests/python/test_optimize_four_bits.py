@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Checkpoints of 4 bits through optimize: AWQ's and GPTQ's layers as they lie, gpt-oss's experts of MXFP4."""
 
 from __future__ import annotations

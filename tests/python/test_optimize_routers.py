@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Routers of Transformers' mixtures of experts by topk_gating: the experts and weights of their own forward."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tilekiln.torch.optimize beside models that it does not know: what it leaves, and that it looks at what it did."""
 
 from __future__ import annotations

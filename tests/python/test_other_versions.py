@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Libraries of another version, and files that are none: one clear sentence, and never in the way of the right ones."""
 
 import ctypes

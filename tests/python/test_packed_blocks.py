@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Blocks of K and V that a thread packs once a key head: results do not show whether or where they were packed."""
 
 from __future__ import annotations

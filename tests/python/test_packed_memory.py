@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Packed weights begin a cache line, and a huge page where they are large."""
 
 from __future__ import annotations

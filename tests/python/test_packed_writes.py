@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Writes into the weights and biases of packed layers: what follows computes with what was written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Operators on the paper device, whose memory only its own steps may touch: the CPU's results bit for bit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Timelines of a log, marks for perf and gdb, ranges of torch.profiler."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rows quantised each with a scale: rmsnorm2d_rdquant, layernorm2d_rdquant, smoothquant, moe_smoothquant."""
 
 from __future__ import annotations

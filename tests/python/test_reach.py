@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The choice that `codegen check --reach` assumes is the choice of a library."""
 
 from __future__ import annotations

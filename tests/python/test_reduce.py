@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """reduce against float64: every set of axes, memory, special values, threads, every ISA."""
 
 from __future__ import annotations

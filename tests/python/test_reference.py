@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The reference against vectors from outside, hand-computed masks, a scalar loop and identities."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`tilekiln replay`: calls of every operator written by one process and run again by another."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """rmsnorm2d against float64: shapes, strides, memory, special values, threads, every ISA; what its library holds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """rotary against float64: shapes, strides, positions, memory, threads, every ISA."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """sample: tokens of its reference, the same bits on every ISA, its rules for ties, NaN, infinities and parameters."""
 
 from __future__ import annotations

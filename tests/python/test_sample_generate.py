@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """sample in the loop of a language model of Transformers: the tokens of `generate` where no luck decides."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """silu_and_mul and its gradients against float64: shapes, strides, memory, special values, threads, every ISA."""
 
 from __future__ import annotations

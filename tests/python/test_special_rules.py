@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The rules of docs/reference/special-values.md, each on every ISA of the machine and every operator that can have it.
 
 `tilekiln.reference` follows the same rules in float64, so each case also says what the rule itself promises.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """NaN, infinities, extreme scores and strides beyond 32 bits, on every ISA the machine has."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Ends of streams: in their own worker, with the program, at Ctrl-C. Each in a process that must not die of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Streams: calls return at once, run in order, keep their arrays alive and report their errors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every array of every operator with gapped, transposed, negative and zero strides, anywhere, between guard pages.
 
 A call over such an array gives the bits that a contiguous copy gives, or is refused by a sentence that names the array

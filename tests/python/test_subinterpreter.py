@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Subinterpreters get a sentence: nothing of NumPy or the binding is loaded there."""
 
 from __future__ import annotations

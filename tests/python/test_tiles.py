@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Products by tiles through the host's code: matrices of other files, on emulated tiles and on the processor's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The stated tolerances hold for unusual data: far soft caps, sinks beside scores of 0, long sums, flushes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """topk_gating against its reference: scores, groups, corrections, shared experts, special values, memory, every ISA."""
 
 from __future__ import annotations

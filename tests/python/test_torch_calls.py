@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tilekiln.torch.calls: eager, with grad and without, against the reference."""
 
 from __future__ import annotations

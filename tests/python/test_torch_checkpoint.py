@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Activation checkpoints around attention: what autograd saves, and where recomputation is routed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Operators in the code that inductor makes: C++ of ours and no Python, answers and refusals."""
 
 from __future__ import annotations

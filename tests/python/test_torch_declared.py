@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every operator in PyTorch, as its declaration makes it: opcheck, twins, tracing, one call for a whole vmap."""
 
 from __future__ import annotations

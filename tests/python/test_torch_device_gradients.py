@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A gradient that no library has on a device is refused at the forward. Fake tensors: no device is needed."""
 
 from __future__ import annotations

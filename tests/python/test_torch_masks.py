@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Masks and numbers of scaled_dot_product_attention that kernels take only with care, or not at all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Kernels on PyTorch's stable ABI: what they answer, and what they leave to the operators themselves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tilekiln.attention that autograd records with no Python in it: the bits of the way through Python."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tilekiln.torch.RMSNorm and LayerNorm against the modules that they stand for, in a model too."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The custom operators: opcheck on each, and what traces or transforms the calls."""
 
 from __future__ import annotations

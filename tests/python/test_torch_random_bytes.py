@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Dropout's random bytes by PyTorch's operations are those that the CPU's kernels store."""
 
 from __future__ import annotations

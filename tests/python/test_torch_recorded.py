@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls under torch.jit.trace, make_fx, dispatch modes and torch.func; tensors that a call writes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tilekiln.torch.sdpa against torch's own function, and `use`, which puts it in its place."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tilekiln.transformers: tiny models with random weights against Transformers' own attention, offline."""
 
 from __future__ import annotations

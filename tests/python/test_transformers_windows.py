@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tilekiln.transformers: sliding windows over every cache of Transformers, each step of generation beside eager."""
 
 from __future__ import annotations

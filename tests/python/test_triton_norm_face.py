@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.ops.triton.layer_norm against the same in float64: values, gradients, dtypes, what is returned."""
 
 from __future__ import annotations

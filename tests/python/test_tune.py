@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`tilekiln tune`: the race, tables, shapes and logs, calls by a table, and a farm that loses a worker."""
 
 from __future__ import annotations

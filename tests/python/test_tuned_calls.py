@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Measured choices: plain calls, dispatchers of both languages and receipts that pin a table all take them."""
 
 from __future__ import annotations

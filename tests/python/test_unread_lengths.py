@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Index arrays that stay on a device: with max_seqlen_q and max_seqlen_k they are read when the call has its turn."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Names of flash_attn and aiter against python/compat/upstream.yaml: argument lists, what is absent, what is ours."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The sampler and the judge of the upstream matrices find what they must find."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Head dims beyond 256, and those between the listed ones: forward, over caches, and gradients, on every ISA."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """NumPy users need no framework: nothing imports one, and the faces that need one say so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Eight threads that call one library of fp32_min at once: arrays of every kind, streams, choosers, refusals.
 
 `python threaded_calls.py LIBRARY` prints whether a GIL was held; what is wrong ends it with an exception.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Libraries whose tile engines run anywhere on x86-64 with AVX-512: over tiles in plain C++."""
 
 from __future__ import annotations

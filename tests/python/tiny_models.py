@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tiny models of Transformers for the tests of tilekiln.torch.optimize, and what they share."""
 
 from __future__ import annotations

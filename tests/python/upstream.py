@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tests as the suites of flash_attn and aiter make them: a pairwise sampler, plain PyTorch attention, and the judge.
 
 A result is judged by its error against attention in fp32: no more than so many times the error that the same

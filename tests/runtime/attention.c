@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A C program that includes only tilekiln.h and runs attention: dense, causal with grouped heads and LSE, varlen, in a stream and
  * on a caller's executor, against a reference in double. Compiled as C99 and, through attention.cpp, as C++. */
 #include "tilekiln/tilekiln.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Every kind of bad input to tilekiln_fmha_fwd: the literal sentence, and no output touched. Runs on a library with fp32 and every
 // feature (flash); also through _find and _why, which check alike.
 #include <math.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The errors of fmha_bwd for wrong arguments, word for word, after which nothing is written; the inspection of
 // workspaces.
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The backward launcher: what it plans, that preparing in a stream never waits, that its memory outlives the work, what
 // goes wrong.
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "bwd_problem.h"
 
 namespace tilekiln::test {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A random backward problem through the C ABI, and its gradients in double.
 #pragma once
 #include <math.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // fmha_bwd through the C ABI: modes, lengths, groups of heads, threads, workspaces, determinism, against double
 // precision.
 #include "bwd_problem.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The workspace of the backward pass: every vector byte for byte, the worked examples, and tens of thousands of random
 // schedules by brute force.
 #include "kernels/attention/fmha_bwd/workspace.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The dispatcher on hand-made tables: several tiles, targets, ranks and head dims, and the sentences of explain.h.
 #include <stdint.h>
 

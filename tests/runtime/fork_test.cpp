@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A forked child starts afresh: its calls use several threads, its inherited streams work, nothing hangs; the parent goes on.
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Streams of zlib's own, whole, cut and changed. Arguments: a file, which is inflated to the file of the second.
 #include "kernels/runtime/inflate.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Blocks that are kept: used again, replaced by larger ones, bounded, one user at a time, whole in a forked child.
 #include "kernels/backends/cpu/kept.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Every kind of bad input to the families over a KV cache: the literal sentence, and no output touched. Runs on flash;
 // also through _find and _why, which check alike. What these families check as the forward does is in bad_input_test.cpp.
 #include <stdint.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Shared parts of the tests of calls over a KV cache: how a call is run, numbers, and attention of one row by a loop.
 #pragma once
 #include <math.h>

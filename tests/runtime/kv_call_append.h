@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // An append of random shape, and the attention after it, against a loop.
 #pragma once
 #include "kv_call.h"

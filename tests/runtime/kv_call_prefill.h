@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A batch prefill of random shape against a loop that looks up each key by itself.
 #pragma once
 #include "kv_call.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Calls over a KV cache from arguments to results: every shape of cache and index array, against a loop that looks up
 // each key by itself; for every number of splits the same result. Built twice: over a plain engine, and
 // (TILEKILN_TEST_LIBRARY) through the C ABI of a library.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Calls over fp8 caches through the C ABI: scales of the cache, of queries and of out, one each or by page and head, read
 // when the stream comes to them. Runs on fp8 (fp8 in and out) and on flash (an fp8 cache under bf16 queries); what a library
 // does not hold is left out.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Caches beyond 4 GB, in memory that exists only where it is touched: pages far apart, and pages that lie across the 2 GB
 // and the 4 GB boundary, must give the bits of the same pages in a small pool. Batch 1 and 4; every family that has pages;
 // both layouts and lookups of batch prefill.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // An engine of the KV families that is as plain as it can be: fp32 and bf16, one row after another, in double. It reads
 // the border (fmha/kv_engine.h) literally.
 #pragma once

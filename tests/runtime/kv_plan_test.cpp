@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Plans of both stages of split-KV together: over tables made by hand, with the second stage and without.
 #include <string.h>
 

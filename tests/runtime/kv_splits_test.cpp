@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Splits of a call, the keys of each, and the loads that reach a cache: the numbers of the facts.
 #include <initializer_list>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A correct call of every family over a KV cache, that each case of bad input spoils in one way.
 #pragma once
 #include <limits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Libraries come and go with dlopen, two of them in one process: each has its own pool and its own errors, no thread runs before a
 // call, and closing one while its threads sleep is harmless.
 #include <dirent.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // overlap() and overlaps_itself() against listing every byte, over random small strided arrays.
 #include <set>
 

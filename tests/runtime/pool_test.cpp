@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The pool of threads: complete calls from many threads and from within each other, helpers off their caller's core, and on the
 // cores that it may use.
 #include "kernels/backends/cpu/parallel.h"

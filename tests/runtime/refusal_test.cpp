@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A target that the system may refuse to a process, in a library of a hand-made table: it is asked for when an instance of it is wanted
 // and not before, once; where it is refused the next target answers, and everything that tells of choices says why.
 //

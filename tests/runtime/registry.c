@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A C program over the registries of the C ABI: kernels that it describes, choices among them, reasons as data, bad input. Compiled as
  * C99 and, through registry.cpp, as C++. */
 #include "tilekiln/registry.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The units of a call, seen by an engine that writes them down: every tile of every head once, offsets as the strides and the index
 // arrays say, skipped sequences left out, the longest visible ranges first, on one thread and on several.
 #include <math.h>

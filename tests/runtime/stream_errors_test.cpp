@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Errors that only the stream can see: scales that earlier work of the stream writes. They surface at synchronise or destroy, once,
 // with their text, nothing is written, and the stream goes on. Needs a library with fp8 and per-tensor scales.
 #include <math.h>

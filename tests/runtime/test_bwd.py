@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The backward's host side: the workspace against its vectors, calls and launchers over the C ABI."""
 
 from __future__ import annotations

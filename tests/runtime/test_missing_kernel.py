@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Errors of a library without a kernel: the command they name lists exactly what was missing; rules are told."""
 
 from __future__ import annotations

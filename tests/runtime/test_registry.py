@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The registries of the C ABI: a program in C, in C++, and by ctypes, which chooses as Python's dispatcher does."""
 
 from __future__ import annotations

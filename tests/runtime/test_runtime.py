@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The runtime: C and C++ programs over the C ABI or the runtime's own sources, and what the environment changes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Everything that runs at once: callers, pool, streams, a caller's executor, calls within calls. Results are compared bit for bit
 // with those of one thread. Built for ThreadSanitizer too; runs on any library with fp32.
 #include <atomic>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A plugin of pytest: `flash_attn` is Tilekiln's, and what a test makes on CUDA is on the CPU."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python tools/bench NAME [ARGUMENT]...: runs the benchmark tools/bench/NAME.py; all runs every one;
 without a name, lists them."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """backward: forward and backward beside torch SDPA, share of peak, threads, what deterministic costs, worker balance.
 
 Shapes are batch, nhead, seqlen, hdim; arrays are (batch, seqlen, nhead, hdim), of which torch gets transposed views,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """bars: one table of norms, moves, reductions and routing beside what each is asked to reach.
 
 Times as `tools/bench norm` and `tools/bench tensor` do, one core, then two threads, then one row over its bytes. Stops

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """build: what listing, generating and building cost, in CPU seconds of the whole process tree, against the reach.
 
 Everything happens in a copy of the tree in a temporary directory, so that cold is cold. CPU time is user + system of

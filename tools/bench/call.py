@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """call: what one call costs past the kernel, in ns of thread CPU time: lib.fmha_fwd, tk.attention, tilekiln.torch.
 
 The rows of tilekiln.torch (with --with torch) are past lib.fmha_fwd of the same layout: sdpa, the call that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cost of commands in a copy of the tree, in CPU seconds of the whole process tree."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """decode: attention over KV caches: share of a plain read loop, ratios to torch SDPA, what pages, fp8 and threads do.
 
 One sequence, head dim 128, one pinned thread; thread CPU time, measured in turns (A, B, A) in one process; figures are

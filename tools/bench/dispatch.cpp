@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The cost of finding a kernel: lookups over a made-up table of 10,000 instances and over this library's own, and the fixed cost
 // of a call (every check, the lookup, and launching no work). Prints name, nanoseconds and reach per line; tools/bench/dispatch.py
 // builds it into a library and shows the result.

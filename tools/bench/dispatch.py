@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """dispatch: what finding a kernel costs: a lookup among 10,000 instances, and all of a call but its work.
 
 Builds a receipt for all targets (ck_default: 15,808 instances) and a program inside it. Figures are thread CPU time,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The cost of the dispatcher in C++ over a library that it is given: thread time, the least of 20 rounds.
 #include <time.h>
 

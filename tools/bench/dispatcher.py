@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """dispatcher: what a choice among flash's kernels costs in C++ and in Python, and registries as JSON.
 
 Thread time, the least of rounds. reach: the bar, for 10,000 kernels.

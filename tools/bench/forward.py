@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """forward: speed of the attention kernels: share of the core's peak, ratio to torch's SDPA, what features cost.
 
 Arrays are (batch, seqlen, nhead, hdim), what flash_attn and tk.attention take; --layout bhsd takes (batch, nhead,

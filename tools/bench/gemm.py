@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """gemm: matrix products against PyTorch, NumPy, ONNX Runtime, OpenVINO, JAX; share of the peak of the moment, one core.
 
 Each sample of ours stands between samples of a burst of multiply-adds and of each peer, in one process, by CPU time,

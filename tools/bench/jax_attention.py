@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """jax_attention: tilekiln.jax against jax.nn.dot_product_attention, forward and gradients, and what one call costs.
 
 One thread of each, pinned; both run in turns in one process. A figure is the median over rounds of CPU time, a ratio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """jit: what kernels cost that are built when they are asked for, and found in the store by another process.
 
 CPU seconds of the build and all that it starts, in a store of its own; engines and host objects are there from one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The cost of the backend's seam for a launch: units that do next to nothing, by the CPU's backend and directly, in turn.
 // Prints the nanoseconds of thread CPU time of both. tools/bench/launch.py builds it and shows the result.
 #include <stdio.h>

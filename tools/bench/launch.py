@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """launch: what the seam under the backends costs a launch on the CPU, in ns of thread CPU time.
 
 Units that do next to nothing, called directly and through the backend (kernels/backends/cpu/backend.cpp), in turn; a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """launchers: a library built cold and warm with each compiler cache and a farm of two, in CPU seconds and ratios.
 
 CPU time is user + system of scons, its children and the sccache server. Of a farm it is that of the machine that

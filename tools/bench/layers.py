@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """layers: norms and the gate as models call them: modules, layers, flash_attn.ops, JAX, beside stock ones, one core.
 
 Microseconds of a call, forward alone and forward with backward, and the stock module's time over ours; timed as

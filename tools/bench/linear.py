@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """linear: layers, batches, experts and quantised weights against PyTorch, one core.
 
 Each sample of ours stands beside one of PyTorch, in one process, by thread CPU time, pinned; medians of the ratios are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """linear_attention: causal_conv1d, gated_delta_rule and Mamba-2's scan beside what Transformers falls back to.
 
 One pinned thread; thread CPU time, measured in turns (A, B, A) in one process; figures are medians of the ratios of

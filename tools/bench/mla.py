@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """mla: absorbed MLA decode over a latent cache: share of what arithmetic or memory allows, ratio to PyTorch's products.
 
 One sequence, 576 elements a row, one pinned thread; thread CPU time, measured in turns (A, B, A) in one process;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Forms of a decoder for `tools/bench models`: compiled, optimized, with PyTorch's int4, without Transformers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """models: a decoder of Transformers that tilekiln.torch.optimize has changed, against stock PyTorch, one core.
 
 A Llama of hidden 2048, intermediate 5632, 32 heads over 4, 4 layers, 32,000 words, random weights. Decode is the second

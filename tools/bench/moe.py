@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """moe: fused_moe against Transformers' eager, grouped_mm and batched_mm experts, one core.
 
 Layers of the shapes of Qwen3-MoE (32 experts, 8 a token) and Mixtral (8, 2), hidden 2048, and of gpt-oss (8, 4, biases,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """norm: row-wise operators in GB/s beside a copy of the same place, PyTorch eager and torch.compile, one core.
 
 GB/s of the bytes that must move: inputs once, results once. Each round times ours, a copy of x, and each peer in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The arithmetic peak of one core, by the instructions the kernels use: what "share of peak" is a share of.
 //
 // tilekiln_peak(kind, seconds) runs independent accumulator chains in registers, in bursts of about a millisecond, for that long

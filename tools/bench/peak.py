@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """peak: the arithmetic peak of one core, fp32 FMA and bf16 dot product, in Gflop/s of thread CPU time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Peers of products, installed by tools/dev --with "torch jax peers": ONNX Runtime, OpenVINO, JAX and FBGEMM.
 
 Each function makes a call of one thread, with the second matrix as a constant, which ONNX Runtime and OpenVINO pack

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Pictures of what a benchmark measured, for docs/pictures: the same figures give the same bytes."""
 
 from __future__ import annotations

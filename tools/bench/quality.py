@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """quality: perplexity of small trained models in fp32, bf16, W8A8, W4A8 and W4A16.
 
 The model of examples/torch_language_model.py is trained here, in fp32, on the text that it makes, then read in each

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Plain read loops: how fast one thread gets memory into registers. Which of them is fastest depends on the machine, on where
 // the memory is (L3 or DRAM) and on its neighbours, so there are several, and the fastest is the limit.
 #include <cstddef>

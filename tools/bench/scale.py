@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """scale: plans of 1,000 to 50,000 instances with a fake compiler: CPU time of listing, generating and no-op builds.
 
 A copy of the tree gets as many head dims as it takes; every one brings 256 instances and one unit. The compiler, ld

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Peers of `build`: one unit for each instance under SCons's defaults, and our own commands under ninja.
 
 All three make the same instances on the same machine in one run. One unit an instance is slow, so only a part of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tensor: moves, reductions, routing: GB/s beside a copy of the same place and PyTorch, one core.
 
 Timed as `tools/bench norm` times: each round ours, a copy of x and the peers in turn, in one process, by thread CPU

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Cost and gain of a second thread: the same calls on one thread and on two, in turn. Prints shape, the processor time of the
 // process on two threads over that on one, and that of one thread over the busiest of the two, which is what the wall clock shows
 // when the machine has nothing else to do. tools/bench/threads.py builds it and shows the result.

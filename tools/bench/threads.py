@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """threads: what a second thread costs and brings, in processor time, on (batch, seqlen, nhead, hdim) shapes.
 
 cost: processor time of the process on two threads over that on one (reach: at most 1.03). gain: that of one thread over

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """The field table: rows of tools/field.yaml timed beside their peers, on the CPU and on a GPU."""

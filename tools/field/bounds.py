@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rates of the machine in this very run: arithmetic and memory, of as many threads as the calls have."""
 
 from __future__ import annotations

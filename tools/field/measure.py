@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A cell's figures: the best peer is found in a first pass, then it and Tilekiln are timed in turn, A B A.
 
 One thread of a CPU is timed by its own CPU time, or the process's beside a peer that has threads of its own; more

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """ONNX Runtime as a peer: a model of one operator, run on bound arrays."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls of Tilekiln as its users write them: default arguments, default layout, results made by the call."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Peers of a cell: PyTorch's own, compiled, ONNX Runtime, OpenVINO. Each makes its call of the same arrays.
 
 A peer that cannot do a cell raises, and the table says why. PyTorch gets views of the very arrays that Tilekiln gets.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays of a cell, drawn anew for each copy: what every side of a comparison is called with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The program behind tools/bench field and tools/gpu field."""
 
 from __future__ import annotations

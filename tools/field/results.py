@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Results as JSON that merges, as a table on the screen, and as the heat map docs/measurements/field.md."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rows of tools/field.yaml, checked when read, and their cells: a row for one dtype on one kind of machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python tools/gpu build|gates|compare|bench|models|test|ring|field: kernels, gated anywhere, run and timed on a GPU.
 
 build, gates, compare and bench take kernels alone, each launched by these programs. test and bench --library

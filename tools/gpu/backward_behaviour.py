@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Behaviour of a library's backward on a GPU, beside arithmetic: graphs, streams, workspaces, autograd, refusals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Behaviour of a library on a GPU, beside arithmetic: streams, graphs, threads, other exporters, refusals, times."""
 
 from __future__ import annotations

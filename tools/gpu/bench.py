@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Times kernels beside cuDNN and PyTorch's flash, in TFLOP/s."""
 
 from __future__ import annotations

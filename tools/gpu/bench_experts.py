@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """fused_moe beside the experts of Transformers by torch._grouped_mm, in CUDA graphs: microseconds."""
 
 from __future__ import annotations

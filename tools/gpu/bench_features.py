@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cost of features at seqlen 8192, called through a library, and the gain of the forward's e4m3."""
 
 from __future__ import annotations

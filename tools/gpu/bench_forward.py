@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The forward's timings. FLOPs are 4 batch nhead seqlen^2 hdim, half of it if causal.
 
 batch seqlen = 16384 and nhead hdim = 2048, as in FlashAttention-3's own benchmark.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls over a KV cache through a library, whole from Python, beside PyTorch over a contiguous cache.
 
 Of decode: the bytes of K and V over the time, as a share of a copy on the device (bytes read and written).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A library beside cuDNN and PyTorch's flash: the whole call of Python, back to back in the current stream."""
 
 from __future__ import annotations

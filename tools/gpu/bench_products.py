@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Matrix products of a library beside PyTorch's (cuBLAS), whole calls from Python: TFLOP/s and the share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Products of bytes and of groups beside PyTorch's, in CUDA graphs, operands from memory: TFLOP/s and shares."""
 
 from __future__ import annotations

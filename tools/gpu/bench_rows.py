@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Norms, gradients, reductions and moves beside a copy on the device: TB/s of what is read and written, its share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Compiles the kernels of kernels/backends/cuda/builds.yaml and holds the cubins against their gates. Needs no GPU."""
 
 from __future__ import annotations

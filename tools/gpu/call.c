@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* call LIBRARY: host time of tilekiln_fmha_fwd from C on a GPU, in a wrapped stream and (null stream) with the wait for its end; and of what
  * the driver takes for the least of it: the launch of an empty kernel with a row of as many bytes, and the maps of three arrays.
  * cc -O2 -Iinclude tools/gpu/call.c -o call -ldl */

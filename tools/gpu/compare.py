@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Machine code of one kernel before and after a change, main loop by main loop, from two folders of cubins."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Several GPUs in one process: each call on the device of its arrays, whichever is current."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cubins, tensor maps and launches through the driver API, beside PyTorch in its context.
 
 Needs a GPU and libcuda.so.1, but to read the structs of a header.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The host side of the CUDA forward, for checks and timings: fills a row and launches it."""
 
 from __future__ import annotations

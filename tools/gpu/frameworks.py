@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays of other frameworks on a GPU: CuPy's and JAX's, called directly and (JAX) in compiled programs."""
 
 from __future__ import annotations

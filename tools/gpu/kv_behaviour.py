@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Behaviour of calls over a KV cache on a GPU: graphs, wrong numbers, pools beyond 2 GB, refusals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whole models of Transformers on a GPU: decode, prefill, first token, beside the stock model and the copy's rate."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention over sequences that several GPUs hold, checked and timed: python tools/gpu ring --library LIBRARY.
 
 With two GPUs or more: each way of `tilekiln.torch.distributed` in processes over NCCL, beside the same call on one GPU

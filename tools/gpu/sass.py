@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Main loops in the machine code of a cubin, the innermost ones that hold wgmma, and their faults.
 
 WARPSYNC and many R2UR mean that ptxas could not prove a value to be the same in all lanes (mend: `uniform`): 5 to

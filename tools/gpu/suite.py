@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The CPU's own test files on a GPU, each in a process of its own: what passed, failed and was skipped, and why."""
 
 from __future__ import annotations

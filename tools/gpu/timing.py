@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Times programs on a GPU beside each other: rounds in turn with pauses in one process, medians."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Values that kernels make of fixed problems, as a file: written on a GPU, compared wherever the kernels run again.
 
 A record has the problem (family, signature, sizes and seed, from which its arrays are drawn again), hashes of what went

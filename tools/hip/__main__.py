@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python tools/hip report: holds a library with HIP targets against float64 on this machine's GPU, and says it.
 
 Nobody here has an AMD GPU: the kernels are emulated (functional), never run on AMD silicon, until somebody sends such

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Drawn problems of every operator through a library with arrays of a HIP device, against float64."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The HIP runtime by ctypes, and arrays in a GPU's memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Lengths around the tiles of a kernel, every mask, one sequence and many, in several interleavings of waves.
 
     python -m tools.hip.edges --library LIBRARY --family FAMILY --dtype DTYPE [--sample SEED]

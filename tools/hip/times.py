@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The time of whole calls on a GPU, by events of its runtime. Over the executor it is that of the executor."""
 
 from __future__ import annotations

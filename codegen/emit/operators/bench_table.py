@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The calls of every operator as data, for `tilekiln bench`: `call` of each in python/tilekiln/_generated."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The table of an operator (include/tilekiln/operator.h): all that a binding must know to call it."""
 
 from __future__ import annotations

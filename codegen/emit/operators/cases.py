@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls drawn from a declaration: right ones, and wrong ones with the sentence that refuses them."""
 
 from __future__ import annotations

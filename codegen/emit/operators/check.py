@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The C++ function read(): every declared check of an operator's arguments, in declared order, and its signature."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arguments of an operator as languages above C see them: its page and its table of a binding are made from these."""
 
 from __future__ import annotations

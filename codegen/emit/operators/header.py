@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The C header of an operator: its struct of arguments, their defaults, its functions."""
 
 from __future__ import annotations

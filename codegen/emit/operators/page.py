@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Docstring and reference page of an operator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Operators as data for Python: python/tilekiln/_generated/operators.json, which `_core/shapes.py` there reads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The reference page of an operator, docs/reference/operators/<operator>.md, as Markdown parts."""
 
 from __future__ import annotations

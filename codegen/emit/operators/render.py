@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The generated C++ of operators, below kernels/generated/operators in a build."""
 
 from __future__ import annotations

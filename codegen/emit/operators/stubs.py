@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The arguments and functions of operators for Python's type checkers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The schema of an operator of PyTorch: arguments by position, further arrays, all else in the order of Python."""
 
 from __future__ import annotations

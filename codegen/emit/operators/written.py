@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The committed files made from declarations of operators, dispatcher and targets: a review sees what changes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The backward of attention: stages, masks, grouped heads, alibi, dropout, determinism; compared with float64.
 #include "example.hpp"
 

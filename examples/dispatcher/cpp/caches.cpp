@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Attention over caches of keys and values: split-KV, pages, appends, prefill.
 #include "example.hpp"
 

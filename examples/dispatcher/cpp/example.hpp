@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Shared parts of the programs: their examples and command line, arrays, and attention in double precision to compare with.
 #pragma once
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Attention forward: plans, runs, features, layouts and times; each result compared with float64.
 #include "example.hpp"
 

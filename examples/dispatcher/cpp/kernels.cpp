@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The kernels that the examples call. `scons kernel_set=examples/dispatcher/cpp/kernels.cpp` builds their library.
 #include "tilekiln/dispatcher.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Problems and whether a receipt answers each, from the output of codegen list RECEIPT --format json.
 #include "example.hpp"
 

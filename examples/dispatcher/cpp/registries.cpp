@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Registries and declarations: JSON, what is there, choices of your own, one registry for each use.
 #include "example.hpp"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """First calls through the dispatcher: one kernel, many shapes, NumPy's arrays, and the check itself."""
 
 import sys

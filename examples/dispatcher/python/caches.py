@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention over caches of keys and values: split-KV, appends, prefill over pages."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Common parts of these programs: their examples by name, a dispatcher, arrays, and the check against float64.
 
 PROGRAM [NAME ...] runs the examples of these names, all of the program's without one.

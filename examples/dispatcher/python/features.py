@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Features of attention: masks, biases, dropout, grouped heads, fp8, soft caps, sinks, head dims."""
 
 import ml_dtypes

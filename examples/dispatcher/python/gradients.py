@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Backwards: stages, masks, grouped heads, dropout, biases, dtypes, head dims, determinism."""
 
 import numpy as np

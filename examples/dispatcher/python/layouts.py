@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Layouts of arrays: padded or packed sequences, column-major v, heads before or after the sequence."""
 
 import numpy as np

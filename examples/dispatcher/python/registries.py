@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Registries: as JSON, every kernel by its id, a choice of yours, one for each use."""
 
 import json

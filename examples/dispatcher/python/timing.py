@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Times of calls: cold runs, repeats, a flushed cache, sets of buffers, forward and backward."""
 
 from dispatch_example import main, normal, over, qkv, verdict

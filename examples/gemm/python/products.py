@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Products by upstream's names (`ctypes_utils`): configs, runs, times, JSON, heuristics, registries.
 
 In a checkout it finds tilekiln and ctypes_utils there, unless PYTHONPATH names others.

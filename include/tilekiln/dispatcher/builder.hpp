@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Builders of problems, setter by setter. A wrong value is refused where it is given, what does not go together by build():
 // std::invalid_argument, "field: was X, must be Y".
 #pragma once

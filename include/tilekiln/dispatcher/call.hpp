@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A call: an operator of the C ABI with its struct of arguments. It owns nothing: arrays and struct stay the caller's.
 #pragma once
 #include "tilekiln/dispatcher/errors.hpp"

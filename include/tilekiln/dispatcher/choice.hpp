@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rules that weigh a kernel against others that answer the same problem (chooser.h has the order).
 #pragma once
 #include "tilekiln/dispatcher/errors.hpp"

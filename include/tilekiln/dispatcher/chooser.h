@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The choice among the kernels of a registry, by what they answer, so that a choice among ten thousand looks at a handful. One text for the
  * C ABI (tilekiln/registry.h), the C++ dispatcher and the Python binding; C99, without a library.
  *

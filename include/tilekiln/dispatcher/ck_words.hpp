@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // CK's words for what problems and kernels have, and the values of this tree's axes that they mean.
 #pragma once
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The dispatcher: from a problem to a kernel, a plan, a run.
 #pragma once
 #include "tilekiln/dispatcher/library.hpp"

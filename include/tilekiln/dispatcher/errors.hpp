@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Errors of the dispatcher.
 #pragma once
 #include <algorithm>

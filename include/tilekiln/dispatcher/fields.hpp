@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Fields: the names that problems and keys give their values, and what the choice does with each.
 #pragma once
 #include <array>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Fit of a tile for a problem: one rule for the libraries' choice, the C++ dispatcher and the Python binding. */
 #ifndef TILEKILN_DISPATCHER_FIT_H
 #define TILEKILN_DISPATCHER_FIT_H

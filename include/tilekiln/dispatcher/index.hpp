@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The kernels of a registry, in order and by what they answer (chooser.h).
 #pragma once
 #include <map>

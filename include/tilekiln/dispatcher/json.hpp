@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // JSON as registries and manifests are written in it, with the line of everything that is read, so that an error can name it.
 #pragma once
 #include <cstdlib>

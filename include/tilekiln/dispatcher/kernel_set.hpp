@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Kernel sets: the kernels that a program declares, for a build to make and for a registry to hold.
 //
 //   TILEKILN_KERNEL_SET(decode,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The hash in the id of a key: one for C++ and for the Python binding. */
 #ifndef TILEKILN_DISPATCHER_KEY_HASH_H
 #define TILEKILN_DISPATCHER_KEY_HASH_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A kernel library, through the C ABI and its manifest: its operators, and an instance for each of its kernels.
 #pragma once
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Listings of `codegen list RECEIPT --format json`, of targets that are elsewhere or planned: kernels to plan with, without code.
 #pragma once
 #include "tilekiln/dispatcher/json.hpp"

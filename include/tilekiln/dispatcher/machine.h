@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Name of a machine in tables of measured choices: one text for libraries, Python and the C++ dispatcher. */
 #ifndef TILEKILN_DISPATCHER_MACHINE_H
 #define TILEKILN_DISPATCHER_MACHINE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tables of the kernels that were measured to be the fastest for problems on a machine (`tilekiln tune`).
 #pragma once
 #include <algorithm>

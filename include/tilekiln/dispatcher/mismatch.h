@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Whether a kernel of a registry answers a problem, and the reason where it does not, as data and as its sentence. One text for the C ABI
  * (tilekiln/registry.h), the C++ dispatcher and the Python binding; C99, without a library.
  *

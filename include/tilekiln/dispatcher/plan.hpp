@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A plan: the kernels that run for a problem, a stage each; or why there is none.
 #pragma once
 #include "tilekiln/dispatcher/registry.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A problem: what one call asks for. Its signature, its sizes, and what the kernel will be told at run time.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Registries as JSON: {"metadata": {...}, "statistics": {...}, "kernels": [one a line]}, and back.
 #pragma once
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Setters of the builders of problems, and what build() demands, refuses and derives.
 // Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 #pragma once

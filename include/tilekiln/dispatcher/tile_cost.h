@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The rows that a tile costs for a size.
  * Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that. */
 #ifndef TILEKILN_DISPATCHER_TILE_COST_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tables of `tilekiln tune`, for Dispatcher::set_measured and for the plain calls of a library.
 #pragma once
 #include "tilekiln/dispatcher/library.hpp"

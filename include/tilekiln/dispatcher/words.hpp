@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Words, fields and values: what problems and keys are made of.
 //
 // Every word (a field's name, a value such as "bf16") becomes a number once in a process, so that a problem is an array of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* batched_gemm.h - Made by `python -m codegen operators --write` from kernels/gemm/batched_gemm/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_BATCHED_GEMM_H
 #define TILEKILN_OPERATORS_BATCHED_GEMM_H

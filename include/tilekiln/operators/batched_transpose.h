@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* batched_transpose.h - Made by `python -m codegen operators --write` from kernels/tensor/batched_transpose/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_BATCHED_TRANSPOSE_H
 #define TILEKILN_OPERATORS_BATCHED_TRANSPOSE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* causal_conv1d.h - Made by `python -m codegen operators --write` from kernels/linear_attention/causal_conv1d/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_CAUSAL_CONV1D_H
 #define TILEKILN_OPERATORS_CAUSAL_CONV1D_H

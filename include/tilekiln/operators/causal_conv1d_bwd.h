@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* causal_conv1d_bwd.h - Made by `python -m codegen operators --write` from kernels/linear_attention/causal_conv1d_bwd/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_CAUSAL_CONV1D_BWD_H
 #define TILEKILN_OPERATORS_CAUSAL_CONV1D_BWD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* copy.h - Made by `python -m codegen operators --write` from kernels/tensor/copy/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_COPY_H
 #define TILEKILN_OPERATORS_COPY_H

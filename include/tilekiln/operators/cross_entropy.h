@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* cross_entropy.h - Made by `python -m codegen operators --write` from kernels/norm/cross_entropy/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_CROSS_ENTROPY_H
 #define TILEKILN_OPERATORS_CROSS_ENTROPY_H

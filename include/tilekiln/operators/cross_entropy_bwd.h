@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* cross_entropy_bwd.h - Made by `python -m codegen operators --write` from kernels/norm/cross_entropy_bwd/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_CROSS_ENTROPY_BWD_H
 #define TILEKILN_OPERATORS_CROSS_ENTROPY_BWD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* flatmm.h - Made by `python -m codegen operators --write` from kernels/gemm/flatmm/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_FLATMM_H
 #define TILEKILN_OPERATORS_FLATMM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* flatmm_quant.h - Made by `python -m codegen operators --write` from kernels/gemm/flatmm_quant/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_FLATMM_QUANT_H
 #define TILEKILN_OPERATORS_FLATMM_QUANT_H

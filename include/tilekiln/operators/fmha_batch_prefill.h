@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* fmha_batch_prefill.h - Made by `python -m codegen operators --write` from kernels/attention/fmha_batch_prefill/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_FMHA_BATCH_PREFILL_H
 #define TILEKILN_OPERATORS_FMHA_BATCH_PREFILL_H

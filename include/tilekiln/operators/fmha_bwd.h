@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* fmha_bwd.h - Made by `python -m codegen operators --write` from kernels/attention/fmha_bwd/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_FMHA_BWD_H
 #define TILEKILN_OPERATORS_FMHA_BWD_H

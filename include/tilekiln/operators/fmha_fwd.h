@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* fmha_fwd.h - Made by `python -m codegen operators --write` from kernels/attention/fmha_fwd/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_FMHA_FWD_H
 #define TILEKILN_OPERATORS_FMHA_FWD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* fmha_mla_decode.h - Made by `python -m codegen operators --write` from kernels/attention/fmha_mla_decode/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_FMHA_MLA_DECODE_H
 #define TILEKILN_OPERATORS_FMHA_MLA_DECODE_H

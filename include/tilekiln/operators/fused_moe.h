@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* fused_moe.h - Made by `python -m codegen operators --write` from kernels/moe/fused_moe/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_FUSED_MOE_H
 #define TILEKILN_OPERATORS_FUSED_MOE_H

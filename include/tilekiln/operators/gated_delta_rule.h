@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* gated_delta_rule.h - Made by `python -m codegen operators --write` from kernels/linear_attention/gated_delta_rule/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_GATED_DELTA_RULE_H
 #define TILEKILN_OPERATORS_GATED_DELTA_RULE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* gelu_and_mul.h - Made by `python -m codegen operators --write` from kernels/norm/gelu_and_mul/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_GELU_AND_MUL_H
 #define TILEKILN_OPERATORS_GELU_AND_MUL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* gemm.h - Made by `python -m codegen operators --write` from kernels/gemm/gemm/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_GEMM_H
 #define TILEKILN_OPERATORS_GEMM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* gemm_list.h - Made by `python -m codegen operators --write` from kernels/gemm/gemm_list/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_GEMM_LIST_H
 #define TILEKILN_OPERATORS_GEMM_LIST_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* gemm_multi_d.h - Made by `python -m codegen operators --write` from kernels/gemm/gemm_multi_d/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_GEMM_MULTI_D_H
 #define TILEKILN_OPERATORS_GEMM_MULTI_D_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* gemm_quant.h - Made by `python -m codegen operators --write` from kernels/gemm/gemm_quant/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_GEMM_QUANT_H
 #define TILEKILN_OPERATORS_GEMM_QUANT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* grouped_gemm.h - Made by `python -m codegen operators --write` from kernels/gemm/grouped_gemm/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_GROUPED_GEMM_H
 #define TILEKILN_OPERATORS_GROUPED_GEMM_H

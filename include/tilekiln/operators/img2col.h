@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* img2col.h - Made by `python -m codegen operators --write` from kernels/tensor/img2col/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_IMG2COL_H
 #define TILEKILN_OPERATORS_IMG2COL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* layernorm2d.h - Made by `python -m codegen operators --write` from kernels/norm/layernorm2d/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_LAYERNORM2D_H
 #define TILEKILN_OPERATORS_LAYERNORM2D_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* merge.h - Made by `python -m codegen operators --write` from kernels/norm/merge/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_MERGE_H
 #define TILEKILN_OPERATORS_MERGE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* moe_smoothquant.h - Made by `python -m codegen operators --write` from kernels/norm/moe_smoothquant/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_MOE_SMOOTHQUANT_H
 #define TILEKILN_OPERATORS_MOE_SMOOTHQUANT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* moe_sorting.h - Made by `python -m codegen operators --write` from kernels/moe/moe_sorting/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_MOE_SORTING_H
 #define TILEKILN_OPERATORS_MOE_SORTING_H

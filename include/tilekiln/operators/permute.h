@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* permute.h - Made by `python -m codegen operators --write` from kernels/tensor/permute/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_PERMUTE_H
 #define TILEKILN_OPERATORS_PERMUTE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* reduce.h - Made by `python -m codegen operators --write` from kernels/tensor/reduce/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_REDUCE_H
 #define TILEKILN_OPERATORS_REDUCE_H

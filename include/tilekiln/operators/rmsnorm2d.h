@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* rmsnorm2d.h - Made by `python -m codegen operators --write` from kernels/norm/rmsnorm2d/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_RMSNORM2D_H
 #define TILEKILN_OPERATORS_RMSNORM2D_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* rmsnorm2d_bwd.h - Made by `python -m codegen operators --write` from kernels/norm/rmsnorm2d_bwd/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_RMSNORM2D_BWD_H
 #define TILEKILN_OPERATORS_RMSNORM2D_BWD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* rmsnorm2d_rdquant.h - Made by `python -m codegen operators --write` from kernels/norm/rmsnorm2d_rdquant/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_RMSNORM2D_RDQUANT_H
 #define TILEKILN_OPERATORS_RMSNORM2D_RDQUANT_H

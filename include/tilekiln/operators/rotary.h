@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* rotary.h - Made by `python -m codegen operators --write` from kernels/norm/rotary/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_ROTARY_H
 #define TILEKILN_OPERATORS_ROTARY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* sample.h - Made by `python -m codegen operators --write` from kernels/norm/sample/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_SAMPLE_H
 #define TILEKILN_OPERATORS_SAMPLE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* silu_and_mul.h - Made by `python -m codegen operators --write` from kernels/norm/silu_and_mul/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_SILU_AND_MUL_H
 #define TILEKILN_OPERATORS_SILU_AND_MUL_H

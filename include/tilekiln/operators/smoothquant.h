@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* smoothquant.h - Made by `python -m codegen operators --write` from kernels/norm/smoothquant/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_SMOOTHQUANT_H
 #define TILEKILN_OPERATORS_SMOOTHQUANT_H

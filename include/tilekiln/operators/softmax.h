@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* softmax.h - Made by `python -m codegen operators --write` from kernels/norm/softmax/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_SOFTMAX_H
 #define TILEKILN_OPERATORS_SOFTMAX_H

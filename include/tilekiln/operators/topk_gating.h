@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* topk_gating.h - Made by `python -m codegen operators --write` from kernels/moe/topk_gating/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_TOPK_GATING_H
 #define TILEKILN_OPERATORS_TOPK_GATING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* topk_softmax.h - Made by `python -m codegen operators --write` from kernels/moe/topk_softmax/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_TOPK_SOFTMAX_H
 #define TILEKILN_OPERATORS_TOPK_SOFTMAX_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* transpose.h - Made by `python -m codegen operators --write` from kernels/tensor/transpose/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_TRANSPOSE_H
 #define TILEKILN_OPERATORS_TRANSPOSE_H

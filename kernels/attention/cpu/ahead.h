@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows that will be read soon, asked into L2 a row at a time while products run. Asked for all at once they cost what
 // loading them does (measured: nothing won); between products they cost 1 to 2 cycles a line, where a load from L3 that
 // nobody asked for takes 8 to 16.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Dropout's random bytes of one 64 x 64 block (the mapping: core/philox.h), as keep bits or as the bytes themselves.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // An element of a cache by its bits: rows are copied and unpacked whatever numbers they hold.
 #pragma once
 

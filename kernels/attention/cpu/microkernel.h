@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The two register-blocked products: R rows x N vectors of accumulators, broadcasting K or V from where it lies.
 #pragma once
 

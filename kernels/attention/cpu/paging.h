@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Addresses of a cache's rows: in one array, or in pages that a table names (kernels/attention/kv_engine.h says how), in 64 bits.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One register-blocked product for every matrix that a backward pass needs: C[r][:] += sum_w A[r][w] B[w][:], the words of A
 // broadcast, the vectors of B and C aligned. Both operands lie in scratch, so strides are whole registers.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Score stages: one pass over the S tile in L1 that turns raw scores into logits, t = c s + ..., and takes the maximum of
 // what it wrote. They know nothing of head dims or dtypes of Q. As passes of their own they cost 1-5 % (alibi), which bounds
 // what fusing them into the products could win; the plain kernel has none and takes its maximum in the S epilogue.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Online softmax, purely vertical: one lane is one query.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The forward's two products where the ISA multiplies squares (BFMMLA): two rows of K, or of V^T, by two queries by two words. Words of Q
 // and of P become squares where they lie: rows 2i and 2i + 1 of a vector of queries hold the squares of its first and second two. Sums
 // are bit for bit those of one word after the other, so blocks may take either way.

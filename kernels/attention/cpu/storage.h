@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Storage stages: Q transposed into words, K and V rows converted or padded where they cannot be used as they lie, O
 // transposed back. One function per storage type; a pipeline holds them in a table, so it is compiled once per Compute.
 #pragma once

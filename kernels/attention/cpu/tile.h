@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The tile of every CPU pipeline so far, and what one thread needs to compute one.
 #pragma once
 

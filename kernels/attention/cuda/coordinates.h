@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Coordinates of a row of q, k, v or dout in its tensor map, for host and kernels.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows of a tile from global to swizzled shared memory, 16 bytes a thread at a time, by cp.async.
 #pragma once
 

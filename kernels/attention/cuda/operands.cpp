@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "kernels/attention/cuda/operands.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Operands from checked arguments of attention to what kernels of CUDA take: what the directions have in common.
 #pragma once
 #include <stdint.h>

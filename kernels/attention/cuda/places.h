@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Places of sequences (kernels/attention/places.h), on CUDA.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Checks of fmha_batch_prefill's arguments that operator.yaml cannot express, and the plain data that engines take.
 #include "kernels/generated/operators/fmha_batch_prefill.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The pages of a batch prefill: a page list for all sequences, as sglang keeps it, or a block table, as vllm does.
 #include "kernels/attention/page_table.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "kernels/attention/fmha_bwd/buffers.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The memory of a backward call on the host: its workspace, delta, and what its stages hand each other.
 #pragma once
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One call of fmha_bwd on its way from arguments to stages: check, choose, run.
 #pragma once
 #include "kernels/attention/bwd_engine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Checks of fmha_bwd's arguments that operator.yaml cannot express, and the plain data that engines take.
 #include "kernels/generated/operators/fmha_bwd.h"
 

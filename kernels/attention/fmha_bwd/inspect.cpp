@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The plan of a backward workspace for people and tests: its layout, its schedule, and how even the work is.
 #include <stdint.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The stages of a backward call on a backend with kernels of its own, in stream order.
 #include <initializer_list>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A launcher's plan of its problem, and its runs.
 #include <stddef.h>
 #include <string.h>

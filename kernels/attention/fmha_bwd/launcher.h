@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Backward calls of one problem over a workspace that is prepared apart from them, in stream order if wanted.
 #pragma once
 #include <memory>

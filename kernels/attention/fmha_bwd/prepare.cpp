@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Preparing a workspace: at once, or in stream order.
 #include <string.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The stages of a backward call on the host, one after another, each in as many threads as it is worth.
 #include <string.h>
 

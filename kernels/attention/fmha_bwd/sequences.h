@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The sequences of a backward call with everything their units need, the units of its stages on the host, and what those cost.
 #pragma once
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Problem -> signatures of the stages, and their instances.
 #include <string.h>
 

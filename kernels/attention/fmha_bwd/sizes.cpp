@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The workspace of a call: its shape and size.
 #include "kernels/attention/fmha_bwd/call.h"
 #include "kernels/generated/fmha_bwd_dq_dk_dv.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Layout, sizes and schedules of the backward workspace.
 #include "kernels/attention/fmha_bwd/workspace.h"
 

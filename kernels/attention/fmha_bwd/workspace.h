@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The unified workspace of the backward pass and the schedules that fill it. Host code: no ISA, no engine, no
 // allocation.
 //

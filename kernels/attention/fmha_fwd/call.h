@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One call of fmha_fwd on its way from arguments to units: check, choose, run.
 #pragma once
 #include "kernels/attention/call.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The signature of an instance as what its engine looks at.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Units of a call: counted, put in order, handed out.
 //
 // A unit is one tile of queries of one head of one sequence. Units are never listed: they are numbered, sequence by

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The index arrays of an attention call: how long each sequence is and where it starts.
 #include <algorithm>
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Checks of fmha_fwd_appendkv's arguments that operator.yaml cannot express, and the plain data that engines take. The arguments of
 // its attention are checked as split-KV's, over the grown cache.
 #include "kernels/generated/operators/fmha_fwd_appendkv.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // An append: tokens of every sequence written and rotated, a few to a unit; then, if asked, attention over the grown
 // cache.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The places of an append's new keys.
 #include <algorithm>
 #include <vector>

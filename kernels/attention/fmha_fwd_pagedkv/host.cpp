@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Checks of fmha_fwd_pagedkv's arguments that operator.yaml cannot express, and the plain data that engines take.
 #include "kernels/generated/operators/fmha_fwd_pagedkv.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A call of fmha_mla_decode on its way from arguments to units.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of fmha_mla_decode as the plain data of its engines, and its units.
 #include "kernels/generated/operators/fmha_mla_decode_entries.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The backward of attention with functions from Python: the chunks of the backward engine, whose gradients the functions are. With
 // t = score(s), S = softmax_scale q k^T:  P = exp(t - LSE)  dt = P o (dP - D)  dS = dt t'(S)  d tensor[i] = sum of dt dt/d tensor[i]
 #pragma once

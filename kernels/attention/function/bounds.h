@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Bounds of a function over all pairs of a block, by interval arithmetic: they tell that a mask hides a whole block, or none of it,
 // without a look at its pairs. Bounds may be wide, never narrow: numbers of 32 bits are rounded outward.
 #pragma once

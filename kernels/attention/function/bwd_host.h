@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Host code of the backward of attention with functions from Python: from checked arguments to a problem, and its stages.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The border of attention with functions from Python, between its host code and its engines: plain data, no ISA, no std header, no
 // inline function. Both are generated just in time around these types (python/tilekiln/api/functions).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A tile of attention with functions from Python: forward() of the attention engine, whose stages the functions are. The includer
 // has Functions, with own_score, own_mask or both.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Host code of attention with functions from Python: from checked arguments to a problem, and its units. The generated host.cpp has
 // the arguments of its functions beside it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Words of a function over pairs of queries and keys: numbers and truths in lanes along queries, or one for all lanes. The
 // compiler's vectors serve every ISA, exp and tanh are the vocabulary's. A truth in lanes is all bits or none.
 #pragma once

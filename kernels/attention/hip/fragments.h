@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Operands of a product whose second factor is the accumulator of the product before: S^T into P^T V, S into dO^T P.
 #pragma once
 #include "kernels/backends/hip/vocabulary.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Common parts of the host functions of attention on HIP: the demands of a lane's loads, and how scores are made.
 #pragma once
 #include <initializer_list>

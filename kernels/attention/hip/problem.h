@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The argument of a forward kernel of a HIP target, by value, and a code object's constants: plain data, the same on the host.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Lengths and starts of sequences, of numbers that the host has not looked at, too, within what their arrays hold.
 #pragma once
 #include "kernels/backends/hip/vocabulary.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Features of an AArch64 processor, by the names that Linux's /proc/cpuinfo has for them. Other systems than Linux and macOS
 // tell nothing, and have none.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The processors of the host behind the seam: units in threads, memory of the C library, streams with a worker each.
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "kernels/backends/cpu/bf16_arithmetic.h"
 
 #if defined(__x86_64__)

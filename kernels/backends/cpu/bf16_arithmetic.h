@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The arithmetic of bf16 on an x86-64 processor with dot products of its pairs (vdpbf16ps). Where they run at half the rate of fp32's
 // multiply-adds or less, as on Intel's, bf16 is widened and multiplied as fp32, as on processors without them. The bits differ.
 #pragma once

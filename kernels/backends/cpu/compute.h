@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The operand formats of the micro-kernels. A word is 32 bits along the contraction: one fp32, or two bf16. A factor is a vf or a word.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Cores of the host: where a thread runs, where it may, and who else wants to. Systems that tell nothing of it have one answer.
 #pragma once
 #if defined(__linux__)

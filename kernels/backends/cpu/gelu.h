@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The Gaussian error linear unit (https://arxiv.org/abs/1606.08415), exact and by its tanh, and what gradients need of them.
 #pragma once
 

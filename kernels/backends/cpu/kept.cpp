@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "kernels/backends/cpu/kept.h"
 
 #include <sys/mman.h>

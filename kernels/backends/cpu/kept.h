@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Blocks of memory that calls use for a moment, kept for the next call. Fresh pages are cleared by the system: 1 to 3 % of
 // the time of a backward of 1024 rows.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Partial vectors: reads and writes that stop where the row stops.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Running the units of a call in as many threads as they are worth.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "kernels/backends/cpu/pool.h"
 
 #include <pthread.h>

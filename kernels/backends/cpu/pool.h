@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The threads of the library: one pool, started when first needed, shared by streams and parallel loops.
 //
 // Threads are detached and sleep when there is nothing to do; the library is never unloaded (it is linked with -z nodelete), so

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // fp8 results: scaled numbers that a static scale has brought near e4m3's range, so they saturate at its ends instead of
 // becoming NaN. Rounded to nearest even; NaN stays NaN.
 #pragma once

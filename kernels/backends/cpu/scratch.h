@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Working memory of one thread, kept from call to call.
 #pragma once
 #include <stddef.h>

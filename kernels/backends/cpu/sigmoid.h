@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // 1 / (1 + exp(-x)), and x times that.
 #pragma once
 

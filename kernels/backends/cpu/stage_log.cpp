@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "kernels/backends/cpu/stage_log.h"
 
 #include <time.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Lines of the log for the threads of a stage: TILEKILN_LOG=stages.
 #pragma once
 #include "kernels/runtime/backend.h"

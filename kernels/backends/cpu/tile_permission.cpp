@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "kernels/backends/cpu/tile_permission.h"
 
 #if defined(__x86_64__) && defined(__linux__)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Permission to use tiles, by process. Linux saves them for a process that has asked, and has none of them otherwise.
 #pragma once
 

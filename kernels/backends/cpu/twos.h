@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A row as twos of vectors, in the order in which its type T widens fastest: bf16's even elements, then its odd ones; else in
 // order. Every array beside a row is read in the order of T.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A row as vectors, for pipelines whose lanes run along it.
 #pragma once
 

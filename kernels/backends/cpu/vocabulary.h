@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The SIMD vocabulary: the same names for every ISA, chosen from the compiler's own predefines.
 //   vector.h   vf, kLanes fp32 lanes: loads, arithmetic, selection, transpose, and the register block sizes that suit the ISA;
 //              word, a factor that meets all lanes of another: vf with a copy in each lane, or what the ISA's products take instead

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Features of an x86-64 processor that the system lets programs use, by the names of __builtin_cpu_supports. The compiler's own
 // answer is not asked for: the library that zig 0.17 brings for it says no to everything.
 #pragma once

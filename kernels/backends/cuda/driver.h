@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The CUDA driver, found when it is first needed: no library that holds CUDA kernels is linked to one.
 //
 // Handles are those of cuda.h as plain words, so that nothing here needs a header of CUDA.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Dropout's random bytes (the stream: kernels/backends/philox.h) as bits in the layout of wgmma accumulators.
 //
 // One call of Philox serves one key and 16 query rows of a 32 x 32 patch: rows 16 g + 8 half + 0..7, g = 0, 1.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "kernels/backends/cuda/kernel.h"
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A launch as cuLaunchKernelEx takes it: CUlaunchConfig and CUlaunchAttribute of cuda.h.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Blocks of one launch that wait for each other, or of which the last one goes on alone.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The words that sm_80 has too: cp.async, ldmatrix, mma.sync.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The PTX words of the CUDA kernels, one function an instruction: mbarriers, tensor copies, wgmma fences, barriers, arithmetic.
 //
 // Names follow the PTX ISA. An address of shared memory is a uint32_t (`shared_address`); a phase is a parity, 0 or 1.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The description of an array for TMA: the CUtensorMap of cuda.h, opaque, made by cuTensorMapEncodeTiled.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Elements of 2 or 4 bytes in vectors of 16: how they are read, widened to fp32, narrowed and written.
 // -D: TILEKILN_FP16, TILEKILN_FP32; else bf16.
 #pragma once

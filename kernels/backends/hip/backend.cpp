@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // AMD GPUs behind the seam: kernels loaded when they are first launched, memory and copies in stream order.
 #include "kernels/runtime/backend.h"
 

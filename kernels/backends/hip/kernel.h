@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Kernels as a library holds them, and what a function of an operator's room makes of a call.
 #pragma once
 #include "kernels/backends/hip/runtime.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "kernels/backends/hip/runtime.h"
 
 #include <dlfcn.h>

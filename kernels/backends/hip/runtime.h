@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The HIP runtime, found when it is first needed: no library that holds HIP kernels is linked to one.
 //
 // Handles are those of hip_runtime_api.h as plain words, so that nothing here needs a header of ROCm. Only functions whose

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Operations that differ between AMD's architectures, under one set of names: matrix products of 16-bit operands, the
 // layout of their registers, the other half of a wave, buffers with a range check. Compiled by clang, without ROCm's headers.
 //

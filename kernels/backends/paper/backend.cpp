@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A device on paper. Its memory are the mappings of files named tilekiln-paper (memfd_create) that are protected from every
 // access: its own steps open them while they run, and whoever else touches them is killed. Its engines are the host's, and so
 // are its streams.

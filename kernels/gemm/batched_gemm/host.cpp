@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of batched_gemm as the plain data of gemm's engines, and its units.
 #include "kernels/generated/operators/batched_gemm_entries.h"
 

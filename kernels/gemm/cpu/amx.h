@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A unit of gemm by tiles: blocks of 32 x 32 sums in four tiles, two tiles of A and two of B a step along K. Sums of an element run
 // along K in one order, C = F(C + F(even + odd)) for each step of 16 words (kernels/backends/cpu/amx/rule.h), whatever the unit: results
 // do not depend on how out is cut.

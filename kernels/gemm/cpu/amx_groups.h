@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A unit of a product with a quantised b by tiles: sums of a group of k leave their tiles, and are added to those before times their
 // factors, some rows of them beside the products of the next group. bf16 and fp8 are multiplied as bf16, int8 as int8: what b holds is
 // exact in both. Sums of an element run along k in one order, whatever the unit.

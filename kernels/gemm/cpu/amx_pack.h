@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Operands of tile products. A: blocks of 16 or 32 rows, [block][step of 16 words][row][16 words], each row of a tile a line; B: panels
 // [word][kPanel lanes] as they are packed for vectors, whose rows of 16 words at a stride are a tile's. Missing rows and elements are 0.
 #pragma once

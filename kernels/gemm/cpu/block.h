@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The register-blocked product of gemm: R rows x N vectors of accumulators over a run-time number of words. A is broadcast from
 // where it lies, by any two strides; B is vectors of a panel.
 #pragma once

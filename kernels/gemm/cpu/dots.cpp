@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Products of few rows for the engine of gemm: compiled with a target's flags like it and joined with it. Nothing leaves this unit but
 // to that engine. Rows of packed panels are tall.h, those of a column-major B dots: of words on targets with dot products of bf16 and of int8.
 #include "kernels/gemm/cpu/dots.h"

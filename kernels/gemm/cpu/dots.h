@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Few rows times a column-major B, as a linear layer that decodes: lanes run along K, nothing is packed.
 #pragma once
 

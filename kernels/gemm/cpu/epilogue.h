@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The epilogue of a block of accumulators while it lies in L1: one function per chain, folded at compile time; one call a block. Of
 // finish.cpp alone.
 #pragma once

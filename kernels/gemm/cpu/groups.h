@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A unit of a product with a quantised b: sums of a group of k in registers, then times their factors
 // on top of what was before.
 // Sums of an element run along k in one order, whatever the unit: results do not depend on how out is cut.

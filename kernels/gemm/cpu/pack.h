@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Operands made into words: panels [word][kPanel lanes] of B, and of A where it cannot be broadcast as it lies. Missing lanes
 // and elements are 0. A word is Compute::kWord elements along K.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Sums added up: of pieces along k, then the epilogue, which a product that was cut along k ends with; and whole rows by their factors.
 #pragma once
 

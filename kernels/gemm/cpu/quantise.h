@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows that become int8 before they are multiplied, with a factor and the sums that products by groups of k want.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The scratch memory of a unit of gemm: its parts and their sizes.
 #pragma once
 

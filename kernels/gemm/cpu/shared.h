@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Functions that the objects of an engine call of each other: sums become out in finish.cpp, products of few rows are dots.cpp, those by groups of
 // k groups.cpp, all else is kernels/gemm/gemm/cpu/panels.cpp. They compile side by side, each in less time than one of all.
 #pragma once

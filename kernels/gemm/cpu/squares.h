@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Blocks of gemm whose ISA multiplies squares: two columns by two rows by two words. Panels are [pair of words][column][2 words], of
 // A and of B alike, or A is pairs of rows [pair of rows][pair of words][2 rows][2 words]. Sums are those of block.h, bit for bit.
 #pragma once

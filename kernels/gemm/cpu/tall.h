@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Seven and eight rows of packed panels, as memory gives them soonest. Of dots.cpp alone.
 #pragma once
 

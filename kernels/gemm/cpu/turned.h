@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Some rows times a column-major B, as a linear layer of a batch: the product of the transposes. A, the smaller, is what becomes panels;
 // rows of B are broadcast as they lie and read once, and blocks of out are turned before the epilogue. Sums are those of run_unit, bit
 // for bit.

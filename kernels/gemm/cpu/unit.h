@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A unit of gemm: a block of out, by tiles of rows and panels of columns. Sums of an element run along K in one order, whatever
 // the unit and the tile it lies in: results do not depend on how out is cut.
 #pragma once

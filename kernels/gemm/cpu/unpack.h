@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Panels of a quantised b as words of what multiplies them: int4 as (panels, k / 8, 64, 4) bytes, int8 (panels, k / 4, 64, 4), fp8
 // (panels, k / 2, 64, 2). 128 is added to each int8. `from` is where a panel's first lane lies; `elements` along k, a multiple of 8.
 #pragma once

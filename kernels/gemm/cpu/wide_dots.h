@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Few rows times a column-major B whose elements are widened on the way: lanes run along K, as many sums at a time as half of the registers
 // hold. Of dots.cpp alone.
 #pragma once

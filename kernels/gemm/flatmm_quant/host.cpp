@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of flatmm_quant as the plain data of gemm's engines, and its units.
 #include "kernels/generated/operators/flatmm_quant_entries.h"
 

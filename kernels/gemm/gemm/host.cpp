@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of gemm as the plain data of its engines, and its units.
 #include "kernels/generated/operators/gemm_entries.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of gemm_list as the plain data of gemm's engines, and its units.
 #include "kernels/generated/operators/gemm_list_entries.h"
 

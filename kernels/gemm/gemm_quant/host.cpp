@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of gemm_quant as the plain data of gemm's engines, and its steps.
 #include "kernels/generated/operators/gemm_quant_entries.h"
 

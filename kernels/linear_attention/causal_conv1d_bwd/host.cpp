@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of causal_conv1d_bwd as the plain data of its engine.
 #include "kernels/linear_attention/host.h"
 #include "kernels/generated/operators/causal_conv1d_bwd_entries.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tiles of (tokens, channels) in fp32, whatever lies side by side in memory: lanes run along channels in all of them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A chunk of the gated delta rule from its tokens to the state after it. With G the sums of its gates and S the state before:
 //   M = V - exp(G) K S - L U, U = beta M      S = exp(G of the last) S + (exp(G of the last - G) K)^T U
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Products of keys with keys and with queries of a chunk, each times what is kept from one token to the other. No difference of sums of gates
 // is taken: a sum is made from the tokens between.
 #pragma once

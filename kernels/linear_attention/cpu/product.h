@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Products of small fp32 matrices in scratch, a register block at a time: a number of A meets the vectors of a row of B.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tokens of a head and its state as padded rows of fp32 in scratch, and what tokens keep of the state.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of gated_delta_rule as the plain data of its engines.
 #include "kernels/generated/operators/gated_delta_rule_entries.h"
 

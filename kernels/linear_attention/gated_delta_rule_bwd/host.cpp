@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of gated_delta_rule_bwd as the plain data of its engine.
 #include "kernels/generated/operators/gated_delta_rule_bwd_entries.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The first of the largest of a row of keys, taken out one by one.
 #pragma once
 

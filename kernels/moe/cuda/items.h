@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Choices of tokens, one item a token and choice: warps walk the items of a part in order and rank those of an expert.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A call of fused_moe as plain data, for the host side and engines: no ISA, no std header.
 #pragma once
 #include "kernels/gemm/engine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of fused_moe as the plain data of its steps, and these: rows sorted by expert, copied or quantised, two products, the sums.
 #include <cstring>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows of each expert, sorted by the ids of a call. Rows are numbered expert after expert, within an expert by token and slot;
 // those of a token are summed in that order.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of moe_sorting as the plain data of its engine.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of topk_gating as the plain data of its engines.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Derivatives of the norms. With z = (x - mean) inverse, g = dy gamma and means over a row:
 //   dx = inverse (g - mean(g) - z mean(g z))      (rmsnorm2d: z = x inverse, no mean(g))
 //   dgamma = sum of dy z over rows, dbeta = sum of dy

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows of act(gate) up and of its gradients, act silu or gelu:
 //   y = act(gate) up      dgate = dy up act'(gate)      dup = dy act(gate)
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows of numbers as int8 or fp8 and a scale each: scale = max |v| / largest, q = v / scale rounded to nearest even.
 #pragma once
 #include <type_traits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows of rmsnorm2d, quantised in two walks: 1 / rms is one factor of a row, and so of its largest element. v gamma is made, measured
 // and kept beside the sum of squares.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows and their statistics: lanes run along a row, which is read from memory once; later passes find it in the cache, in its
 // own type. Sums are four vectors, added pairwise at the end of the row, so their bits do not depend on threads.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of cross_entropy_bwd as the plain data of its engine.
 #include "kernels/generated/operators/cross_entropy_bwd_entries.h"
 #include "kernels/norm/cross_entropy_host.h"

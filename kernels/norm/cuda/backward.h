@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A checked backward becomes rows, whose blocks leave sums of columns, and these sums together: in the same launch or another.
 #pragma once
 #include "kernels/norm/backward_engine.h"

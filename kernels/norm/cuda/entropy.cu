@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Cross entropy of rows of logits, and its gradient. With s = logit_scale x, lse = log(sum(exp(s))) and l the label:
 //   loss = lse - on s[l] - off sum(s) + lse_square_scale lse^2
 //   dx = dloss logit_scale (exp(s - lse) (1 + 2 lse_square_scale lse) - off - on [j = l])

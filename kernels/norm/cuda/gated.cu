@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows of silu(gate) up, and their gradients. With s = sigmoid(gate):
 //   y = gate s up, of which silu(-infinity) is 0;  dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s
 // -D: HELD, STAGES (0), BACKWARD (0, 1); TILEKILN_FP16, TILEKILN_FP32.

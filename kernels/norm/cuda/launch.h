@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A checked call over rows becomes the parameters of one launch. Included once, by the file of a pipeline, which is compiled with
 // -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once

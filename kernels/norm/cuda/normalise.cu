@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows normalised, and quantised: rmsnorm2d, layernorm2d, smoothquant and the two norms that quantise.
 //
 // Statistics are of the row as it is held. Deviations are from the mean as fp32 has it, and what that is off is taken from them. Everything is fp32,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows as bytes: int8 or e4m3, each row by a scale of its own.
 #pragma once
 

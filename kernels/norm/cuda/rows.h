@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A row in the registers of a warp or of a block, in vectors of 16 bytes; what does not fit is read again for each pass.
 //
 // With warps of their own, four rows share a block of 128 threads and meet no barrier; else a block has one row.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows of whole vectors at 16 bytes, read once: those of a warp or a block that its registers hold. Vectors are asked for by predicates, kHeld before
 // the first of them is used, so that a block waits for memory once; what a thread has no column for is zeros, which change no sum and no maximum.
 #pragma once

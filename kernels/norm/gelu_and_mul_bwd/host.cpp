@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of gelu_and_mul_bwd as the plain data of its engine.
 #include "kernels/generated/operators/gelu_and_mul_bwd_entries.h"
 #include "kernels/norm/gated_host.h"

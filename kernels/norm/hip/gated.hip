@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows of silu(gate) up. With s = sigmoid(gate): y = gate s up; silu(-infinity) is 0.
 // Emulated (functional), never run on AMD silicon. Compile time: TK_HELD, TK_BF16, TK_FP32.
 #include "kernels/norm/hip/rows.h"

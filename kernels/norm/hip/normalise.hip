@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows normalised, and quantised: rmsnorm2d, layernorm2d, smoothquant and the two norms that quantise.
 //
 // Statistics are of the row as it is held, so deviations are from the mean itself. Everything is fp32, in one order.

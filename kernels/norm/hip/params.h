@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of HIP's kernels over rows of arrays: a checked problem, and how its rows may be read. What one code object is made for.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A row in the registers of a workgroup, in vectors of 16 bytes; what does not fit is read again for each pass.
 // Emulated (functional), never run on AMD silicon.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of layernorm2d_rdquant as the plain data of its engines.
 #include "kernels/norm/host.h"
 #include "kernels/generated/operators/layernorm2d_rdquant_entries.h"

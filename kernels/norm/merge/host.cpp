@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of merge as the plain data of its engines.
 #include "kernels/norm/host.h"
 #include "kernels/generated/operators/merge_entries.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of moe_smoothquant as the plain data of its engines.
 #include "kernels/norm/host.h"
 #include "kernels/generated/operators/moe_smoothquant_entries.h"

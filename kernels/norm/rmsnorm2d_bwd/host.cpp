@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of rmsnorm2d_bwd as the plain data of its engines.
 #include "kernels/generated/operators/rmsnorm2d_bwd_entries.h"
 #include "kernels/norm/backward.h"

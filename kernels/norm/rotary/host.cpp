@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of rotary as the plain data of its engine.
 #include "kernels/norm/host.h"
 #include "kernels/generated/operators/rotary_entries.h"

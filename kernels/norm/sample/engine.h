@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The border between the host side and the CPU engines of sample: plain data, no ISA, no std header, no inline function.
 #pragma once
 

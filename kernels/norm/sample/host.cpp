@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of sample as the plain data of its engines.
 #include "kernels/norm/host.h"
 #include "kernels/generated/operators/sample_entries.h"

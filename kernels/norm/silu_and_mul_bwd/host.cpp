@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of silu_and_mul_bwd as the plain data of its engine.
 #include "kernels/generated/operators/silu_and_mul_bwd_entries.h"
 #include "kernels/norm/gated_host.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of smoothquant as the plain data of its engines.
 #include "kernels/norm/host.h"
 #include "kernels/generated/operators/smoothquant_entries.h"

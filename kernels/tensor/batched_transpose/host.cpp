@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of batched_transpose as the plain data of its engine.
 #include "kernels/generated/operators/batched_transpose_entries.h"
 #include "kernels/tensor/move.h"

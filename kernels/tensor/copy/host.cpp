@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of copy as the plain data of its engine.
 #include "kernels/generated/operators/copy_entries.h"
 #include "kernels/tensor/move.h"

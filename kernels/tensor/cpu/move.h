@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Blocks of a Move: copied row by row, or turned tile by tile. Bits move, so every element type of a size is one.
 #pragma once
 

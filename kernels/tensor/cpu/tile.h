@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A square tile of elements of 1, 2, 4 or 8 bytes, turned in registers.
 #pragma once
 

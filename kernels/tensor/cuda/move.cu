@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // y[o][r][c] = x[o][r][c] by bits: rows copied in vectors, tiles turned in shared memory, or elements one by one.
 // -D: THREADS.
 #include "kernels/backends/cuda/ptx.h"

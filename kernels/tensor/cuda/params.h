@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of CUDA's moves: the one argument of their kernels, and what the build is made for.
 #pragma once
 

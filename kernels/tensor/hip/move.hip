@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // y[o][r][c] = x[o][r][c] by bits: rows copied in vectors, tiles turned in LDS, or elements one by one.
 // Emulated (functional), never run on AMD silicon. Compile time: TK_THREADS.
 #include "kernels/backends/hip/vocabulary.h"

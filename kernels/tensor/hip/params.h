@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of HIP's moves: the one argument of their kernels, and what the code object is made for.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of img2col as the plain data of its engine.
 #include "kernels/generated/operators/img2col_entries.h"
 #include "kernels/tensor/img2col/engine.h"

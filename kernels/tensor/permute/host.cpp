@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of permute as the plain data of its engine.
 #include "kernels/generated/operators/permute_entries.h"
 #include "kernels/tensor/move.h"

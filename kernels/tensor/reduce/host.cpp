@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of reduce as the plain data of its engine.
 #include "kernels/generated/operators/reduce_entries.h"
 #include "kernels/tensor/move.h"

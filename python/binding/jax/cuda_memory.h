@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Fills and reads of memory of a CUDA device, in the order of a stream, by the driver that XLA has loaded. */
 #ifndef TILEKILN_BINDING_JAX_CUDA_MEMORY_H
 #define TILEKILN_BINDING_JAX_CUDA_MEMORY_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* The XLA handler of tilekiln.jax: any operator as a custom call of jaxlib's FFI, by the tables that libraries have.
  *
  * It knows no receipt and nothing of Python. Python names each library once (tilekiln_jax_add) and puts that name, never

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Attention of arrays of four dimensions: forward, and what PyTorch's own autograd records and calls backward. */
 #ifndef TILEKILN_TORCH_ATTENTION_H
 #define TILEKILN_TORCH_ATTENTION_H

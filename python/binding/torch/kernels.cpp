@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Kernels of PyTorch's dispatcher over libraries of Tilekiln, without Python: operators `tilekiln_native::*`, and for attention that
  * autograd records the pair of operators that PyTorch has for backends to override.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* An operator of PyTorch over an operator of a library: how the arguments of the one become the struct that the table of the other
  * (tilekiln/operator.h) describes, and its results tensors. Whatever is unusual is not done here: the call is then Python's. */
 #ifndef TILEKILN_TORCH_OPERATORS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Boxed functions of attention: `tilekiln_native::sdpa`, and the pair of operators that PyTorch has for backends to override, which its
  * own autograd records. */
 #ifndef TILEKILN_TORCH_RECORDED_H

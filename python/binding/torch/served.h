@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* The library for each look of a call, as Python chose it once. Reading takes no lock; replaced entries are not freed. */
 #ifndef TILEKILN_TORCH_SERVED_H
 #define TILEKILN_TORCH_SERVED_H

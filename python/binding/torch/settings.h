@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Settings of attention: its arguments that are no arrays, but for softmax_scale, by number. The operator that autograd records has no
  * place for them, and hands its forward's `dropout_p` on to its backward: their number stands there. */
 #ifndef TILEKILN_TORCH_SETTINGS_H

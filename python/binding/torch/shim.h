@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* The C functions of PyTorch's stable ABI that are called, resolved when the library starts: it links to no PyTorch, and serves any
  * version that has them. Only their declarations come from PyTorch's headers. */
 #ifndef TILEKILN_TORCH_SHIM_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Values on the stack of a boxed function of PyTorch's stable ABI, which owns them. */
 #ifndef TILEKILN_TORCH_STACK_H
 #define TILEKILN_TORCH_STACK_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A kernel of products in upstream's words (KernelConfig), the rules for one, and what mends it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """ctypes_utils by Tilekiln: upstream's Python names of the GEMM dispatcher, over Tilekiln's kernels on the CPU.
 
     lib, dispatcher, registry = setup_gemm_dispatcher([KernelConfig(tile_m=128), KernelConfig(tile_m=256)])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Caches as FmhaRunner makes them of dense keys and values: pages with their tables, linear or vectorized pools."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention in float32 by NumPy, with its gradients, and the comparison of results: upstream's names of them."""
 
 from __future__ import annotations

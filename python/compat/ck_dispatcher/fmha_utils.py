@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """fmha_utils by Tilekiln: upstream's Python names of the attention dispatcher, over Tilekiln's kernels on the CPU.
 
     PYTHONPATH=python:python/compat/ck_dispatcher

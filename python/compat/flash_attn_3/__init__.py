@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn_3 by Tilekiln, for a PYTHONPATH that names the directory above: the drop-in directory is this one."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The arguments of attention past q, k and v: for type checkers alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The names by which pip knows the wheels of Tilekiln, and the check that the package imported as tilekiln is it.
 
 PyPI's `tilekiln` is another project's, with a package of the same name. So no wheel of ours is called that, every line

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Dropout whose mean has no bias, out of kernels that draw a byte for each probability."""
 
 from __future__ import annotations

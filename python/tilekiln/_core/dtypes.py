@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Dtypes of arrays: the word of each in declarations, its name in NumPy and frameworks, and DLPack's number of it.
 
 >>> from tilekiln import dtypes

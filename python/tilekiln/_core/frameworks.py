@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rare cases of other frameworks, and error texts, for the binding."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Refusal of subinterpreters: NumPy does not load there, and streams call Python from the main one's threads."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays for the kernels to read."""
 
 from __future__ import annotations

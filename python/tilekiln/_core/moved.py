@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Import paths of before: modules that lie in another folder now, by the names that programs import them under."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The compiled binding, from the package when installed, else from the tree's build directory."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """First import of the modules for PyTorch's users: without PyTorch it raises an error that says what to install."""
 
 try:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Numbers of callers, checked."""
 
 from __future__ import annotations

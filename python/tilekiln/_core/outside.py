@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Operators from outside the tree: manifests of their libraries bring what frameworks must know of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Shapes of results that are no lengths of arrays: what the functions of the same names in the rooms' host.cpp say.
 
 Each takes the arguments of PyTorch's operator by name, right or wrong: the library refuses what is wrong.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Shapes of a call's results by the table of operators (`_generated.tables`). Knows no framework."""
 
 from __future__ import annotations

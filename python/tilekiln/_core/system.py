@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Words for this machine and its system, as names of targets, builds and files have them."""
 
 import platform

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls with torch tensors by layers below `tilekiln.torch`, which puts its functions here when it is imported."""
 
 from __future__ import annotations

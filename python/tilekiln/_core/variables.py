@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The environment variables that change what a program with Tilekiln does, as environment.md has them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Targets of CPUs, the best first: made by `python -m codegen write` of kernels/targets/cpu-*.yaml."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arguments of every operator past those by position, and the functions of a library, for type checkers.
 
 A library has the functions of its own operators. Made by `python -m codegen write` from the rooms' operator.yaml.

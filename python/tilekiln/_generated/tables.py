@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every operator, for the facade's choice of a library, PyTorch's operators, and shapes of results.
 
 `python -m codegen write` makes `operators.json` from kernels/*/*/operator.yaml.

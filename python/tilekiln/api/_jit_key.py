@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Identity of a just-in-time kernel's code: sources by content, the compiler by its own words, the machine's CPU.
 
 Both are remembered by the times and sizes of their files, in the store where that can be written, so that to ask again

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One error of several libraries without a kernel for a problem: shared reasons once, then each one's own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Kernels built when they are asked for, into a store that processes share."""
 
 from __future__ import annotations

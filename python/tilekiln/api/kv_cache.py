@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """KV caches as serving loops need them: sequences that come, grow and go, over one buffer or a pool of pages."""
 
 from __future__ import annotations

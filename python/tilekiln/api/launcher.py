@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The launcher of attention's backward over all available libraries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Kernel libraries: where they are looked for, and what one offers."""
 
 from __future__ import annotations

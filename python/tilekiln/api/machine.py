@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A description of this machine, for people and for bug reports."""
 
 from __future__ import annotations

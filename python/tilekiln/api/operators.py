@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Operators over all available libraries."""
 
 from __future__ import annotations

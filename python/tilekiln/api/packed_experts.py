@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The experts of a mixture: their weights packed once, and the weighted sum of what they make of tokens."""
 
 from __future__ import annotations

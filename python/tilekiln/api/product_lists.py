@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Grouped matrix products: rows in groups, or lists of problems of any sizes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Matrix products and linear layers over all available libraries."""
 
 from __future__ import annotations

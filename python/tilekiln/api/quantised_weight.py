@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The weight of a linear layer as int4, int8 or fp8 numbers, a factor for each row and group of k, packed once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Libraries that this process built, and caches that hold what was chosen among libraries.
 
 It stands below `library`, `operators`, `just_in_time` and PyTorch's fast path, each of which writes to it.

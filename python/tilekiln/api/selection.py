@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The selection language over a manifest: `dtype=bf16 hdim_q=64,128 or dtype=fp32 tile_q>=64`.
 
 It is that of receipts and of the command line (`_language`, one file for both). The axes and values are those of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The workspace of the backward, for inspection: how a problem is cut into splits and handed to logical workers.
 
 Words and formulas: kernels/attention/fmha_bwd/workspace.h; every figure here is what the library itself computes.

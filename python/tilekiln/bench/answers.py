@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Errors of a call against the float64 reference, as a share of the largest error allowed."""
 
 from __future__ import annotations

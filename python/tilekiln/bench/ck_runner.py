@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The commands `tilekiln fmha-fwd` and `tilekiln fmha-bwd`: calls of attention in the options of CK Tile's 01_fmha.
 
 Options are -name=value, as there; each stands below with its default and what it means here.

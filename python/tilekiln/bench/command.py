@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command `tilekiln bench OPERATOR [size=N] [axis=VALUE] ...`."""
 
 from __future__ import annotations

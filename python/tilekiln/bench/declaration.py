@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The calls of every operator, by which `tilekiln bench` makes them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arithmetic of a call, for those that arithmetic bounds: products of matrices and attention."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The arrays of a call of `tilekiln bench`, drawn by a seed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The words of `tilekiln bench OPERATOR size=... axis=...` as one call: lengths, dtypes, arrays, arguments."""
 
 from __future__ import annotations

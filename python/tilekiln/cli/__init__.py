@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """Commands of `tilekiln` besides `bench` and `tune`."""

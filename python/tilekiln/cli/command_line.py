@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Parsing of options, shared by the commands of `tilekiln`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python -m tilekiln.cli.demo RECEIPT...: what a library holds, and attention with it on real arrays.
 
 Per case: the error against the float64 reference and the time of one core (thread CPU time); in a source tree, where

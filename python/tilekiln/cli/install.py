@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command `tilekiln install RECEIPT ...`: the prebuilt kernels that fit this machine, from an index of wheels."""
 
 from __future__ import annotations

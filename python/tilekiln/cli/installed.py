@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The commands `tilekiln list`, `explain`, `why` and `env`: what the libraries here hold, and would choose."""
 
 from __future__ import annotations

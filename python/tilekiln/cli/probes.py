@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Questions to this machine, for reports, past Tilekiln itself. A probe that fails gives its reason."""
 
 from __future__ import annotations

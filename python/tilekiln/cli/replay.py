@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command `tilekiln replay FILE ...`: calls whose inputs TILEKILN_DUMP wrote, run again, compared and timed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command `tilekiln trace LOG`: the lines of TILEKILN_LOG as a timeline that Chrome's trace viewers read.
 
 Format: "Trace Event Format", JSON object form, https://ui.perfetto.dev and chrome://tracing open it.

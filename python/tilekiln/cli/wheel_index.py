@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """An index of wheels: a folder's `index.json`, which `tilekiln install` reads, and `index.html`, which pip reads.
 
     tilekiln index build            # every wheel under build/, whatever targets it was built for

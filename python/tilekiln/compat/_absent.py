@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sentences of a compatibility module about names that upstream has and it has not."""
 
 from __future__ import annotations

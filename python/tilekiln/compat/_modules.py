@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Common parts of compatibility modules: errors that their callers catch, modules under their names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The dispatcher: problems, kernels, registries, plans and runs, in the words of C++'s `tilekiln/dispatcher.hpp`.
 
     from tilekiln import dispatcher as dp

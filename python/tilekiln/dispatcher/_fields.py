@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Fields.
 
 Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Limits.
 
 Made by `python -m codegen operators --write` from the families' family.yaml and kernels/targets; change that.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Fields of problems and the setters of their builders.
 
 Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.

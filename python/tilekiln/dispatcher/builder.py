@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Builders of problems: attention's is declared (kernels/dispatcher.yaml), a product's has shapes besides."""
 
 from __future__ import annotations

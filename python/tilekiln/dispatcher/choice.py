@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rules that weigh a kernel against others that answer the same problem; chooser.h has the order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A program's declaration of a kernel: its signature and algorithm, setter by setter, in CK's words or the axes'.
 
 A signature names what callers can see. An axis that it does not name is off (no, none) or as usual (mode=batch,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Errors of the dispatcher, beside ArgumentError for a wrong value and NoKernelError where nothing answers."""
 
 from __future__ import annotations

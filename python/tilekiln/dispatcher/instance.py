@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A kernel as the dispatcher sees it.
 
 People may derive from it: a kernel of their own, or of another library, takes part in the choice beside those of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A key: what one kernel answers and how. Signature, algorithm and target; all of it makes the id."""
 
 from __future__ import annotations

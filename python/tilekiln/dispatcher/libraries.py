@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The kernels of a library as instances, from its manifest."""
 
 from __future__ import annotations

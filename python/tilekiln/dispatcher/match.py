@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whether a key answers a problem, and why not, as the one choice says (tilekiln/dispatcher/chooser.h)."""
 
 from __future__ import annotations

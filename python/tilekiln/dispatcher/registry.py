@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A registry: the kernels that a dispatcher may choose from. Any number of threads may use one."""
 
 from __future__ import annotations

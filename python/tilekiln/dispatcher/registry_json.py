@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Registries as JSON, as C++ writes and reads them: {"metadata": ..., "statistics": ..., "kernels": [one a line]}."""
 
 from __future__ import annotations

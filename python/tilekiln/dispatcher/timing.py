@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Timing of kernels: cold runs, repeats, a flushed cache, rotating buffers."""
 
 from __future__ import annotations

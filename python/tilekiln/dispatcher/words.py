@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Values of fields: a number, or a word of the selection language; yes and no are words, too.
 
 So that problems, keys and JSON of Python and C++ mean the same, every value is an int, a str or None (nothing said).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention and norms for JAX on the CPU and CUDA devices: compiled calls through jax.ffi, with gradients.
 
 `attention`; `rms_norm`, `layer_norm`, `silu_and_mul` and `gelu_and_mul` where an available library has them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Forward and backward as JAX sees them: shapes, custom calls, and which gradient belongs to what."""
 
 from __future__ import annotations

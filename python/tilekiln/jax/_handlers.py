@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The XLA handler: where its library lies, and which kernel libraries they know by name."""
 
 from __future__ import annotations

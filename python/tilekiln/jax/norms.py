@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Norms for JAX by the same handlers: values and gradients of rmsnorm2d, layernorm2d and gates."""
 
 from __future__ import annotations

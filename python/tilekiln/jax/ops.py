@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every operator of the available libraries as a function of JAX arrays, those from outside the tree among them.
 
     tilekiln.jax.ops.softmax(x)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The float64 NumPy reference of every feature: the oracle of all tests, and a readable statement of the semantics.
 
 >>> import numpy as np

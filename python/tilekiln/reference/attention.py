@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention forward in float64, one head of one sequence at a time: what every kernel must compute.
 
 Readable before fast. It shares no code with the kernels or the binding. What NaN, infinities and empty rows give:

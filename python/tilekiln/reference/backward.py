@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention backward in float64, one head of one sequence at a time: what every kernel must compute.
 
 With S = softmax_scale q k^T, capped or biased, masked, and D = rowsum(dout o out):

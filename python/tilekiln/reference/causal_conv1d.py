@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """causal_conv1d and its gradients in float64, and how far a kernel may be from them.
 
     z[t] = bias + sum_j weight[j] x[t - width + 1 + j]    y = z or z / (1 + exp(-z))

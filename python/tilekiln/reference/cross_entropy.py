@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """cross_entropy and its gradient in float64, and how far a kernel may be from them.
 
     lse = log(sum(exp(s)))    loss = lse - (1 - e) s[label] - e / total sum(s) + z lse^2    with s = logit_scale x

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Random problems of operators: a call drawn by a seed for the signature of a kernel, at the edges of a device.
 
 Each operator's reference has `draw(operator, random, signature) -> Call`; `tilekiln.bench.answers.answer` judges what

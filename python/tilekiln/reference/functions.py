@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention with score and mask functions in float64: expressions that kernels are generated from, by NumPy."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """silu_and_mul, gelu_and_mul and their gradients in float64, and how far a kernel may be from them.
 
     y = a(g) u    dg = dy u a'(g)    du = dy a(g)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """gated_delta_rule and its gradients in float64, token by token, and how far a kernel may be from them.
 
     S = exp(g) S    S = S + k u^T with u = beta (v - S^T k), or beta v    out = scale S^T q

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """topk_gating in float64, and how far a kernel's choice and weights are from it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Matrix products in float64, with how far a kernel may be from them.
 
 A kernel sums fp32 in one order, k terms, and rounds once to the dtype of out. With u = 2^-24 and magnitude =

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention over a KV cache in float64: gather the keys of every sequence, undo the quantisation, then `forward`.
 
 A cache is contiguous, or a pool of pages: token j of a sequence lies in page table[j // page_size] at row

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Layer normalisation in float64, and how far a kernel may be from it.
 
     y = (v - mean(v)) / sqrt(variance(v) + epsilon) gamma + beta

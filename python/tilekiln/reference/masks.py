@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Keys that a query sees: windows of both origins, and sink columns."""
 
 from typing import TypedDict

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention over two parts of the keys, merged in float64, and how far a kernel may be from it.
 
     lse = log(exp(lse_a) + exp(lse_b))    out = exp(lse_a - lse) out_a + exp(lse_b - lse) out_b

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Absorbed multi-head latent attention in float64: every head attends to the rows of one latent cache.
 
 A row is the key of all heads, and its first hdim_v elements their value. So it is attention with one key head, of keys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A mixture of experts: topk_softmax, moe_sorting and fused_moe, in float64 and plain loops."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The moves, bit for bit, in NumPy: permute, copy, transpose, batched_transpose, img2col."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Derivatives of rmsnorm2d and layernorm2d in float64, and how far a kernel may be from them.
 
 With z = (x - mean) inverse, g = dy gamma and means over a row of n columns (rmsnorm2d: mean 0, no mean(g)):

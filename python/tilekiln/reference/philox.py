@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The random bytes of dropout: Philox-4x32 with 7 rounds, and which byte belongs to which (row, key).
 
 One 32 x 32 tile of the score matrix takes 64 counters ("lanes") of 16 bytes. Lane j serves column j % 32; byte r of a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rows quantised each with a scale of its own: what they must be near to.
 
     scale = max |v| / largest of each row, q = v / scale rounded to nearest even    largest: int8 127, fp8 (e4m3) 448

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Reductions in float64, and how far a kernel may be from them.
 
 A sum goes on in fp64 after 64 additions in fp32, u = 2^-24, in four vectors, joined pairwise: it is wrong by 72 u of

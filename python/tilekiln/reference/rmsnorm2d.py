@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """RMS normalisation in float64, and how far a kernel may be from it.
 
     y = v / sqrt(mean(v^2) + epsilon) gamma    over the last dimension; v = x, or x + residual rounded to x's dtype

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """rotary in float64, and how far a kernel may be from it.
 
     (a, b) -> (a cos - b sin, a sin + b cos)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Common parts of the references of row operators: roundoff by dtype, the sum with a residual, distances.
 
 u = 2^-24 is fp32's unit roundoff. A kernel sums the n elements of a row in fp32 in at least four parts, so the relative

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """sample in float64: which tokens a draw may have given, and how far their log probabilities are from it.
 
 Penalties, the order and top_k are exact, in fp32. Weights are 2^-t with t = (top - v) log2(e) / T, top the highest;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Starts and lengths of a call's sequences: batch mode, group mode, padded or not."""
 
 import itertools

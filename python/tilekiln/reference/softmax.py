@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Softmax in float64, and how far a kernel may be from it.
 
     y = exp(x - max(x)) / sum(exp(x - max(x)))    over the last dimension

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Largest errors of kernels against the float64 reference, by dtype: stated here, once, for every test and the demo.
 
 A kernel sums p_ij v_jd, so its rounding errors are relative to magnitude = sum_j |p_ij v_jd|, not to the sum itself,

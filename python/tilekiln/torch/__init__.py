@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tilekiln in PyTorch.
 
     out = tilekiln.torch.sdpa(query, key, value, is_causal=True)  # as torch's scaled_dot_product_attention

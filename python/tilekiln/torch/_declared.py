@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The arguments of the operators that have derivatives in PyTorch, past those by position.
 
 What they take beside, to ask for results and to choose the derivative, the calls name themselves. None is absent. Made

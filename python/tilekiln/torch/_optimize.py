@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A loaded model, made faster in place: `tilekiln.torch.optimize(model)`."""
 
 from __future__ import annotations

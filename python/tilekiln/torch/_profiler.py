@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls of operators as ranges of torch.profiler: `tilekiln.fmha_fwd`, with the shapes of their tensors.
 
 `torch.ops.tilekiln.*` are ranges of PyTorch's own, `tilekiln::fmha_fwd`; the one of this name lies in it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rules of vmap: one call, longer along the dimension that its declaration calls independent, or one for each index."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Experts as gpt-oss has them, in packed weights: biases, gate and up in turn, a clamped gate."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls of the kernels with torch tensors. Compatibility modules stand on these.
 
 Arguments have the names, shapes, dtypes and errors of the Library functions; rng_state, int64 (2,) = (seed, offset), is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Results of a model of Transformers, before it is changed and after: a few tokens, then one more by its cache."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Layers of 4 bits as AWQ's and GPTQ's checkpoints have them: qweight, qzeros, scales and g_idx, packed as they are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Activation checkpoints inside `use` and its like: recomputation in the backward finds what the forward was in."""
 
 from __future__ import annotations

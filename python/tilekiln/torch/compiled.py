@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Operators as the code that inductor makes calls them: `torch.ops.tilekiln_native.*`, without Python on the way.
 
 Such code lies below autograd and cannot go on to another operator, so these answer every call. With the kernels of

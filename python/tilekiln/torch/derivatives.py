@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Derivatives: that of attention, one formula for eager mode, functorch and the custom operator, and those declared.
 
 Eager calls go through `Attention`, an autograd.Function that calls the facade (4 times faster than an operator with

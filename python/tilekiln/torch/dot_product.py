@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """torch's scaled_dot_product_attention over Tilekiln's kernels: its shapes, masks and errors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The decoder layers of Transformers as few calls, for steps of one token: their time is Python's between kernels.
 
 A layer keeps its class, its parts and their names; its `forward` is `layer_forward`. What that does not do, it leaves

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The attention and feed-forward modules of Transformers' decoders as few calls, for inference.
 
 A module keeps its class, its layers and their names; its `forward` is one of these. What it does not do, it leaves to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A KV cache of Transformers that grows in place, where its own is copied whole for every token."""
 
 from __future__ import annotations

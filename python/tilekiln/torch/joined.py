@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Packed linear layers that take the same rows, multiplied in one call."""
 
 from __future__ import annotations

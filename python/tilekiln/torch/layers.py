@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Layers in place of a model's own by Hugging Face's `kernels`: RMSNorm and SiluAndMul, forward and backward.
 
 `kernels.kernelize` puts the forward of such a class into a module of the model, whose weights and numbers it then uses:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Weights that lie packed, handed out as tensors that may be written into.
 
 A layer packs what was written before it multiplies, or is saved, copied or cast. Memory with the numbers of a weight is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls below the derivative of attention: the facade's forward, its backward, and the custom operators.
 
 `derivatives` stands on these, `calls` on both.

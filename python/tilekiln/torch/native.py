@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls of `torch.ops.tilekiln.*` and `sdpa` whose kernels are not Python: on PyTorch's stable ABI, if built.
 
 Each operator has twins in C++ (python/binding/torch), `torch.ops.tilekiln_native.<name>_<n>_<named>`, one for each set

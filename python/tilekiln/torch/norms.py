@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Modules in place of torch.nn.RMSNorm, torch.nn.LayerNorm and the RMSNorm of Transformers' models.
 
     model.norm = tilekiln.torch.RMSNorm.like(model.norm)

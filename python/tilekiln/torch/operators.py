@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The custom operators `torch.ops.tilekiln.*`, one of each operator: kernels for DEVICES, and shapes for tracing.
 
 Arguments are those of the Library function of the same name, with rng_state, int64 (2,) = (seed, offset), in place of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Modules with packed weights, in place of torch.nn.Linear and of the experts of a mixture, for inference.
 
 The numbers of a weight are kept once, packed; the module's state dict has them as the original's, so checkpoints load

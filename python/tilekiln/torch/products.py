@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The derivative of matrix products: `tilekiln.matmul` and `tilekiln.linear` where a gradient is recorded.
 
 out = alpha a b + beta c + bias has da = alpha dout b^T, db = alpha a^T dout, dc = beta dout and dbias = the sum of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The random bytes of dropout by PyTorch's operations, for devices whose kernels draw them and store none.
 
 The stream is that of `tilekiln.reference.philox`, which says which byte belongs to which (row, key).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention that autograd records with no Python in its kernels: `sdpa`, `tilekiln.attention`, compatibility modules.
 
 It is PyTorch's `_scaled_dot_product_fused_attention_overrideable`, which is there for backends to override: its

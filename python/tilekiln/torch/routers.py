@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The routers of Transformers' mixtures of experts by `topk_gating`, for inference.
 
 A module keeps its class, its weights and their names; its `forward` is `router_forward`, which leaves training,

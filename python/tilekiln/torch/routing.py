@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`use`: torch.nn.functional.scaled_dot_product_attention goes to Tilekiln where it has a kernel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Weights that torchao has quantised (`quantize_`), packed with the numbers and factors they have."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Watchers of a call, between a tensor and a kernel: autograd, functorch, tracing, modes and subclasses."""
 
 from __future__ import annotations

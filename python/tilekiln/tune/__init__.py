@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Measured choices: `tilekiln tune` writes tables of them, `Library.tune` and `Tuned` take them.
 
 library = tk.load("flash")

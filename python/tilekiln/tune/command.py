@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command `tilekiln tune RECEIPT --shapes FILE | --trace LOG`."""
 
 from __future__ import annotations

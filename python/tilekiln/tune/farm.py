@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Shapes measured by the workers of a Dask, one at a time on each; what a lost worker had is measured again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Measures which candidate answers a call fastest, in turn with the untuned call, until that is certain.
 
 In each round every candidate that is left is timed once, the untuned call too, so that what disturbs the machine

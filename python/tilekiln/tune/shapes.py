@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The calls of a workload: from a file of lines as `tilekiln bench` takes them, or from a log of calls."""
 
 from __future__ import annotations

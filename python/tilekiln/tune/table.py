@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tables of what was measured: JSON with a problem a line, sorted, so that people can read and compare them.
 
 A table is of one library and one kind of machine; a file may hold several. Another library, by its plan and sources, or

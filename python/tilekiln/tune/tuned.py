@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A library whose calls take what was measured to be the fastest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Attention with an installed library, found by pkg-config: out = softmax(q k^T / sqrt(HDIM)) v, compared with a loop. */
 #include <math.h>
 #include <stdio.h>

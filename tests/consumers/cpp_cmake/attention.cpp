@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Attention over one key: whatever the query, out is v. Prints the instances of the library it has been linked with.
 #include <tilekiln/tilekiln.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The border between host.cpp and the engines: plain data, no ISA, no std header, no inline function.
 #pragma once
 #include "kernels/attention/fwd_engine.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Reference of relative_attention in float64, and the kernel's error as a share of its bound."""
 
 from __future__ import annotations

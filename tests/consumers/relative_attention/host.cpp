@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Arguments of relative_attention as the plain data of its engines, and how that is cut into tiles.
 #include <math.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A PyTorch operator over a vendored library: tilekiln_consumer::attention(q, k, v, causal), each (batch, seqlen, nhead, hdim).
 #include <ATen/ATen.h>
 #include <tilekiln/tilekiln.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python use.py VENDORED_TREE LIBRARY_DIR BUILD_DIR: builds the extension over a vendored library and calls it."""
 
 import pathlib

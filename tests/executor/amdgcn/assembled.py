@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Kernels assembled from text: inputs in registers, some instructions, results to memory.
 
 A body may use v0 (4 x the lane), v1 to v8 (the inputs, one 32-bit word a lane each), s8 and up. Results lie in v20 and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cases of `instructions` as kernels: their inputs, what they made, and what is wrong with that."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Compares of every type and relation, as cases of `instructions`: 1 where the lane's bit of the mask is set."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The executor, where LLVM's tools are, which these tests assemble and compile with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Results of instructions in NumPy, written from AMD's ISA manuals and not from the executor.
 
 A case is the text of an instruction with {d} for its result and {a}, {b}, {c} for its sources, and a function of the

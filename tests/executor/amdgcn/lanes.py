@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Instructions between lanes, as Python models of a wave: DPP, swizzles, permutations, reading and writing one lane.
 
 A model gets a, b and the old result as lists with one entry a lane, and gives the new result.

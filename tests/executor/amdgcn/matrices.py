@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Matrix products by published lane formulas: which element of A, B and D each lane's register holds.
 
 MFMA: AMD's "CDNA 3 ISA" reference, chapter on matrix arithmetic, and AMD's matrix instruction calculator. WMMA:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Instructions that move data: LDS, global, flat, buffer and private memory, atomics, scalar loads.
 
 A model gets the 16 bytes of each lane (its a, b, c and f words side by side), and gives the words of the results.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Results of scalar instructions in Python integers, from AMD's ISA manuals and not from the executor."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Refusals of the executor, each by the smallest text that shows it; and the right text beside it, which runs."""
 
 from __future__ import annotations

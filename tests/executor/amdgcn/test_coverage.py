@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Mnemonics that the tests of this folder execute; never_executed.txt records the others.
 
 `python -m tests.executor.amdgcn.test_coverage` writes the record.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every instruction of `instructions` on every architecture that has it, against NumPy: one kernel an architecture."""
 
 from __future__ import annotations

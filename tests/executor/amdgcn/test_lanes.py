@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Instructions between lanes on every architecture that has them, against the models of `lanes`."""
 
 from __future__ import annotations

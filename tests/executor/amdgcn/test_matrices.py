@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Matrix products against float64 (integers: exactly), in the layouts that `matrices` has from AMD's references."""
 
 from __future__ import annotations

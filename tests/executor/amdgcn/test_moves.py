@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Loads, stores and atomics of every kind of memory against NumPy views of the same bytes."""
 
 from __future__ import annotations

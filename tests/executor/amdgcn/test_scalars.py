@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Scalar instructions on every architecture that has them, against Python integers, with scc before and after."""
 
 from __future__ import annotations

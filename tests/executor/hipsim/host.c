@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A host program as people write it for HIP without its headers: opens the runtime, finds the code object of this GPU
    by trial load, launches `scale` (out[i] = factor * in[i]) with packed arguments, and looks at every error.
    host ACTION FILE...: run, far (past the end), touch (follows a device pointer). */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // out[i] = factor * in[i] for i below count.
 #define GLOBAL __attribute__((address_space(1)))
 struct Arguments {

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A HIP runtime over the executor: a C program of five code objects, and Python with nothing but ctypes."""
 
 from __future__ import annotations

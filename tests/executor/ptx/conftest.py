@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Libraries whose CUDA kernels the executor runs; the same builds as those of tests/cuda."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The CUDA driver by ctypes, and arrays in its memory that say by DLPack where they are."""
 
 from __future__ import annotations

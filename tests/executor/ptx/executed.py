@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Opcodes that runs execute, held to opcodes.yaml."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Kernels that break one rule each, and the same kernels when they keep it: small PTX text by kind of fault.
 
 A kernel has 64 threads unless it says otherwise. r0 is the number of a thread, d0 an array of 128 words that nobody

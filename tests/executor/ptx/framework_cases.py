@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python -m tests.executor.ptx.framework_cases LIBRARY: arrays of a framework without the C exchange API, over cudasim.
 
 Prints nothing when all holds.

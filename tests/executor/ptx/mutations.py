@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Faults written into the PTX of kernels on purpose: (kernel, library, problems, a function of the text)."""
 
 from __future__ import annotations

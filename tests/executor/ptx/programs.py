@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Libraries for CUDA targets in a process whose driver is cudasim, and the PTX of their kernels."""
 
 from __future__ import annotations

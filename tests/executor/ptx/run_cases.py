@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python run_cases.py LIBRARY CASES SEED [FAMILY:DTYPE[:HDIMS]...]: problems through a library over cudasim."""
 
 from __future__ import annotations

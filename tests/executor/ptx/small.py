@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Small kernels as PTX text: a body between loads and stores of one word by lane."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The program of docs/how-to/c-and-cpp.md for a GPU, compiled as it stands there, over cudasim."""
 
 from __future__ import annotations

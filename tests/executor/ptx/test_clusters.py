@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Clusters of blocks: what they store to each other's shared memory, their barrier, and what is not ordered by it."""
 
 from __future__ import annotations

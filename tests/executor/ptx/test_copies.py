@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Copies into and out of shared memory and what waits for them: boxes, bulk, cp.async, phases, against NumPy."""
 
 from __future__ import annotations

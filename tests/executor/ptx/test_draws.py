@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sizes of problems that every run draws, whatever the seed."""
 
 from __future__ import annotations

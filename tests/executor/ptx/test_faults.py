@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A kernel for every kind of fault: it ends with the kind and the sentence, and runs once the rule is kept."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays of frameworks without the C exchange API on a CUDA device, by cudasim; JAX's choice of a library there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """docs/explanation/the-cuda-vocabulary.md: its kernels compile, hold the gates, are right; words are the headers'."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Opcodes by groups against NumPy and formulas of the PTX ISA: 32 lanes of random and awkward values."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every CUDA kernel through the product's own loader, launches and facade, on the executor, against float64.
 
 By default kernels that tests of the host side build anyway, with problems of the day; --full runs every kernel.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Running sums of CUDA's forward kernels over many keys: where the maximum stays, their factor is exactly 1.
 
 The factor is 2^(c m - c m') of two rounded products. ptxas may make one operation of a product and the subtraction

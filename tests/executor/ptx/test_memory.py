@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """ld, st, atom and red, cvta, and conversions of fp8, against NumPy and ml_dtypes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Copies into several blocks of a cluster and arrivals at each other's mbarriers: a ring that two blocks share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Faults written into kernels: each must be seen by the executor or by the comparison.
 
 A day has three; --full -s prints the table.

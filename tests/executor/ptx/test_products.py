@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """wgmma, mma, stmatrix: operands laid out as the PTX ISA draws them, sums against NumPy."""
 
 from __future__ import annotations

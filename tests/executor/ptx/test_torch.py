@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention of PyTorch's tensors on a CUDA device, recorded by autograd with no Python in it, by cudasim."""
 
 from __future__ import annotations

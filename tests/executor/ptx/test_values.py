@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Results on the executor against those of a Hopper GPU: values.json, which `python tools/gpu values` wrote there."""
 
 from __future__ import annotations

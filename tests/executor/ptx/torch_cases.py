@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python -m tests.executor.ptx.torch_cases DEVICE LIBRARY: tensors of PyTorch on cudasim, recorded by autograd.
 
 DEVICE is torch_device.cpp, built. Prints nothing when all holds.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A device "cuda" for a PyTorch that has none, over the driver of the process, which is cudasim. The stream is the default one. Built as libtorch_cuda.so, by whose name PyTorch's own is known. Copies, views and new tensors are all
 // that there is.
 #include <ATen/ATen.h>

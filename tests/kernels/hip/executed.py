@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Mnemonics and signatures that runs of a library execute, held to executed.yaml."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The HIP forward kernel: compiled for an architecture, and run by the executor on problems of the facade's tests."""
 
 from __future__ import annotations

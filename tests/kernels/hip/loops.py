@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The main loops of HIP kernels but the forward's, run alone: what a wave executes for one step, by mnemonic.
 
 Two launches differ by STEPS steps. Emulated (functional), never run on AMD silicon.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Faults written into the code objects of a library, one at a time, and whether problems of a family see them.
 
     python -m tests.kernels.hip.mutants --library LIBRARY --family FAMILY --dtype DTYPE --place FOLDER

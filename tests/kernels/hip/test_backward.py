@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Gradients on HIP targets over hipsim, all three stages: emulated (functional), never run on AMD silicon."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """KV caches on HIP targets over hipsim: split-KV with combine, paged KV, batch prefill, append with rotation.
 
 Emulated (functional), never run on AMD silicon.

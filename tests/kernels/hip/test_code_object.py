@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The step that makes an object of a kernel's code: the same bytes however clang is run, and how its end is told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Lengths around tiles, rows without keys, empty sequences, every mask: all architectures, five interleavings.
 
 Through the facade over hipsim, against float64: emulated (functional), never run on AMD silicon. A run takes some of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Kernels of fixed features on HIP targets: each knows its signature, and is right for problems of it.
 
 Emulated (functional), never run on AMD silicon. A whole build of such a receipt: tests/build/test_fixed_features.py.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The HIP forward kernel on all five architectures against float64: emulated (functional), never run on AMD silicon."""
 
 from __future__ import annotations

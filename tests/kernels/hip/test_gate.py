@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The static figures of the HIP forward kernels against those recorded in kernels/attention/fmha_fwd/hip/gate.yaml.
 
 `python -m tests.kernels.hip.test_gate [NAME...]` writes the record, which keeps its exceptions.

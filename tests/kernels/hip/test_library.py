@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Libraries with HIP targets over hipsim: the product's own loader, launches and facade, and the report of a run.
 
 Emulated (functional), never run on AMD silicon.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Faults written into the backward and the caches of a library: problems of the facade over hipsim must see each.
 
 Emulated (functional), never run on AMD silicon. A run draws some by the seed of the day; `--full` takes all.

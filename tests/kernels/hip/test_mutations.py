@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Faults written into the forward kernel on purpose: the executor or the comparison must see each of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Registers, memory and main loops of HIP's kernels, but the forward's, against kernels/backends/hip/ceilings.yaml.
 
 Products, caches and the backward have bounds of their main loop, too.

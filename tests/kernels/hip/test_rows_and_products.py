@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Norms, softmax, gates, moves and matrix products on HIP targets over hipsim.
 
 Emulated (functional), never run on AMD silicon.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Waits and s_nop in a disassembly, and how each is weakened."""
 
 from __future__ import annotations

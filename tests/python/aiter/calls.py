@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays of tests of tilekiln.compat.aiter, what they expect of quantised ones, and its module over a library."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Caches, paged and latent attention of tilekiln.compat.aiter against float64."""
 
 from __future__ import annotations

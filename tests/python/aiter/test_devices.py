@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls of tilekiln.compat.aiter in a trace: kernels, nothing of the host for another device, torch.compile."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Matrix products of tilekiln.compat.aiter against float64."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Routing, sorting and experts of tilekiln.compat.aiter against float64."""
 
 from __future__ import annotations

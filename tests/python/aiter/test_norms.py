@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Norms and activations of tilekiln.compat.aiter against float64."""
 
 from __future__ import annotations

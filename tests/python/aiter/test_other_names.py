@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Names of tilekiln.compat.aiter beside its kernels: shapes of results, scratch memory, experts in two steps."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Quantisation of tilekiln.compat.aiter against float64, and its words for dtypes and kinds."""
 
 from __future__ import annotations

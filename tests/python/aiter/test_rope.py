@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rotary embedding of tilekiln.compat.aiter against float64: every name, both kinds of pairs, parts of heads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sampling of tilekiln.compat.aiter, and what its tests compare and time with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Layers of flash_attn in two processes, against the whole; run by test_flash_attn_parallel.py."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Upstream's autograd classes of flash_attn: `apply` against the functions, with gradients."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """compat.flash_attn_3 against attention in PyTorch: forms, masks, chunks, lengths in use, caches, fp8, gradients."""
 
 from __future__ import annotations

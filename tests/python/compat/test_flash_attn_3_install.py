@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`import flash_attn_interface` after install(), and with the drop-in directory on PYTHONPATH; flash_attn.cute."""
 
 from __future__ import annotations

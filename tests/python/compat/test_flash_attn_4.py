@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """compat.flash_attn.cute against attention in PyTorch: forms, windows, sinks, lengths in use, pages, gradients."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.utils.generation and pretrained: sampling, decoding with a cache, drafts, checkpoints."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn's activations, linear layers, MLPs, embeddings, blocks and norms' other names, against PyTorch's own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.models against the same weights in Transformers' models, and names and parts of weights."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn's collectives and layers of several processes: two give what one gives.
 
 Of utils.distributed all_gather, reduce_scatter, all_reduce, their raw forms and classes, sync_shared_params,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.utils: testing's attention against ours, timings, and decorators."""
 
 from __future__ import annotations

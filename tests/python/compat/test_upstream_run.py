@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tests/upstream/run: tests of a checkout over flash_attn as Tilekiln has it, CUDA tensors as the CPU's."""
 
 from __future__ import annotations

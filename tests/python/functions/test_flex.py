@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """FlexAttention's callables and block masks: traced to expressions, and attention with them beside PyTorch's own."""
 
 from __future__ import annotations

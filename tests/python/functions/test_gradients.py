@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Gradients of attention with score and mask functions: against float64, PyTorch's autograd and its checks."""
 
 from __future__ import annotations

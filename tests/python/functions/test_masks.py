@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Masks that people have, by what a kernel skips of them and by attention with them; arithmetic of integers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Models of Transformers with attn_implementation="flex_attention" over Tilekiln's kernels."""
 
 from __future__ import annotations

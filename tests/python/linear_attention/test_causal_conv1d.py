@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """causal_conv1d and its gradients against float64: shapes, layouts, states, packed sequences, special values."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """gated_delta_rule and its gradients against float64: gates, updates, chunks and steps, states, packed sequences."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tilekiln.torch.optimize of tiny models of Transformers with linear attention, a state space or short convolutions."""
 
 from __future__ import annotations

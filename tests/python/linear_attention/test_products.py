@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The chunk form is products of small matrices: their calls and multiply-adds, counted in the engines themselves.
 
 A header in place of cpu/product.h counts, and calls the product that the engines have.

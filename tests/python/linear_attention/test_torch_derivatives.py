@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Autograd of causal_conv1d and gated_delta_rule in PyTorch: beside that of their formulas, opcheck, compile."""
 
 from __future__ import annotations

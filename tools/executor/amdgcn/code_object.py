@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """AMDGCN code objects run by the executor: load an .hsaco, launch its kernels on NumPy arrays.
 
 What runs here is emulated, and functional only: it says nothing of speed, and nothing of silicon.

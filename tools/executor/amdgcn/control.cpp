@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Branches, barriers, waits, and what has no function here.
 #include <cstdarg>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Decoder of the text of llvm-objdump 22 to instructions. What is unknown is an error that quotes the line.
 #include <algorithm>
 #include <cstdlib>

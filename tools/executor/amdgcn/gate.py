@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Bounds of a kernel's speed without hardware, from the exact instruction mix of its main loop.
 
 The executor counts what a wave executes for each key tile; published issue costs turn that into cycles. `overlapped`

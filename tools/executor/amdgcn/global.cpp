@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Global memory by vector, scalar, flat and buffer instructions, atomics, and the private memory of lanes.
 #include "memory.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One decoded instruction, and the table that gives a mnemonic its meaning.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Between lanes: counting bits below a lane, reading and writing one lane, permutations inside the wave.
 #include <utility>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // LDS, with a vector clock per granule: access B follows access A of another wave only where a barrier lies between,
 // that is where B's wave has waited at least once more than A's wave had signalled.
 #include "memory.h"

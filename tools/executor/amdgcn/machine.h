@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // State of a launch: waves with their registers, memory blocks, LDS, and what is known of every bit of it.
 #pragma once
 #include <deque>

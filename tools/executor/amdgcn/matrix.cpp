@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Matrix products D = A B + C: MFMA (CDNA) and WMMA (RDNA 3 and 4).
 //
 // Layouts, for a block of M x M over K. A lane of group g = lane / M holds row i = lane % M of A and column i of B:

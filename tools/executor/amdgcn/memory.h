@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Bytes that an instruction moves, and where a loaded value goes in its register.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Reading and writing registers with every check: waits, hazards, definedness.
 #pragma once
 #include "machine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Scalar arithmetic. A result is defined where every source bit is, but for and, or: a defined 0 or 1 decides those.
 #include <cstdlib>
 

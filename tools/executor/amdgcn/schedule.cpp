@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A launch: workgroups in random order, random runnable waves for random spans of instructions, all from one seed.
 #include <algorithm>
 #include <numeric>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Vector arithmetic on 32 bits and fewer: one line a mnemonic. a, b, c are a lane's sources.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Vector instructions of 64 bits, with carries, compares, packed and mixed arithmetic, and fp8 conversions.
 #include <utility>
 

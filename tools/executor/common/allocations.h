@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Memory of an emulated device, for the runtimes over the executors: addresses that a host cannot follow, and copies.
 #pragma once
 #include <cstddef>

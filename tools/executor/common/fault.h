@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A fault, which ends a load or a launch: a sentence whose first word is its kind.
 #pragma once
 #include <stdexcept>

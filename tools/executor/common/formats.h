@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Number formats as bits: fp16, bf16 and the four fp8 ones, to and from float32. Rounding is to nearest even.
 #pragma once
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A CUDA driver over the executor: the names, numbers and order of arguments of libcuda, so that what calls that runs unchanged
 // where there is no GPU. Emulated (functional).
 //

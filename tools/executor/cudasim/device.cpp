@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The device, its context, errors, streams and events.
 #include <chrono>
 #include <cstdlib>

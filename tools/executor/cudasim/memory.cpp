@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Allocations, copies and tensor maps.
 #include <cstdlib>
 #include <map>

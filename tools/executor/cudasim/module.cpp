@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Modules and launches. A library holds cubins; their PTX is looked for as a file named by the cubin's hash.
 #include <elf.h>
 

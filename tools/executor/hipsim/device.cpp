@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The device, errors, streams and events.
 #include <chrono>
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A HIP runtime over the executor: the names, numbers and order of arguments of libamdhip64, so that what calls that runs
 // unchanged where there is no GPU. Emulated (functional), never run on AMD silicon.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Allocations and copies.
 #include "hipsim.h"
 

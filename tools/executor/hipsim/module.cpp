@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Code objects: trial load, kernels by name, launches.
 #include <elf.h>
 #include <spawn.h>

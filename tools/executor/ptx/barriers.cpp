@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // PTX ISA 9.0: "Parallel Synchronization and Communication Instructions": bar, bar.warp.sync, mbarrier, fence, membar.
 #include "lanes.h"
 

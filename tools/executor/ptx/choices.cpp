@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // PTX ISA 9.0: "Comparison and Selection Instructions", "Data Movement: mov, cvta, cvt", "Control Flow Instructions".
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Causality order: vector clocks of warps and mbarriers, and the last accesses of every granule of shared memory.
 //
 // PTX ISA, "Memory Consistency Model": causality order, and "Proxies": what one proxy wrote is seen through another only

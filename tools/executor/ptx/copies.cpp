@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // PTX ISA 9.0: cp.async, cp.async.bulk, cp.async.bulk.tensor, cp.reduce.async.bulk ("Data Movement and Conversion Instructions:
 // Asynchronous copy", "Tensors": bounding box, out-of-bound access, swizzling modes).
 //

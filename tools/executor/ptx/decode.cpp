@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Decoding of one instruction: its modifiers in their order, and the kinds and types of its operands.
 // PTX ISA 9.0: "Instruction Operands", "Type Information for Instructions and Operands".
 #include <algorithm>

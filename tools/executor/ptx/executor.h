@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The C interface of the executor. Every function that can fail returns 0 on success and writes a text otherwise.
 #pragma once
 #include <stddef.h>

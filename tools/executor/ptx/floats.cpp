@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // PTX ISA 9.0: "Floating-Point Instructions", and the opcodes that integers share with them.
 //
 // .approx is worked out to about a unit in the last place, which is nearer than the hardware promises (2^-22 for ex2 and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Races in global memory. PTX ISA 9.0, "Memory Consistency Model": release and acquire patterns, morally strong operations.
 //
 // Blocks know of each other by what one acquires at an address where others released. A kernel that acquires nothing has

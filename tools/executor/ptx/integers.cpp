@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // PTX ISA 9.0: "Integer Arithmetic Instructions", "Logic and Shift Instructions", and prmt and bfi.
 #include <algorithm>
 #include <type_traits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The integer side of opcodes that floats have, too (floats.cpp).
 #pragma once
 #include "program.h"

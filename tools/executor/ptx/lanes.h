@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Reading and writing 32 lanes of a register. What nobody wrote spreads with values and is a fault where it matters.
 #pragma once
 #include "machine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // State of a launch: blocks with their shared memory, barriers and copies under way; warps with their registers.
 #pragma once
 #include <deque>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // PTX ISA 9.0: ld, st, atom, red ("Data Movement", "Parallel Synchronization"): bounds, alignment, what was written, and races.
 #include <cstring>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // PTX ISA 9.0, "Warp Level Matrix Multiply-Accumulate Instructions": mma.sync m16n8k16 (and m16n8k32 of fp8), ldmatrix, stmatrix.
 #include <algorithm>
 #include <cstring>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Kernels of PTX text on the CPU: `Module(text).launch("name", (1,), (64,), [reads(x), writes(y), np.int32(3)])`."""
 
 from __future__ import annotations

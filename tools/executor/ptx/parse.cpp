@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // PTX text to kernels. PTX ISA 9.0: "Syntax", "State Spaces, Types, and Variables", "Directives".
 #include <algorithm>
 #include <cctype>

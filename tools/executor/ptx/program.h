@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Kernels as they are read from PTX text: registers, operands, instructions, and the table that gives an opcode its meaning.
 // PTX ISA 9.0, "Instruction Operands" and "Instruction Statements".
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A launch: blocks and warps in random order for random spans of instructions, copies at random moments, all from one seed.
 //
 // Lanes of a warp that take different ways are groups; the group that is furthest behind runs, and groups that meet join.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python tools/executor/ptx/sources.py LIBRARY... --out DIR [--only NAME...]: the PTX of the kernels of libraries.
 
 The emulated driver (tools/executor/cudasim) looks for the PTX of an image in the folder that TILEKILN_CUDASIM_PTX

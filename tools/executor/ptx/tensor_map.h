@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Our own encoding of a CUtensorMap: the emulated driver's cuTensorMapEncodeTiled writes it, and tensor copies read it.
 #pragma once
 #include "formats.h"

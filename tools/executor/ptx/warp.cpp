@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // PTX ISA 9.0: shfl.sync, vote.sync, match.sync, redux.sync ("Data Movement", "Parallel Synchronization"), setmaxnreg, griddepcontrol.
 #include "lanes.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions": matrix descriptors, shared memory layouts
 // (canonical layouts by major-ness and swizzle), register fragments, wgmma.fence, commit_group and wait_group.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // New keys and values into the cache, new keys and queries rotated by their position (Su et al., "RoFormer", 2021). Copies are
 // byte for byte; a rotation is done in fp32, every product and sum rounded, then rounded once to the element type.
 #pragma once

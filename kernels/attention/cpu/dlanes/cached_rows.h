@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Addresses of the rows of a cache, in pages or not.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The second stage of split-KV: the results of the splits of a row, weighted by their share of the softmax sum.
 #pragma once
 

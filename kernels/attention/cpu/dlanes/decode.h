@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Attention of few queries with lanes along the head dim: the pairs of a query and a query head that read one key head, up to
 // 16, against the keys they see; or one query of every query head, where the key heads of a key lie side by side, so that memory
 // is read in one stream. K and V are used where they lie, in pages or not: the products take an address per key.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // When: how many keys a block of decode has, and how far ahead of their use its rows are fetched.
 #pragma once
 

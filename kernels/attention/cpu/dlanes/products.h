@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Common parts of the two products with lanes along the head dim: how rows of K and V become registers, the rows of a unit.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // P V into O, past keys whose V is no number; O and LSE into memory.
 #pragma once
 

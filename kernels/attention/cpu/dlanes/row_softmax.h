@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // S of a block to P: masks, the running maximum and sum.
 #pragma once
 

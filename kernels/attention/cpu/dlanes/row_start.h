@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows before their first key: Q, the score variant, sink logits, the keys that they see.
 #pragma once
 

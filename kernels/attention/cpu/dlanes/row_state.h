@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows of a unit between the products: their state. row_start.h, row_softmax.h and row_results.h say what happens to it.
 #pragma once
 

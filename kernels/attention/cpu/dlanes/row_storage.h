@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Storage and loads of rows of K and V by dtype, for a unit of decode, and its scratch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // S of several rows of a key head: whole registers of K.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // S of every key head, a few keys at a time, as memory has them.
 #pragma once
 

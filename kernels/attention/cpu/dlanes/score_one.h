@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // S of one row of a key head.
 #pragma once
 

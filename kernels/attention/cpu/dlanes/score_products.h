@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // S[row][key] = K[key] . Q[row], with lanes along the head dim. A row of K is loaded once for up to 4 rows of Q.
 //   one row of a key head     a register of K times one of q, 16 keys whose sums are then added across lanes together
 //   several                   a register of K times one of each of four rows, four keys, whose sums are then added together

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Scores of one row of a block, lanes along keys: into logits in log2 units by a score variant, masked, with their maximum; then P.
 #pragma once
 

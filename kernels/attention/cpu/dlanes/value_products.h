@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // O[row][:] = alpha[row] O[row][:] + sum_key P[row][key] V[key][:], with lanes along the head dim. A row of V is loaded once for up
 // to 4 rows of P.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Sums over keys of P times V, in registers: P in fp32, or two keys at a time in bf16.
 #pragma once
 

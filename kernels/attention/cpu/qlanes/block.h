@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One 64 x 64 block of the score matrix: its operands, and what stays the same over a tile.
 #pragma once
 

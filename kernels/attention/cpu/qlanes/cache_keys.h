@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The forward's keys in a KV cache: contiguous or paged, and of them only the range of one split. A block of keys is used where
 // it lies, a page after the other; where it must be converted, or a page begins or ends inside a group of keys, the load stages
 // gather it into scratch.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Forward attention with lanes along queries. One tile of 64 queries against all the keys it sees:
 //
 //   S^T[key][query] = K Q^T     P = 2^(c (S - m))     O^T[d][query] = alpha O^T + V^T P

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A full block: its queries all see the same keys, no mask edge passes through it. It may be short of keys (the last
 // block of a sequence) or of queries (its last tile); then it costs that much less and needs no mask.
 #pragma once

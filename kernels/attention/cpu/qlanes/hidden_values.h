@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // V of a partial block, where it holds NaN or infinity. P of a key that a lane does not see is 0, but 0 times
 // either is NaN. So the product runs over a copy of V with 0 in their place, and what they add is added one by one, to the lanes that
 // see their key. Finite V costs the look at it: one operation a vector, 2 % of such a block.

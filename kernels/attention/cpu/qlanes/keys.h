@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Sources of the forward's keys. A source of keys says which of them the unit may read, puts a block of them into the
 // shape that the products want, and knows their descales. DenseKeys is fmha_fwd's: one array, rows a constant stride apart.
 #pragma once

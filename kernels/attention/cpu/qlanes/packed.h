@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Blocks of K and V in the form that the products take, kept in scratch for the next tiles of the same key head. A block is
 // packed when the first tile wants it: V in pairs of keys, narrow types converted, pages gathered, and rows that lie apart laid
 // side by side. In (batch, seqlen, nhead, hdim) each row of a head is in another page of memory, and rows 4 or 8 KB apart share few sets

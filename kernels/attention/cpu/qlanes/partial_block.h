@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A partial block: a mask edge passes through it. Every vector of queries has its own range of keys: S is computed in groups of
 // keys for just the vectors that see them; mask and softmax go one vector at a time over its own range, O two at a time.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The stages that the engines of stages.h share, compiled with a target's flags like them and joined with them. Nothing leaves this
 // unit but to those engines.
 #if defined(__GNUC__) && !defined(__clang__)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The forward's stages that do not know where keys come from: blocks, scores, storage. They are compiled once a target, in
 // stages.cpp, for the engines of fmha_fwd and of the KV cache alike; half of what either took to compile.
 #pragma once

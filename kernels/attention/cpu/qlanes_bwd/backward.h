@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Backward attention with lanes along queries. One chunk of keys against all queries that see it:
 //
 //   for each query head of the group and each tile of 64 queries:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One 64 x 64 block: five products around one elementwise stage.
 //
 //   S^T = K Q^T    dP^T = V dO^T    P, dS (gradients.h)    dV += P^T dO    dK += dS^T Q    dQ += dS K

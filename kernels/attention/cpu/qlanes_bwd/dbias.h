@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // dbias = dS, back in rows of queries.
 #pragma once
 

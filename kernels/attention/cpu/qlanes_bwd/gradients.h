@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The elementwise stage of a block, one vector of queries at a time: from S and dP to P and dS, in words for the products.
 //
 //   P = 2^min(0, c S - LSE)     dS = P o (dP - D)

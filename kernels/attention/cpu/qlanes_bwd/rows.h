@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The stages that walk rows: D before the main stage; dQ, and the sum over a group of heads, after it.
 #pragma once
 

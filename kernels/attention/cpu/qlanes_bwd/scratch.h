@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The memory in which one thread differentiates one chunk of keys.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The part of a 64 x 64 block that is computed: keys in groups of 4, queries in vectors.
 #pragma once
 

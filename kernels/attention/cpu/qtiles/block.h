@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Full and partial blocks of qlanes whose two products are tiles: S^T = K Q^T and O^T += V^T P^T, by blocks of 32 keys, or head dims, and
 // 32 queries. Scores, masks and probabilities are those of qlanes, between the two; Q^T and P^T lie there as tiles take them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // K, V and Q as operands of tiles whose rows are queries: of S = Q K^T and O = P V neither Q nor P nor O is transposed. Keys come in
 // groups of 32. Of K they are tiles of 16 words, which are pairs of head dims, by 16 keys: [hdim / 32][2]; of V tiles of 16 pairs of
 // keys by 16 head dims: [hdim / 16], with pairs as power_key says. What is missing is 0.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A pass: 32 queries against all the keys that they see, in groups of 32. While tiles multiply Q by K^T of the next group, and P of the
 // block before by V, vectors make P of this group, some rows of it between each four products: each has units of its own.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Units without a score stage and without dropout, whatever their mask, scales, sink and head dims: two passes over the keys. Their
 // keys are packed once for the units of a head that follow each other.
 #pragma once

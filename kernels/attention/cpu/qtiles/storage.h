@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // K and V of a block as operands of tiles. Rows of K are rows of tiles, filled up with 0 to whole tiles of keys and head dims; of V, words
 // of two keys: [16 head dims][half of the block][head dim][16 words], so that its transpose is what the product takes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The five products of a 64 x 64 block by tiles, in cells of 32 keys and 32 queries; P and dS between them are those of qlanes_bwd.
 //
 //   S^T = K Q^T    dP^T = V dO^T    P, dS    dV += P^T dO    dK += dS^T Q    dQ^T += K^T dS^T

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The memory of one thread whose products are tiles: that of qlanes_bwd, and operands and sums as tiles take them.
 #pragma once
 

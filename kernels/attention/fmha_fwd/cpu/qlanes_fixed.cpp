@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A kernel of the qlanes engine for one combination of features: forward() with every feature a constant. A generated unit includes
 // this; it says TILEKILN_CODES, packed as the family's header packs them, and TILEKILN_KERNEL, the one symbol that leaves it.
 #include "kernels/attention/fmha_fwd/cpu/tile.h"

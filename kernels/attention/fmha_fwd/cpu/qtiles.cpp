@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The qtiles engine of fmha_fwd for one target: qlanes with its products by tiles. Compiled once with the target's flags and
 // -DTILEKILN_TARGET=<its name>; what it has no function for, its target does not list.
 #include "kernels/attention/cpu/qtiles/block.h"

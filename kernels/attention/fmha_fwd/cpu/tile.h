@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A tile of fmha_fwd by dtype: how its arrays are stored, and forward() over that.
 #pragma once
 

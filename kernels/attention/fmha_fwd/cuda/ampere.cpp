@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The ampere engine of fmha_fwd: a checked call becomes the parameters of one launch, a block of threads for a block of queries.
 #include "kernels/attention/fmha_fwd/cuda/ampere_launch.h"
 #include "kernels/attention/fmha_fwd/cuda/launch.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Attention forward by mma.sync and cp.async, for every GPU from sm_80 on: out = softmax(softmax_scale q k^T, masked) v, 16 bits.
 //
 // A CTA is one block of queries of one head; a warp holds kBlocks blocks of 16 rows, and all warps share a tile of keys and one of values:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Common parts of launches of the ampere kernels, over arrays and over KV caches.
 #pragma once
 

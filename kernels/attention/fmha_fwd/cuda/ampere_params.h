@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The parameters of the forward by mma.sync: those of the other kernels, and where q, k and v lie, for which these have no tensor maps.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Common fields of the parameters of all calls of the forward's kernels, over arrays and over KV caches.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Sums of two rows of a lane become rows of out, and their LSE.
 #pragma once
 

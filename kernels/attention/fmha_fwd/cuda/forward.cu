@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Attention forward on Hopper: out = softmax(softmax_scale q k^T, masked) v for q, k and v of 16 bits or e4m3 (fp8.h).
 //
 // A CTA is a producer warpgroup (load_apart.h, load_bytes.h) and kWarpgroups consumers of 64 query rows. The producer deals out tiles (query

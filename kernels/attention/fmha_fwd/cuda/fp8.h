@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The forward's further steps when q, k and v are e4m3.
 //
 // wgmma of 8 bits wants both operands along the keys in O += P v, and v lies along the head dim. So three warps of the loader's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Scores to weights of elements of 16 bits: soft cap, alibi, bias, mask, running softmax, dropout.
 #pragma once
 

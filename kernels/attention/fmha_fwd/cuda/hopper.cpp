@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The hopper engine of fmha_fwd: a checked call becomes the parameters of one launch.
 #include "kernels/attention/fmha_fwd/cuda/launch.h"
 

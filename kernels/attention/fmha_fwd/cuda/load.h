@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Steps that the forward's loaders of 16 and of 8 bits share: tiles are dealt out, and their queries copied.
 #pragma once
 

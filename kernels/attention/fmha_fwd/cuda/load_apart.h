@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The loaders of the forward for elements of 16 bits: a warp that deals tiles out while the one before is loaded, with
 // their queries, and two that copy keys and values, so that neither waits for the other's places.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The loaders of the forward for elements of 8 bits: a thread that deals tiles out and copies their queries, keys and
 // values, and three warps that turn values over (fp8.h).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The parameters of the CUDA forward: the one argument of the kernel, and what one build of it is made for.
 //
 // Plain data. tools/gpu reads the fields of `Params` and `Build` from this text, so a declaration is one line.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Changes of a tile of scores before its softmax: soft cap, factors, alibi, bias, mask.
 //
 // Layout: as softmax.h says; a lane's rows are r and r + apart.

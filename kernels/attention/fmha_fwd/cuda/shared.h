@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Constants of a build of the forward, its roles, and the shared memory of its CTAs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The running softmax of two rows of a lane: scores become weights 2^(a s - a max), and sums and their factor follow.
 //
 // Layout: element j of a lane is of row half j / 2 % 2, column 8 (j / 4) + 2 (lane % 4) + j % 2.

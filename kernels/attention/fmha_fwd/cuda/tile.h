@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The tiles of the forward: the order in which query blocks are dealt out, and the keys that a block sees.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Dropout of a tile of probabilities. Problem, Work, Query and Scores are forward.hip's, which includes this.
 #pragma once
 

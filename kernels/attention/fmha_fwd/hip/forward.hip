@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Attention forward on AMD GPUs. One code object for each (architecture, dtype, head dims, tile): masks, bias, alibi,
 // soft cap, sink, LSE, groups, GQA and strides are fields of the problem. Dropout is a twin, which costs registers.
 //

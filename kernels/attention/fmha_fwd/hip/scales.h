@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Scales that undo the quantisation of q, k and v. Nothing here branches between a product and its first use: clang 22 counts too few
 // wait states where branches meet.
 // With kernels of caches or of fp8 inputs; Problem, Work and Query are forward.hip's, which includes this.

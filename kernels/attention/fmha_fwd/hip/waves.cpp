@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The waves engine of fmha_fwd: a checked call becomes the problem of one launch. Compiled with -DTILEKILN_TARGET=<the target's name>.
 #include "kernels/attention/fmha_fwd/call.h"
 #include "kernels/attention/hip/host.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The engine of a kernel of fixed features: the waves pipeline's launch, with this kernel. A generated unit includes this; it says
 // TILEKILN_PIPELINE and TILEKILN_IMAGE, the symbols of both, and TILEKILN_KERNEL, that of this engine.
 #include "kernels/backends/hip/kernel.h"

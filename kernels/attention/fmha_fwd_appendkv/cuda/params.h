@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of the CUDA append to a KV cache: the one argument of its kernel.
 //
 // Plain data. tools/gpu reads the fields of `Params` and `Build` from this text, so a declaration is one line.

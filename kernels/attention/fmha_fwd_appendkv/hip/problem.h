@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The argument of the append kernel of a HIP target, by value, and a code object's constants.
 #pragma once
 #include "kernels/attention/hip/problem.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The dlanes engine of the KV-cache families for one target, compiled once with the target's flags and -DTILEKILN_TARGET=<its name>:
 // decode, the combine of its splits, and append. The engine is the only symbol that leaves this unit.
 #if defined(__GNUC__) && !defined(__clang__)

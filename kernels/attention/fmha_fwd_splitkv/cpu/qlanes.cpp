@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The qlanes engine of the KV-cache families for one target, compiled once with the target's flags and -DTILEKILN_TARGET=<its name>:
 // the forward of fmha_fwd over keys in a cache. The engine is the only symbol that leaves this unit.
 #if defined(__GNUC__) && !defined(__clang__)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The qtiles engine of the KV-cache families for one target: passes of tiles over keys in a cache, and qlanes' blocks for what has a
 // score stage. Compiled once with the target's flags and -DTILEKILN_TARGET=<its name>; what it has no function for, its target does not
 // list.

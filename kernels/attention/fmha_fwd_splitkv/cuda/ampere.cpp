@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The ampere engine of the families over a KV cache: many queries, by the kernels of fmha_fwd. What copies of 16 bytes cannot follow
 // the decode engine answers.
 #include "kernels/attention/fmha_fwd/cuda/ampere_launch.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The append engine: a checked call becomes the row of one launch.
 #include "kernels/attention/fmha_fwd_appendkv/cuda/params.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/launch.h"

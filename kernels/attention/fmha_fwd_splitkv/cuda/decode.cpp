@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The decode engine of the families over a KV cache: a checked call becomes the row of one launch.
 #include "kernels/attention/fmha_fwd_splitkv/cuda/fill.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Decode over a KV cache: few query rows a sequence. The 16 rows of mma.m16n8k16 are pairs of a query and a query head, of those that share
 // a key head.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of decode's kernels, for both stages.
 #pragma once
 #include "kernels/attention/fmha_fwd_splitkv/cuda/launch.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The hopper engine of the families over a KV cache: many queries, by the kernels of fmha_fwd, whose loader follows pages. What the copy
 // engine cannot follow the decode engine answers.
 #include "kernels/attention/fmha_fwd/cuda/fill.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Many queries over a KV cache by the kernels of fmha_fwd: what its pipelines have in common. Included once, by the file of a pipeline.
 #pragma once
 #include "kernels/attention/fmha_fwd/cuda/fill.h"

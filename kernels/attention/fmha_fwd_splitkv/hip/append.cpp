@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The append engine: a checked call becomes the problem of one launch.
 #include "kernels/attention/fmha_fwd_appendkv/hip/problem.h"
 #include "kernels/attention/fmha_fwd_splitkv/hip/cache.h"

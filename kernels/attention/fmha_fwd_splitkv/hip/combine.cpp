@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The second stage of split-KV: one launch over the parts that decode left.
 #include "kernels/attention/fmha_fwd_splitkv/hip/cache.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One result of the parts that forward.hip left of a query and head, when its keys were split:
 //
 //     m = max_s lse_s,  w_s = 2^(lse_s - m),  O = sum_s w_s O_s / sum_s w_s,  LSE = ln 2 (m + log2 sum_s w_s);  m = -inf: O = 0

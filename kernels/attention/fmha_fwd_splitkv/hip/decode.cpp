@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The decode engine of the families over a KV cache: few queries. The heads that share a key head share a tile of rows, so that its keys
 // are read once; with splits a workgroup has a part of them, and combine.hip puts the parts together.
 #include "kernels/attention/fmha_fwd_splitkv/hip/cache.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The waves engine of the families over a KV cache: many queries, a launch without splits.
 #include "kernels/attention/fmha_fwd_splitkv/hip/cache.h"
 #include "kernels/generated/fmha_batch_prefill.h"

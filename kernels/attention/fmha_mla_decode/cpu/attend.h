@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Absorbed attention with lanes along rows, the pairs of a query and a head: a tile of 64 against the keys of its unit.
 //
 //   S^T[key][row] = softmax_scale K Q^T     P = 2^(c (S - m))     O^T[d][row] = alpha O^T + V^T P

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tiles of one vector of rows, as 16 heads of one query are. With a lane a row every factor of K and V would meet one vector, so that each
 // product costs a load. Here four words of a key meet four vectors of 4 rows x 4 words, and O has its lanes along the head dim.
 #pragma once

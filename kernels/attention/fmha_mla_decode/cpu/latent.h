@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows of the latent cache on their way into products: K as rows of words, V of bf16 in pairs of keys.
 #pragma once
 

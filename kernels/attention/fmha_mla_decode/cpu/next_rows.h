@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows of the cache that come next, asked into L2 a few at a time while products run over those before.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The engine of fmha_mla_decode for one target, compiled once with the target's flags and -DTILEKILN_TARGET=<its name>. It is the only
 // symbol that leaves this unit.
 #if defined(__GNUC__) && !defined(__clang__)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // S = K Q^T in passes of words, so that the part of Q that a pass reads stays in L1.
 #pragma once
 

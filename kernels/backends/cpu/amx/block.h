@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Blocks of 32 x 32 sums in tiles 0 to 3, in memory kRow floats a row. Sums leave their tiles while the next block begins, one tile after
 // the other: a tile that is being stored cannot be written, which costs 54 cycles a block where four are stored and then zeroed.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Bytes of AVX-512, which every processor with tiles has, on their way to tiles.
 #pragma once
 

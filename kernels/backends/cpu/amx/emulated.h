@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tiles in plain C++, each thread's its own.
 #pragma once
 

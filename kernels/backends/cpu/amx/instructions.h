@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tiles by the instructions of AMX, which no compiler need know: g++ 12's intrinsics say of a tile load that it reads no memory, so that
 // vector stores may sink below it. Here loads name none either, for the work between them to move freely; stores do, and fence().
 #pragma once

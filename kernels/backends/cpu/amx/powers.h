@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Powers of 2 as bf16, 32 at a time, for tiles whose rows are queries: what lies beside tile products must be few instructions.
 // The vectors are AVX-512's, which every processor with tiles has, with byte permutations (VBMI).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The exact results of tile products, over plain bytes: the instructions' own rule, which emulations share.
 //
 // Of bf16: e = o = 0; for each pair k of a row: e = F(fma(a[2k], b[2k], e)), o = F(fma(a[2k+1], b[2k+1], o)); then c = F(F(c) + F(e + o)).

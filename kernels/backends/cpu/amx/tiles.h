@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The vocabulary of tiles: eight registers of 16 rows of 64 bytes each, by number, and their products.
 //   configure, release    all eight as whole tiles, of 0; none: a thread that may sleep, or call what is not known, holds none
 //   load, load_t1, store  rows `stride` bytes apart; t1: of lines that are not wanted in the first-level cache

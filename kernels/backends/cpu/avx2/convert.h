@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // 8 storage elements <-> 8 fp32 lanes. Narrowing rounds to nearest even. No alignment is assumed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // No product of squares is assumed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Two vectors of a row in the order in which bf16 widens fastest: its even elements, then its odd ones.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // 8 fp32 lanes (x86-64-v3: AVX2, FMA, F16C).
 #pragma once
 

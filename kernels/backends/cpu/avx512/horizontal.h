@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Across the lanes of a register, for pipelines whose lanes run along a row.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Products of integers: pairs of int16, and quads of int8 where the machine has VNNI (TILEKILN_QUADS). Registers are vf by their bits.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // bf16 pairs: 32 elements a register, and vdpbf16ps where the machine has it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // 16 fp32 lanes (AVX-512 F, BW, VL, DQ). A struct of one register and free functions: measured equal to raw intrinsics.
 #pragma once
 

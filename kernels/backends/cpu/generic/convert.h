@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // 4 storage elements <-> 4 fp32 lanes, by the scalar conversions. No alignment is assumed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Products of pairs of int16. Registers are vf by their bits.
 #pragma once
 

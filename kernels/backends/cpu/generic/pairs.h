@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // No bf16 dot product is assumed: bf16 is computed in fp32 after conversion.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One 64-bit Philox counter word at a time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // 4 fp32 lanes in portable vector extensions (GCC and clang), for any 64-bit machine. Correct first; speed is no goal.
 #pragma once
 

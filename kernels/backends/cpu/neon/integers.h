@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Products of integers: pairs of int16, and quads of int8 by USDOT, or SDOT where there is only that. Registers are vf by their bits.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // bf16 pairs: 8 elements a register, and BFDOT where the machine has it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // 64-bit lanes for Philox: one counter word per lane, so that a 32 x 32 multiply yields high and low with no blend.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Products of squares by BFMMLA and USMMLA: four sums a register, each of twice as many products as a lane of pairs or quads has.
 #pragma once
 

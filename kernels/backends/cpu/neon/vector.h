@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // 4 fp32 lanes (AArch64: ARMv8.2 with dot products and fp16).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A tile whose steps along k the CTAs of a cluster share: its sum, a part of the columns by each of them, through their
 // shared memory. No memory of a launch, no counters; parts are added in the order of k: the same bits in every run.
 #pragma once

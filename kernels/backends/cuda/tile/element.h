@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Element types of tiles in shared memory, as TMA and wgmma see them.
 //
 // Invariants: kBytes is the size of an element. kAtom elements along k are 32 bytes, the depth of one wgmma. The

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Boxes of shared memory through which a warp stores its accumulators to global memory by whole lines of 128 bytes.
 //
 // Invariants: a box has 16 rows of 128 bytes, begins at a multiple of 1,024 and is swizzled as SharedTile's rows are. A

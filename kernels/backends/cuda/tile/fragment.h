@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A warpgroup's 64 x kColumns accumulators, fp32 or of int8 int32, and the wgmmas that add to them.
 //
 // Invariants: warp w has rows 16 w to 16 w + 15. Element v[i] of a lane is of row lane / 4 + 8 (i / 2 % 2) of them and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The main loop of a GEMM's consumer: a wgmma group a stage, one in flight, under which the stage before is released.
 //
 // Invariants: steps [first, last) are uniform over the warp. The stages of the pipeline are structs with tiles `a` and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The order in which consumer warpgroups issue their products, so that the softmax of one lies under those of another.
 //
 // Invariants: named barriers kFirst to kFirst + kCount - 1 are the order's own. Every warpgroup waits and then arrives

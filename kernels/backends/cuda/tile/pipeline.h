@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A ring of stages in shared memory between producers and consumers, with a full and an empty mbarrier each.
 //
 //     Pipeline<Stage, 4> in shared memory; one thread: init(producer arrivals, consumer arrivals)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Warp specialisation: warpgroup 0 produces, the others consume, and setmaxnreg moves registers from the one to the
 // others.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Persistent CTAs over the tiles of a GEMM: whole tiles are dealt in turn, and the steps along k of the rest evenly
 // (stream-K).
 //

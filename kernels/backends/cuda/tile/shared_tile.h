@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Operand tiles in shared memory: one type knows a tile's bytes, its 128-byte swizzle, its TMA boxes and its wgmma
 // descriptor.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The tiles of a launch and how workers share them: plain data that the host fills and TileScheduler reads.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of CUDA's products with packed words, their one argument, and what the build is made for. Plain data.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The words engine of flatmm_quant: a checked call is the parameters of one launch. Compiled with
 // -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Products of few rows with a weight of int4 packed in words: out = activation(sum over groups of b_scale (a b) + beta c
 // + bias) for a of 16 bits. Memory bounds them: a warp reads 512 bytes of words at a time, which are in the order of
 // mma.sync's fragments as they lie, and 512 of factors.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The engine of gemm by tiles for one target: compiled once with the target's flags and -DTILEKILN_TARGET=<its name>, every instance of
 // that target is a row over it. What it has no function for, its target does not list.
 #include "kernels/gemm/cpu/amx_groups.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The panels engine of gemm for one target: compiled once with the target's flags and -DTILEKILN_TARGET=<its name>, every instance
 // of that target is a row over it. The engine is the only symbol that leaves this unit and those that
 // it shares (kernels/gemm/cpu/shared.h).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The epilogue of Hopper's tiles that lie inside out, with everything aligned: passes over all sums at once, whose
 // loads are in flight together, and stores of whole lines of 128 bytes (tile/epilogue.h). Activations but relu go by 32
 // sums, through one copy of their code: sums that go back into their registers would spill (0.85 in place of 0.89 of

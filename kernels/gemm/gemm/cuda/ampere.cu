@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Matrix products by mma.sync and cp.async, for every GPU from sm_80 on: out = epilogue(a b) for 16-bit a and b, summed in fp32.
 //
 // A CTA is four warps that compute a tile of 128 x 128, a quarter each, with a ring of kStages tiles of kSteps along k that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A product of up to kFewRows rows with b contiguous along k: bound by the reading of b, the weight of a linear layer.
 //
 // A CTA has tiles of eight columns of out, its warps share k in chunks of 64. Each warp reads its chunks ahead into a ring of its own

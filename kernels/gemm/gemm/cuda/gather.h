@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // An operand that TMA cannot follow (odd strides, odd addresses): stored to its tile element by element.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // GEMM on Hopper: out = epilogue(a b) for a and b of 16 or 8 bits, summed in fp32, those of int8 in int32.
 //
 // Persistent and warp-specialised: a producer warpgroup (TMA) runs ahead through a pipeline of stages, also into the

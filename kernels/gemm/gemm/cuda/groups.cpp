@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The engine of grouped products on Hopper: a checked call becomes the parameters of one launch.
 #include "kernels/gemm/gemm/cuda/maps.h"
 #include "kernels/gemm/grouped_gemm/cuda/params.h"

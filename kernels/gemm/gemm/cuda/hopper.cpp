@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The hopper engine of matrix products: a checked call becomes the parameters of one launch.
 #include "kernels/gemm/gemm/cuda/maps.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of the kernels from a checked product: what the pipelines have in common. Included once, by the file of a pipeline,
 // which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once

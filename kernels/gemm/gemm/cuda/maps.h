@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Operands of Hopper's kernels: tensor maps of those that TMA follows, places of the others. Included once, by
 // the file of a pipeline, as launch.h is.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of CUDA's GEMM kernels, their one argument, and what one build of them is made for. Plain data.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Matrix products on AMD GPUs: out = activation(alpha row_scale column_scale a b + bias, extras), sums in fp32.
 //
 // A workgroup has a tile of 128 x 128: waves two by two (MFMA), or two by four (WMMA), of 64 rows each. a and b lie in LDS in lines along k,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of HIP's matrix products: the one argument of the kernel, and what one code object is made for. Plain data.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The waves engine of matrix products on HIP targets: a checked call becomes the parameters of one launch. Compiled with -DTILEKILN_TARGET=<the
 // target's name> and as kernels/backends/hip/held.h says.
 #include "kernels/backends/hip/held.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Persistent CTAs over the tiles of a grouped GEMM, whose groups of rows only the device knows.
 //
 // Invariants: a worker is a CTA, or a cluster of two with the same rows and neighbouring columns. All warps of a worker

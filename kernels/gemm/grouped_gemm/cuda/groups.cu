@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Grouped GEMM on Hopper: rows in groups, each with a b of its own, whose places are on the device; the roles, the
 // pipeline and the epilogue are those of gemm.cu. Of two CTAs, a cluster, with the same rows each multicasts half of
 // them to both.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Fields of Params that epilogues read, of one group: its rows end before `end`.
 #pragma once
 

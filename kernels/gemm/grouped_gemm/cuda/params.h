@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of CUDA's kernels of grouped products, their one argument. Plain data.
 #pragma once
 

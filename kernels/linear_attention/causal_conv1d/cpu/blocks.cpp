@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The blocks engine of causal_conv1d for one target: z[t] = bias + sum_j w[j] x[t - width + 1 + j], oldest tap first, y = z or silu(z).
 #include "kernels/backends/cpu/sigmoid.h"
 #include "kernels/linear_attention/cpu/channels.h"

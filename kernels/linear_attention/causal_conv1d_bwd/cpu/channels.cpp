@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The channels engine of causal_conv1d_bwd for one target. Blocks of tokens go from last to first, so that dz of the tokens
 // after a block is there: dx[t] = sum_j w[j] dz[t + width - 1 - j], dw[j] = sum_t dz[t] x[t - width + 1 + j], db = sum_t dz[t].
 #include "kernels/linear_attention/cpu/channels.h"

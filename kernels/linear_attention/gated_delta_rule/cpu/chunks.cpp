@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The chunks engine of gated_delta_rule for one target: out = exp(G) Q S + A U, A the lower triangle of decayed products of queries and keys.
 #include "kernels/linear_attention/cpu/chunk.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The steps engine of gated_delta_rule for one target: of each token, with w = exp(g),
 //   u = beta (v - (w k)^T S), or beta v      out = (w q)^T S + (q k) u      S = w S + k u^T
 // A pass reads some columns of S for both products, a second one writes them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The chunks engine of gated_delta_rule_bwd for one target. A first pass keeps the state before each chunk and what its tokens miss;
 // a second one goes from the last chunk to the first with the gradient of the state after it, D. In a chunk, with dO of out:
 //   dU = A^T dO + K" D      (1 + L)^T X = dU      Y = beta X      dV = Y      dbeta = rows of X M

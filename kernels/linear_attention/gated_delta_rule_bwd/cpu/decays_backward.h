@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Gradients of queries and keys of a chunk by those of their decayed products, as decays.h makes these, whatever the gates are of.
 #pragma once
 

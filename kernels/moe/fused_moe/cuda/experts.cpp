@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The experts engine of fused_moe on Hopper: a checked call becomes four or five launches. Compiled with
 // -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #include "kernels/moe/fused_moe/experts.h"

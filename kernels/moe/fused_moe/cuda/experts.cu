@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A mixture of experts on Hopper, in launches between which the host does not wait: the rows of each expert (lists.h),
 //
 //   h = act(x[token of row] gate^T) * (x[token of row] up^T)     of gathered rows, gate and up in one tile

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows of a mixture of experts, by one block: rows that experts have of each part of the items, where these begin,
 // and which row each item is. A counting sort in the order of tokens: the same in every run.
 #pragma once

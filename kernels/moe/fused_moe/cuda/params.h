@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of CUDA's kernels of fused_moe, their one argument each, and sizes that the host shares. Plain data.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The engine of moe_sorting for one target: a counting sort, in the order of tokens.
 #include "kernels/backends/target.h"
 #include "kernels/moe/moe_sorting/engine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The blocks engine of moe_sorting: a checked call becomes one launch, of many tokens three. Compiled with -DTILEKILN_TARGET=<the target's name>
 // and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of CUDA's moe_sorting: the one argument of its kernels, and what the build is made for.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows engine of topk_gating for one target. Lanes run along a row.
 #include "kernels/backends/cpu/sigmoid.h"
 #include "kernels/moe/cpu/highest.h"

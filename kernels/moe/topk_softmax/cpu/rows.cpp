@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows engine of topk_softmax for one target. Lanes run along a row.
 #include "kernels/moe/cpu/highest.h"
 #include "kernels/moe/topk_softmax/engine.h"

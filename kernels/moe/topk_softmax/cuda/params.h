@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of CUDA's topk_softmax are the checked problem; here is what one build of it is made for.
 #pragma once
 

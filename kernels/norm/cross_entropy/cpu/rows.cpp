@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows engine of cross_entropy for one target.
 #include "kernels/norm/cpu/cross_entropy.h"
 

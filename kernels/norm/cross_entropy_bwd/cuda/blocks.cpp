@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The blocks engine of cross_entropy_bwd.
 #include "kernels/norm/cuda/launch.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows engine of gelu_and_mul for one target.
 #include "kernels/norm/cpu/gated.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows engine of layernorm2d for one target.
 #include "kernels/norm/cpu/rows.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The blocks engine of layernorm2d_rdquant on HIP targets.
 #include "kernels/norm/hip/launch.h"
 

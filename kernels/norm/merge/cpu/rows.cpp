@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows engine of merge for one target.
 #include "kernels/backends/cpu/load.h"
 #include "kernels/norm/merge/engine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows engine of moe_smoothquant for one target.
 #include "kernels/norm/cpu/quantise.h"
 

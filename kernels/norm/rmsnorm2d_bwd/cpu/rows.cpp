@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows engine of rmsnorm2d_bwd for one target.
 #include "kernels/norm/cpu/backward.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The blocks engine of rmsnorm2d_rdquant.
 #include "kernels/norm/cuda/launch.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows engine of rotary for one target: a row is a token, whose heads are turned by the same angles. Of each pair
 //   (a, b) -> (a cos - b sin, a sin + b cos)
 #include "kernels/backends/cpu/twos.h"

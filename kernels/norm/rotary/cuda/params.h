@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of CUDA's rotary: the one argument of its kernel, and what one build of it is made for.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Heads of tokens turned by the angles of their positions: of each pair (a, b) -> (a cos - b sin, a sin + b cos).
 //
 // A block has a token, whose position it looks up; its threads have a vector of pairs of a head each, or where vectors do not fit a pair.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows engine of sample for one target. A row's numbers lie in scratch; weights are made anew in each walk over them.
 #include "kernels/backends/cpu/vectors.h"
 #include "kernels/backends/philox.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Weights of numbers as integers, the same bits in every instruction set: w(v) = floor(2^40 2^-t), t = (top - v) by. Each product
 // is rounded before it is added to anything, for a fused one is rounded once.
 #pragma once

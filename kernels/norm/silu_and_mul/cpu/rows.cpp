@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows engine of silu_and_mul for one target.
 #include "kernels/norm/cpu/gated.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The blocks engine of silu_and_mul.
 #include "kernels/norm/cuda/launch.h"
 

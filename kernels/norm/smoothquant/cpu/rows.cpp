@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows engine of smoothquant for one target. To int8 rows are multiplied again when they are written: to keep them would take
 // more of L1 than is there. Those of 16 bits are taken two at a time, so that smooth_scale is read and put in order once for both; so
 // are those of fp32 that L1 does not hold beside it, 1.2 to 1.4 times as fast (shorter ones: .8 to .9).

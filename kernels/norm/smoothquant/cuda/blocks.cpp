@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The blocks engine of smoothquant.
 #include "kernels/norm/cuda/launch.h"
 

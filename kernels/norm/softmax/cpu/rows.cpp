@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The rows engine of softmax for one target. Lanes run along a row; four vectors of maxima and of sums, joined at its end.
 #include "kernels/backends/cpu/exp2.h"
 #include "kernels/backends/cpu/twos.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The blocks engine of softmax.
 #include "kernels/norm/cuda/launch.h"
 #include "kernels/norm/softmax/engine.h"

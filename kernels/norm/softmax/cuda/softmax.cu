@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows of softmax. A NaN may be lost in the maximum, not in the sum; +infinity, or -infinity alone, makes the difference NaN.
 // -D: HELD, STAGES; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/norm/cuda/staged.h"

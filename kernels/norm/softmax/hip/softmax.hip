@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows of softmax. A NaN may be lost in the maximum, not in the sum; +infinity, or -infinity alone, makes the difference NaN.
 // Emulated (functional), never run on AMD silicon. Compile time: TK_HELD, TK_BF16, TK_FP32.
 #include "kernels/norm/hip/rows.h"

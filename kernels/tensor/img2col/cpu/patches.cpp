@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The engine of img2col for one target.
 #include "kernels/tensor/cpu/move.h"
 #include "kernels/tensor/img2col/engine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The blocks engine of img2col: a checked call becomes the parameters of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>
 

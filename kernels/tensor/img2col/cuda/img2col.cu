@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Patches of images: neighbours among threads write neighbours in a group's matrix, some moves each at once. Pixels that several patches
 // hold come from the caches.
 // -D: THREADS.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of CUDA's img2col: the one argument of its kernel, and what the build is made for.
 #pragma once
 

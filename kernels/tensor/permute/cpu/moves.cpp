@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The moves engine for one target: rows are copied, planes turned in tiles that lie in registers, all else element by element.
 #include "kernels/tensor/cpu/move.h"
 

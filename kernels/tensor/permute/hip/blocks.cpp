@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The blocks engine of moves on HIP targets: a checked move becomes the parameters of one launch. Compiled with -DTILEKILN_TARGET=<the target's
 // name> and as kernels/backends/hip/held.h says.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Elements taken together: lanes run along a row, or each along a column. Sums go on in fp64 after 64 additions, so that long ones
 // keep their digits; maxima carry the largest magnitude beside them, which is NaN once an element is.
 #pragma once

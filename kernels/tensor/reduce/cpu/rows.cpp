@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The engine of reduce for one target.
 #include "kernels/tensor/reduce/cpu/reduce.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The blocks engine of reduce: a checked call becomes one launch, whose blocks share outputs where these are few. Compiled with -DTILEKILN_TARGET=<the
 // target's name> and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters of CUDA's reductions: the one argument of their kernels, and what one build of them is made for.
 #pragma once
 

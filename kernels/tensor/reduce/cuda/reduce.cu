@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Elements taken together. `rows`: a warp or a block takes an output, or a part of its elements, lanes along the dimension in which x is contiguous.
 // `columns`: lanes along a dimension that is kept, each vector of columns by eight warps, a row in eight each. The last block of an output's parts takes
 // them together; those of columns all blocks, when they have met. Everything in one order; sums in fp32 over kFlush additions at most, then in two

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter by Tilekiln. Put the directory above this one on PYTHONPATH, and `import aiter` finds it."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn by Tilekiln. Put the directory above this one on PYTHONPATH, and `import flash_attn` finds it."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn_3 by Tilekiln. Put the directory above this one on PYTHONPATH, and `import flash_attn_3` finds it."""
 
 import pathlib

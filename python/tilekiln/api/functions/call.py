@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention with score and mask functions: `tilekiln.score_function`, `mask_function` and `function_attention`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Derivatives of expressions: the gradient of a logit in its score and in the elements of tensors that it reads.
 
 min and max give theirs to the first of equal operands, abs has none at 0, where that of the number it takes.

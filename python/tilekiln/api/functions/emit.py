@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """C++ of functions, in the words of kernels/attention/function/lanes.h and bounds.h.
 
 What does not depend on the query is computed once for all lanes, what depends on neither query nor key once a block.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Expressions over a query, a key, a head, a sequence and their score: what text and traced functions become.
 
 A node is a number of fp32, an integer of 32 bits or a truth. What a function says twice is one node, computed once.

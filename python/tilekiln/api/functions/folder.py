@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The operator of a pair of functions: the files that a build from outside takes, as text by name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From the text of a function to an expression: of Python's grammar little is allowed, and nothing is run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Functions of aiter, to the letter, computed by Tilekiln's kernels: attention, norms, rotary embedding and more.
 
 >>> import tilekiln.compat.aiter

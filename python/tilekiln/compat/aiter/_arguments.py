@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter's arguments in Tilekiln's words, and its results in aiter's order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter's functions below autograd: mha_fwd, mha_bwd, mha_varlen_fwd, mha_varlen_bwd. Arguments are those of upstream.
 
 They mean what they mean in `ops.mha`. Forward: (out, softmax_lse, S_dmask, rng_state), those not wanted empty.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Blocks of numbers that share a power of two (OCP Microscaling Formats, 2023): MXFP4 and fp8."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter's attention under the names of its other kernels: fmha_v3, native split-KV, batch prefill below autograd.
 
 They mean what mha_fwd, mha_bwd, mha_varlen_fwd, mha_varlen_bwd and mha_batch_prefill_func mean; how_v3_bf16_cvt and

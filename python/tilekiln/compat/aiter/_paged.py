@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention of few queries over aiter's caches, by fmha_fwd_splitkv and fmha_batch_prefill."""
 
 from __future__ import annotations

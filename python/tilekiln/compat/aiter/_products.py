@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter's matrix products by the operators gemm and batched_gemm: x (m, k) by the rows of a weight (n, k)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter's rotary embedding of tokens that are not rows in order: positions, packed sequences, images.
 
 Arguments are those of `ops.rope`, which has these functions.

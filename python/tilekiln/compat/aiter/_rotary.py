@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rotary embedding of aiter's tensors by the operator rotary: its tables, positions and parts of heads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Experts of tokens by the operator topk_gating, in aiter's words."""
 
 from __future__ import annotations

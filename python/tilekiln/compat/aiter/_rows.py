@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rows of aiter's tensors as Tilekiln's operators take them: (rows, columns), and what quantises them."""
 
 from __future__ import annotations

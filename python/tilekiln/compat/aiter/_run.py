@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A call of an operator without a gradient whose arguments are the facade's, by the shortest way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Shapes of results, as torch.library's fakes are called: nothing is computed, and what is written is given back."""
 
 from __future__ import annotations

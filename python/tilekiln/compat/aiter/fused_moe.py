@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.fused_moe: the experts of a mixture, their sorting, and their formulas in fp32.
 
 hidden_states, out (tokens, hidden), w1 (experts, 2 inter, hidden), the gate's rows first, or (experts, inter, hidden)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.mla: absorbed multi-head latent attention over a latent cache, by fmha_mla_decode.
 
 q (total, heads, hdim), o (total, heads, hdim_v), kv_buffer (pages, page_size, 1, hdim), all fp32, fp16 or bf16 of one

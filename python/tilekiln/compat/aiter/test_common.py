@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.test_common: what its tests compare and time with, on any device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.tuned_gemm: linear layers, x W^T + bias."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The functions of flash_attn 2.8, to the letter, computed by Tilekiln's kernels.
 
 >>> import tilekiln.compat.flash_attn

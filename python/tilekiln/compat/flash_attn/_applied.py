@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Upstream's autograd classes of flash_attn_interface: callers write `Class.apply(...)`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn's arguments in Tilekiln's words."""
 
 from __future__ import annotations

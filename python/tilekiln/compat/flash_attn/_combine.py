@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One result of attention from those of parts of the keys."""
 
 from __future__ import annotations

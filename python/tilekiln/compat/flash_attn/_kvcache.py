@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention over KV caches and pages of keys, by the families that have the features asked for."""
 
 from __future__ import annotations

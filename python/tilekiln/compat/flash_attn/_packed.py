@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention over tensors that hold q, k and v, or k and v, whose gradient is then one tensor too, written in place."""
 
 from __future__ import annotations

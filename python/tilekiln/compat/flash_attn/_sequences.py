@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention as FlashAttention 3 and 4 say it: windows to the letter, lengths in use, chunks, keys that lie in a
 cache.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """S_dmask, what return_attn_probs says of dropout, in the two conventions that callers know.
 
 "randval", as flash_attn on AMD GPUs: the random bytes, uint8 (batch, nheads, seqlen_q, seqlen_k), varlen (nheads,

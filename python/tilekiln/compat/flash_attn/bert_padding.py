@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.bert_padding: from padded batches to packed tokens and back, differentiable."""
 
 from __future__ import annotations

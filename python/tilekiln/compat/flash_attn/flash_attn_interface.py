@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The public functions of flash_attn 2.8, and the private ones that its callers import.
 
 q (batch, seqlen_q, nheads, headdim), k and v (batch, seqlen_k, nheads_k, headdim), nheads a multiple of nheads_k; the

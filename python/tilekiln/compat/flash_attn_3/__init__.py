@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """FlashAttention 3's module flash_attn_interface, to the letter, computed by Tilekiln's kernels.
 
 >>> import tilekiln.compat.flash_attn_3

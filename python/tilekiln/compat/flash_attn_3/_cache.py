@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention over a KV cache, with new keys, of sequences of one length or packed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arguments of FlashAttention 3 that change no result, or that only some calls take, checked."""
 
 from __future__ import annotations

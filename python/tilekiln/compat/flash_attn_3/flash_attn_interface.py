@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The functions of FlashAttention 3's flash_attn_interface.
 
 q (batch, seqlen_q, nheads, headdim), k (batch, seqlen_k, nheads_k, headdim), v (batch, seqlen_k, nheads_k, headdim_v),

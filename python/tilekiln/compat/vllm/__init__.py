@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """vLLM's CPU platform over Tilekiln: attention over its caches, norms, rotary embedding, gates, linear layers.
 
 The wheel tilekiln-vllm, or python/compat/vllm on PYTHONPATH, brings two entry points, which vLLM calls in each of its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """vLLM's attention over its caches of pages, which are read and written where they lie.
 
 A layer's cache is (blocks, heads, block_size, 2 headdim), keys in the first half of a row, values in the second, of the

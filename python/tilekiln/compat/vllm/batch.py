@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Places of a batch's sequences, as the calls of one step take them, the same for every layer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Norms, gates and rotary embedding of vLLM by row operators."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Linear layers and the LM head of vLLM by packed weights."""
 
 from __future__ import annotations

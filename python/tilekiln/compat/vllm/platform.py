@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """vLLM's CPU platform whose attention, norms and linear layers are Tilekiln's unless another is asked for by name."""
 
 from __future__ import annotations

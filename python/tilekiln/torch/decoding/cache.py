@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The KV cache of a decode step that is a graph: keys and values lie where the graph reads and writes them.
 
 A cache of Transformers is attached to the rooms of a step: its layers are `StepLayer`, whose keys and values are views

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Decoder layers of Transformers on a GPU: joined projections, our norms, rotary, gates, products with their residual.
 
 A layer keeps its class, its parts and their parameters; its `forward` is `layer_forward`. Weights of projections that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A decoder of Transformers on a GPU, for `optimize`: all of its layers, and its decode step, or nothing."""
 
 from __future__ import annotations

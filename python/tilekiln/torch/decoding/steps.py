@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A decode step of a model of Transformers as one CUDA graph: recorded when it is first asked for, then replayed.
 
 `generate` and every other caller see the model's forward; a step of one token a sequence with a dynamic cache is a

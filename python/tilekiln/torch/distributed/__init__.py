@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention over sequences that several processes hold together.
 
 Of a group of W processes each holds its part of the sequence, by a placement: contiguous, zigzag or striped. Each gets

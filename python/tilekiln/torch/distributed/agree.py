@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Agreement of processes on a call before anything of it travels, by the store of their group.
 
 Each process posts what it was called with, and reads what the others were. Where they differ, all raise, within the

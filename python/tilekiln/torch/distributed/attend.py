@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention of this process's queries over the keys of all, by the ways that there are: `attention` and its kin."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The choice among the ways to attend, by a model of what was measured between these processes and in them.
 
 Measured once for each group: the time of a transfer to a neighbour, of a gather and of an exchange, as latency and

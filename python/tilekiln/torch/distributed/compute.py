@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The part calls of one process: what it attends to of keys that are here, forward and backward, and the sum of parts.
 
 Arrays have their rows in dimension -3: (batch, rows, heads, hdim), or (rows, heads, hdim) of packed sequences.

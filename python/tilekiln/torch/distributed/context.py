@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Context parallelism of whole models: sequences cut once, and attention over all processes wherever a model calls it.
 
 Inside `context_parallel`, or inside PyTorch's own of torch.distributed.tensor.experimental, which Accelerate and

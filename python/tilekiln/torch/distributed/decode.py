@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Decode over a cache that several processes hold: split-KV of each over its keys, merged by LSE.
 
 out and LSE of a process travel in one gather, so that a step costs one transfer of some kilobytes; the merge is exact

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The exchange of heads: whole sequences of some heads in each process, and back (DeepSpeed-Ulysses, 2023).
 
 Neighbours exchange, so that a ring can go between groups of them: in two dimensions, heads of neighbours and the ring

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Keys and values gathered: each process gets those of all, some heads at a time, and attends in few large calls.
 
 While some heads are computed the next ones come. Nothing is merged for placements of whole chunks, as each block of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls of which attention between two processes' rows is made: blocks of queries and keys, and the mask in each.
 
 A mask of a whole sequence is a band: query i sees key j where -left <= j - i <= right, a side that is None without

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Placements of sequences over processes: which rows each process holds, and tensors cut and joined by them.
 
     contiguous   rank r holds rows r L / W to (r + 1) L / W

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The ring: keys and values go from neighbour to neighbour while those that are here are computed.
 
 Of W processes each sends what it has to the next one, W - 1 times (Liu et al., Ring Attention, 2023). Keys travel no

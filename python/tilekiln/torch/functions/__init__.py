@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """Score and mask functions in PyTorch: the custom operator, callables of FlexAttention, its block masks."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """PyTorch's flex_attention over Tilekiln's kernels: its callables, and its block masks as tiles."""
 
 from __future__ import annotations

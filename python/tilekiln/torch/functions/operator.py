@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention with score and mask functions in PyTorch: a custom operator, its derivative, and calls that it watches.
 
 The operator has the text of both functions, so that what torch.compile and torch.export keep of a call needs nothing of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Callables of FlexAttention as expressions: `score_mod` and `mask_mod`, called once with names in place of numbers.
 
 What they do with them becomes the graph that the text of a function becomes; nothing else of what they do is kept.

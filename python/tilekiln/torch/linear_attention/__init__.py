@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Layers of Transformers with linear attention or a state space by causal_conv1d and gated_delta_rule.
 
 A module keeps its class, its weights and their names. Its `forward` is that of its class with FUNCTIONS in place of the

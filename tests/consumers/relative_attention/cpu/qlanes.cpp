@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The score function, in the attention engine of the tree: everything but these scores is fmha_fwd's own.
 #include "kernels/attention/cpu/qlanes/forward.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The qlanes engine of the backward families for one target, all three stages: compiled once with the target's flags and
 // -DTILEKILN_TARGET=<its name>, every instance of that target is a row over it. The engine is the only symbol that leaves this unit.
 #if defined(__GNUC__) && !defined(__clang__)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The qtiles engine of the backward families for one target: qlanes of bf16 with its products by tiles. Compiled once with the target's
 // flags and -DTILEKILN_TARGET=<its name>; what it has no function for, its target does not list.
 #if defined(__GNUC__) && !defined(__clang__)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The ampere engine of fmha_bwd's three stages: where the rows lie that the main kernel copies.
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_row.h"
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/launch.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Attention backward by mma.sync and cp.async, for every GPU from sm_80 on, bit-reproducible: dq, dk and dv, the latter summed over the
 // query heads of a group. The mathematics, the teams of workers and the order of their adds are those of backward.cu.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The tile of the backward by mma.sync: its shared memory, the copies that fill it, and the products of a warp.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The walk of the backward by mma.sync over the query tiles of a key tile.
 //
 //     S = q k^T, P          while the next q comes

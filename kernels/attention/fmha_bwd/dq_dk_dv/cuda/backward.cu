@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Attention backward on Hopper for 16-bit tensors, bit-reproducible: dq, dk and dv, the latter summed over the query heads of a group.
 //
 //     P = exp(S - lse),  dV = P^T dO,  dP = dO V^T,  dS = P o (dP - delta),  dK = scale dS^T Q,  dQ = scale dS K

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The hopper engine of fmha_bwd's three stages: tensor maps of what the main kernel copies.
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/launch.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The loader and the writers of the Hopper backward, and the shared memory between them and the warpgroups that compute.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The warpgroups of the Hopper backward that make dK and dV, head dims to 128: each has 64 of the tile's 128 keys.
 //
 // S^T and dP^T have keys for rows, so P^T and dS^T stay in registers as the first operands of dV and dK; dS^T goes through shared

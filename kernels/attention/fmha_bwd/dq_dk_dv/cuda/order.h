@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The schedule of key tiles over workers, and the order in which the tiles' shares of dQ are added: the same in every run.
 //
 // Workers (one CTA a multiprocessor, all resident) stand in teams of `team`. The lists of a key head are its key tiles, or under

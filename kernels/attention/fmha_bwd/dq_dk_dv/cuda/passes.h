@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The passes before and after the backward's main kernel, `prepare` and `convert`, and the tile that all three share.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Size of a team of workers, and the units that a team owns: the plan that order.h walks by.
 #pragma once
 #include <stdint.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The warpgroup of the Hopper backward that makes dQ = dS K of a key tile, a block of 64 x 64 at a time, and adds it to its sum in L2 from
 // registers, when the writer warp, which waits for the turn, has said so.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The row of the CUDA backward: the one argument of its three kernels, and what one build of them is made for.
 //
 // Plain data. tools/gpu reads the fields of `Row` and `Build` from this text, so a declaration is one line.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A warp's tile of S^T becomes P^T, and its dP^T becomes dS^T, with what the features of a call do to them.
 //
 // Layout: keys are rows. A lane holds the keys `key` and key + 8 (half = 0, 1); element j is row 8 (j / 4) + 2 (lane % 4) + j % 2 of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The walk of a warpgroup of the Hopper backward over key tiles and query tiles.
 #pragma once
 

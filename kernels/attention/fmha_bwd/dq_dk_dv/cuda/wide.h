@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The warpgroups of the Hopper backward that compute, head dims above 128: a tile of 64 keys, and a product's sums each.
 //
 //     dv:  S^T = K Q^T, P, dV += P^T dO;    dk:  dP^T = V dO^T, dS, dK += dS^T Q;    dq:  dQ = dS K

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Attention backward on AMD GPUs, three kernels of one code object for each (architecture, dtype, head dim).
 //
 //   D = rowsum(dO o O)    P = exp(S - LSE)    dP = dO V^T    dS = P o (dP - D)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The argument of the backward kernels of a HIP target, by value, the same for each stage, and a code object's constants.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The waves engine of fmha_bwd's three stages: a checked call becomes the problem of each launch. Compiled with
 // -DTILEKILN_TARGET=<the target's name>.
 #include "kernels/attention/bwd_engine.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.activation: gated activations of rows.
 
 input (..., 2 d): the gate, then what it is multiplied by; out (..., d). All is fp32 inside, and rounded once to the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.attention: a query a sequence over a cache of blocks.
 
 query, out (sequences, heads, headdim), fp32, fp16 or bf16; block_tables (sequences, blocks), context_lens (sequences).

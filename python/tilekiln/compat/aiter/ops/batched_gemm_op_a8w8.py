@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.batched_gemm_op_a8w8: batches of products of int8 and fp8 with scales."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.batched_gemm_op_bf16: batches of products of 16 bits."""
 
 from __future__ import annotations

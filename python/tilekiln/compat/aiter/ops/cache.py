@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.cache: keys and values of new tokens into the blocks of a cache, and blocks from one place to another.
 
 key, value (tokens, heads, headdim), or with more dimensions before the heads; slot_mapping (tokens), int64 or int32:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.enum: numbers of activations and of kinds of quantisation."""
 
 from __future__ import annotations

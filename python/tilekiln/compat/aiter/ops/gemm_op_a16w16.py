@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.gemm_op_a16w16: products of 16 bits."""
 
 from __future__ import annotations

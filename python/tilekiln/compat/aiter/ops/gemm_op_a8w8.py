@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.gemm_op_a8w8: products of int8 and fp8 (e4m3) with scales by row, tensor and block.
 
 XQ (m, k), WQ (n, k), Out (m, n) of fp16, bf16 or fp32: XQ x_scale (WQ w_scale)^T + bias (n). x_scale, fp32, has one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.groupnorm: group norms, whose groups are rows of the layer norm's kernels."""
 
 from __future__ import annotations

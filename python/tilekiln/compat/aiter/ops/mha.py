@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.mha: the public attention functions, and what they are made of.
 
 q (batch, seqlen_q, nheads, headdim), k (batch, seqlen_k, nheads_k, headdim), v (batch, seqlen_k, nheads_k, headdim_v),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.moe_op: experts of tokens by softmax and sigmoid, and the sum over a token's experts."""
 
 from __future__ import annotations

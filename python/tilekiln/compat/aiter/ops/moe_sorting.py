@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.moe_sorting: the tokens of each expert one after the other, padded to whole units."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.norm: layer norms of rows, with a residual, and quantised.
 
 input, out, residual_in, residual_out (..., columns), weight and bias (columns) of one dtype: fp32, fp16 or bf16.

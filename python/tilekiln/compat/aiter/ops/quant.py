@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.quant: rows quantised to int8, fp8 (e4m3) and MXFP4, with scales by row, tensor and block.
 
 y scale is x again to half a step; scales are fp32, max |x| / 127, to fp8 / 448. All round to nearest, ties to even, the

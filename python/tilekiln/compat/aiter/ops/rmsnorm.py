@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.rmsnorm: RMS norms of rows, with a residual, and quantised.
 
 input, out, residual_in, residual_out (..., columns), weight (columns) of one dtype: fp32, fp16 or bf16. With a residual

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.rope: rotary embedding of one tensor or two (2c), by angles, tables, positions, sequences and images.
 
 input and output (s, b, h, d), fp32, fp16 or bf16; output may be input. freqs, cos, sin (rows, 1, 1, w), with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.sample: the next token of each row of logits, by PyTorch's operators.
 
 input (rows, vocabulary), out (rows), written; temperatures (rows), at least 1e-5. A row is drawn by dividing its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.shuffle: weights in the tiles of aiter's kernels."""
 
 from __future__ import annotations

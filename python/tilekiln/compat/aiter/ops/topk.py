@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.ops.topk: the experts of each token by scores of their logits, with a correction of the choice and groups.
 
 gating_output (tokens, experts), fp32, fp16 or bf16; topk_weights, fp32, and topk_indices or topk_ids, int32, (tokens,

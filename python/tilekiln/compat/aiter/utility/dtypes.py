@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """aiter.utility.dtypes: short names of torch's dtypes, and words of a command line as them.
 
 fp8 is OCP's e4m3, as on gfx950 and later.

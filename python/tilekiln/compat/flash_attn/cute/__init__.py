@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.cute: the functions of FlashAttention 4, to the letter, computed by Tilekiln's kernels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """score_mod, mask_mod and block_sparse_tensors of FlashAttention 4, by functions that are compiled just in time."""
 
 from __future__ import annotations

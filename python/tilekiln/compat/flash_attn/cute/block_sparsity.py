@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.cute.block_sparsity: the tiles of a block-sparse mask."""
 
 from __future__ import annotations

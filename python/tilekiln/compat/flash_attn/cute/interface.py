@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The functions of FlashAttention 4's flash_attn.cute.interface.
 
 q (batch, seqlen_q, nheads, headdim), k (batch, seqlen_k, nheads_k, headdim), v (batch, seqlen_k, nheads_k, headdim_v),

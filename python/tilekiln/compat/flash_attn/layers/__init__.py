@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.layers: patch_embed, rotary."""

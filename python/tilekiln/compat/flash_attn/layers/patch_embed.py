@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.layers.patch_embed: patches of an image, each by one linear layer."""
 
 from __future__ import annotations

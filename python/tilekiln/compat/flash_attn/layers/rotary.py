@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.layers.rotary: rotary position embedding, differentiable, in place too."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.losses.cross_entropy: ops.triton.cross_entropy as a module."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Layers of a GPT by its config: the classes of mixer, mlp and block with their arguments."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Names of a checkpoint's tensors, brought to those of models.gpt: common parts of the families' functions."""
 
 from __future__ import annotations

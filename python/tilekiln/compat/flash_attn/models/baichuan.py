@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.models.baichuan: checkpoints of Baichuan, for models.gpt."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.models.bert: an encoder by a BertConfig of Transformers, its heads, and the names of its weights."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.models.bigcode: checkpoints of StarCoder and its like, for models.gpt."""
 
 from __future__ import annotations

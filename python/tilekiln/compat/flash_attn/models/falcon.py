@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.models.falcon: checkpoints of Falcon, for models.gpt."""
 
 from __future__ import annotations

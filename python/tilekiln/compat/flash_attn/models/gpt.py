@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.models.gpt: a decoder by a GPT2Config, its head, and the names and parts of its weights."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.models.gpt_neox: checkpoints of GPT-NeoX and Pythia, for models.gpt."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.models.gptj: checkpoints of GPT-J, for models.gpt."""
 
 from __future__ import annotations

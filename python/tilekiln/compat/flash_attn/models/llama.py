@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.models.llama: checkpoints of Llama, Meta's and Hugging Face's, for models.gpt."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.models.opt: checkpoints of OPT, for models.gpt."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.models.vit: a vision transformer of patches, with timm's names of weights."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.modules: attention with its projections."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attention over packed tensors as modules: by the kernels (Flash...), or with a mask of keys by PyTorch's own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.modules.block: a layer of a transformer, with the norm and the residual in one call if asked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.modules.embedding: sums of embeddings of words, positions and kinds, of one process and of several."""
 
 from __future__ import annotations

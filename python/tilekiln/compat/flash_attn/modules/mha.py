@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.modules.mha: multi-head attention with its projections, rotary embedding and KV cache."""
 
 from __future__ import annotations

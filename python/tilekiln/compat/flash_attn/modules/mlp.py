@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.modules.mlp: two linear layers and an activation, plain and gated, of one process and of several."""
 
 from __future__ import annotations

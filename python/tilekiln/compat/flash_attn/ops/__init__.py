@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.ops, of which there are rms_norm, layer_norm and triton."""

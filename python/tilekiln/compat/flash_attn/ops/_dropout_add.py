@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Dropout, scales and the residual before a norm, for flash_attn.ops.rms_norm and layer_norm."""
 
 from __future__ import annotations

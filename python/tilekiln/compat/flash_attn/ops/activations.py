@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.ops.activations: GELU of tanh, squared ReLU and SwiGLU, and their derivatives.
 
 The gate of SwiGLU is the operator silu_and_mul; where no library has it, and all the others, PyTorch's functions.

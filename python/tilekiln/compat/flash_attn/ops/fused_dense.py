@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.ops.fused_dense: linear layers and MLPs, of one process and in parts of several.
 
 Products are PyTorch's, with its autograd and autocast; tilekiln.torch.optimize puts Tilekiln's into such modules.

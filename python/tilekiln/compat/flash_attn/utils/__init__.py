@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.utils: distributed, generation, benchmark, pretrained, testing, torch."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.utils.benchmark: timings of a function and its gradient by torch.utils.benchmark and the profiler.
 
 autocast is that of the device of the first tensor, and so are the profiler's activities.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.utils.distributed: collectives of torch.distributed, with gradients, and helpers of tensor parallelism."""
 
 from __future__ import annotations

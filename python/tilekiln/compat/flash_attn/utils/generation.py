@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.utils.generation: sampling, decoding with a KV cache, speculative decoding, and CUDA graphs of a step."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.utils.pretrained: the tensors of a checkpoint of Hugging Face."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.utils.testing: random padding, packed arguments and a plain attention, for tests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.utils.torch: decorators of autograd functions under autocast."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.ops.triton.cross_entropy: the loss of each row of logits, with what language models add to it.
 
 By the operators cross_entropy and cross_entropy_bwd; where no library has them, by PyTorch.

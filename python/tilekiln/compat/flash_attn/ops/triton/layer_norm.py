@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.ops.triton.layer_norm: layer and RMS normalisation behind dropout and a residual, without Triton.
 
 Of tensors on the CPU of fp32, fp16 or bf16, differentiable. Errors are those of `Library.layernorm2d` and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.ops.triton.mlp: an MLP of squared ReLU, without Triton: ops.fused_dense's."""
 
 from __future__ import annotations

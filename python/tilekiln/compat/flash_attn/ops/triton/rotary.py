@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """flash_attn.ops.triton.rotary: rotary embedding by the operator rotary; where no library has it, by PyTorch."""
 
 from __future__ import annotations
