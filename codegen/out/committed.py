@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from codegen.emit import files, licence
+from codegen.emit import files
 from codegen.emit.manifest import source_hash, source_hashes
 from codegen.emit.operators import written
 from codegen.emit.render import render
@@ -33,7 +33,7 @@ MADE = b"Made by `python -m codegen"
 
 def contents(root: Tree, commands: Sequence[tuple[str, str]]) -> dict[str, bytes]:
     """By path. `commands`: titles and texts of their help. Golden files are of a tree that has its tests."""
-    made = {path: licence.line(path) + text for path, text in written.of_tree(root).items()}
+    made = written.of_tree(root)
     made |= {f"{docs.FOLDER}/{name}": text for name, text in docs.pages(root, commands).items()}
     if os.path.isdir(os.path.join(root.root, GOLDEN)):
         made |= {f"{GOLDEN}/{name}": text for name, text in (plans(root) | sources(root)).items()}

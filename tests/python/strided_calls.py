@@ -357,10 +357,25 @@ CALLS = [
         },
     ),
     Call("causal_conv1d", "bias", values={"initial_state": ((2, 41, 3), "fp16"), "final_state": ((2, 41, 3), "fp16")}),
-    Call("causal_conv1d_bwd", "bias dbias", values={"initial_state": ((2, 41, 3), "fp16")}),
-    Call("gated_delta_rule", "final_state", values={"initial_state": ((2, 6, 32, 64), "fp32"), "qk_l2norm": True}),
+    Call(
+        "causal_conv1d_bwd",
+        "bias dbias",
+        values={name: ((2, 41, 3), "fp16") for name in ("initial_state", "dfinal_state", "dinitial_state")},
+    ),
+    *(
+        Call(name, lengths={"B": 1, "S": 42}, values={"cu_seqlens": numbers(0, 20, 42)})
+        for name in ("causal_conv1d", "causal_conv1d_bwd", "gated_delta_rule", "gated_delta_rule_bwd")
+    ),
+    Call(
+        "gated_delta_rule",
+        values={name: ((2, 6, 32, 64), "fp32") for name in ("initial_state", "final_state")} | {"qk_l2norm": True},
+    ),
     Call("gated_delta_rule", form="channel", values={"qk_l2norm": True}),
-    Call("gated_delta_rule_bwd", values={"dfinal_state": ((2, 6, 32, 64), "fp32"), "qk_l2norm": True}),
+    Call(
+        "gated_delta_rule_bwd",
+        values={name: ((2, 6, 32, 64), "fp32") for name in ("initial_state", "dfinal_state", "dinitial_state")}
+        | {"qk_l2norm": True},
+    ),
     Call("permute", values={"y": ((7, 5, 6), "fp16"), "axes": (2, 0, 1)}),
     Call("reduce", values={"y": ((5, 7), "fp16"), "axes": (1,)}),
     Call("rmsnorm2d", "residual residual_out inv_rms"),

@@ -24,13 +24,13 @@ assert flash_attn is tilekiln.compat.flash_attn
 assert flash_attn.bert_padding is tilekiln.compat.flash_attn.bert_padding
 assert flash_attn.bert_padding.__spec__.name == "tilekiln.compat.flash_attn.bert_padding"
 assert importlib.util.find_spec("flash_attn") is not None
-assert importlib.util.find_spec("flash_attn.models") is None
+assert importlib.util.find_spec("flash_attn.flash_attn_triton") is None
 assert importlib.metadata.version("flash_attn") == importlib.metadata.version("flash-attn") == __version__ == "2.8.4"
 assert "flash_attn" in importlib.metadata.packages_distributions()
 try:
-    import flash_attn.models.gpt
+    import flash_attn.flash_attn_triton
 except ModuleNotFoundError as error:
-    assert error.name == "flash_attn.models", error.name
+    assert error.name == "flash_attn.flash_attn_triton", error.name
 else:
     raise AssertionError
 x = torch.randn(1, 4, 2, 16)
@@ -96,11 +96,11 @@ def test_uninstall_puts_back_what_was_there(run, other):
 
 THEIRS = """
 import sys
-import flash_attn.models.gpt as gpt, flash_attn.ops.fused_dense, tilekiln.compat.flash_attn.modules.mha
+import flash_attn.zoo.gpt as gpt, flash_attn.ops.more_dense, tilekiln.compat.flash_attn.modules.mha
 assert gpt.MHA is tilekiln.compat.flash_attn.modules.mha.MHA
-assert gpt.theirs == "fused" and gpt.__name__ == "flash_attn.models.gpt" and "site" in gpt.__file__
+assert gpt.theirs == "fused" and gpt.__name__ == "flash_attn.zoo.gpt" and "site" in gpt.__file__
 assert gpt.flash_attn_func is tilekiln.compat.flash_attn.flash_attn_func
-assert "flash_attn.layers.theirs" not in sys.modules and "tilekiln.compat.flash_attn.models" not in sys.modules
+assert "flash_attn.layers.theirs" not in sys.modules and "tilekiln.compat.flash_attn.zoo" not in sys.modules
 try:
     import flash_attn.ops.missing
 except ModuleNotFoundError as error:
@@ -111,16 +111,16 @@ else:
 
 
 def test_what_an_installed_one_has_beside_is_found(run, other):
-    """Its models and fused_dense, which import from here what is here: of one package both."""
+    """Its zoo and more_dense, which import from here what is here: of one package both."""
     package = other / "flash_attn"
     for name, text in {
-        "models/__init__": "",
-        "models/gpt": "from flash_attn import flash_attn_func\nfrom flash_attn.modules.mha import MHA\n"
-        "from ..ops.fused_dense import theirs\n",
+        "zoo/__init__": "",
+        "zoo/gpt": "from flash_attn import flash_attn_func\nfrom flash_attn.modules.mha import MHA\n"
+        "from ..ops.more_dense import theirs\n",
         "modules/__init__": "",
         "modules/mha": "raise AssertionError\n",
         "ops/__init__": "",
-        "ops/fused_dense": "theirs = 'fused'\n",
+        "ops/more_dense": "theirs = 'fused'\n",
     }.items():
         (package / name).parent.mkdir(exist_ok=True)
         (package / f"{name}.py").write_text(text)

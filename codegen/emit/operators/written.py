@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from codegen.emit import cpu_targets, dispatcher, dispatcher_header, files, upstream_names
+from codegen.emit import cpu_targets, dispatcher, dispatcher_header, files, licence, upstream_names
 from codegen.emit.operators import header, python_table, stubs
 from codegen.schema.errors import CodegenError
 from codegen.schema.operators import Operator
@@ -39,12 +39,16 @@ def contents(operators: Mapping[str, Operator], receipts: Mapping[str, str]) -> 
 
 def of_tree(tree: Tree) -> dict[str, str]:
     """Text by path of all such files of a tree."""
-    return _of_operators(tree) | cpu_targets.contents(tree) | upstream_names.contents(tree.root)
+    return _of_operators(tree) | _licensed(cpu_targets.contents(tree) | upstream_names.contents(tree.root))
 
 
 def _of_operators(tree: Tree) -> dict[str, str]:
     made = contents(tree.own_operators, receipts(tree)) | dispatcher.contents(tree.places)
-    return made | dispatcher.limits(tree) | dispatcher_header.contents(tree.places)
+    return _licensed(made | dispatcher.limits(tree) | dispatcher_header.contents(tree.places))
+
+
+def _licensed(made: dict[str, str]) -> dict[str, str]:
+    return {path: licence.line(path) + text for path, text in made.items()}
 
 
 def write(tree: Tree) -> str:

@@ -6,11 +6,14 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from .._core import shape_rules
 from .._core.native import ArgumentError
+from .._generated.tables import OPERATORS
 from ..reference.mla import FP8_ROW, ROW
 from .declaration import CALLS, Call, Form, leaves_of
 
@@ -272,6 +275,11 @@ class Settings:
     def shape_of(self, name: str) -> tuple[int, ...]:
         letters = self.form.shapes.get(name)
         if letters is None:
+            rule = next((one.shape_by for one in OPERATORS[self.operator].results if one.shape_by), "")
+            if rule.endswith("state"):  # of each batch: cu_seqlens is absent here
+                arrays = {"q", "v", "x", "weight"} & {*self.form.shapes}
+                there = {array: SimpleNamespace(shape=self.shape_of(array)) for array in arrays}
+                return tuple(getattr(shape_rules, rule)({**there, "cu_seqlens": None}))
             return self.shape if name == "x" and self.shape else (1,)
         order = letters.split()
         if self.arguments.get("layout") == "bhsd":

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.api.functions import call
 from tilekiln.reference import functions as reference
 
 from tests.python.test_function_attention import store  # noqa: F401
@@ -75,6 +74,8 @@ def test_callables_trace_to_what_they_compute(name: str) -> None:
         function, want = tk.mask_function(mod), mod(*indices)
     again = type(function)(function.source, {name: one.dtype for name, one in function.tensors.items()})
     for one in (function, again):
+        from tilekiln.api.functions import call
+
         tensors = {name: call.read_bound(array).numpy() for name, array in function.bound.items()}
         found = np.broadcast_to(reference.evaluate(one.node, names, tensors), SHAPE)
         assert np.allclose(found, want.expand(SHAPE).float().numpy(), rtol=1e-5, atol=1e-5)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.api.functions import call
 from tilekiln.reference import functions as reference
 
 from tests.python.test_function_attention import MASK, SCORE, SHAPES, problem, store  # noqa: F401
@@ -20,6 +19,8 @@ def gradients(
     score: Any, mask: Any, arrays: list[Any], tensors: dict[str, Any], **window: Any
 ) -> tuple[list[Any], list[Any]]:
     """Of a random dout, by the kernels and by the reference: dq, dk, dv, then of the tensors that the score reads."""
+    from tilekiln.api.functions import call
+
     pair = call.pair_of(score, mask)
     given = pair.arrays({name: one for name, one in tensors.items() if name in pair.declared})
     nodes = {"score": score and score.node, "mask": mask and mask.node}

@@ -165,11 +165,11 @@ struct FewRows {
         multiply(c, stage, chunk);
         stage = stage == kStages - 1 ? 0 : stage + 1;
       }
-      const int slot = tile % kFewTiles;
-      *reinterpret_cast<float2*>(&sums[turn][slot][warp][lane / 4 * kTile + lane % 4 * 2]) = make_float2(c[0], c[1]);
-      if (slot + 1 < kFewTiles && tile + 1 < tiles) continue;
+      const int place = tile % kFewTiles;
+      *reinterpret_cast<float2*>(&sums[turn][place][warp][lane / 4 * kTile + lane % 4 * 2]) = make_float2(c[0], c[1]);
+      if (place + 1 < kFewTiles && tile + 1 < tiles) continue;
       __syncthreads();
-      finish(sums, turn, tile - slot, slot + 1);
+      finish(sums, turn, tile - place, place + 1);
       turn ^= 1;
     }
   }

@@ -101,7 +101,9 @@ class Attention(AttentionImpl):
         self.sliding_window = sliding_window
         self.kv_sharing_target_layer_name = kv_sharing_target_layer_name
         self.encodes = attn_type != AttentionType.DECODER
-        self.alibi_slopes = None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
+        self.alibi_slopes = (
+            None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32, device="cpu")
+        )
         self.sinks = sinks
         self.options: dict[str, Any] = {"softmax_scale": self.scale}
         if logits_soft_cap:

@@ -23,7 +23,7 @@ class Decodes:
 
     def part(self) -> Part:
         """The same as a part of packed sequences."""
-        starts = torch.arange(self.count + 1, dtype=torch.int32)
+        starts = torch.arange(self.count + 1, dtype=torch.int32, device="cpu")
         return Part(slice(0, self.count), starts, self.lengths, self.table, True)
 
 
