@@ -360,7 +360,7 @@ CALLS = [
     Call(
         "causal_conv1d_bwd",
         "bias dbias",
-        values={name: ((2, 41, 3), "fp16") for name in ("initial_state", "dfinal_state", "dinitial_state")},
+        values=dict.fromkeys(("initial_state", "dfinal_state", "dinitial_state"), ((2, 41, 3), "fp16")),
     ),
     *(
         Call(name, lengths={"B": 1, "S": 42}, values={"cu_seqlens": numbers(0, 20, 42)})
@@ -368,12 +368,12 @@ CALLS = [
     ),
     Call(
         "gated_delta_rule",
-        values={name: ((2, 6, 32, 64), "fp32") for name in ("initial_state", "final_state")} | {"qk_l2norm": True},
+        values=dict.fromkeys(("initial_state", "final_state"), ((2, 6, 32, 64), "fp32")) | {"qk_l2norm": True},
     ),
     Call("gated_delta_rule", form="channel", values={"qk_l2norm": True}),
     Call(
         "gated_delta_rule_bwd",
-        values={name: ((2, 6, 32, 64), "fp32") for name in ("initial_state", "dfinal_state", "dinitial_state")}
+        values=dict.fromkeys(("initial_state", "dfinal_state", "dinitial_state"), ((2, 6, 32, 64), "fp32"))
         | {"qk_l2norm": True},
     ),
     Call("permute", values={"y": ((7, 5, 6), "fp16"), "axes": (2, 0, 1)}),
@@ -396,7 +396,7 @@ CALLS = [
     Call("silu_and_mul_bwd"),
     Call("smoothquant", "smooth_scale"),
     Call("softmax"),
-    Call("merge"),
+    Call("merge", "lse"),
     Call("topk_softmax", values={"topk": 3, "weights": ((40, 3), "fp32"), "indices": ((40, 3), "int32")}),
     Call("topk_gating", "bias", values={"topk": 3, "weights": ((40, 3), "fp32"), "indices": ((40, 3), "int32")}),
     Call("transpose"),
