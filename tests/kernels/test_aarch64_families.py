@@ -100,7 +100,7 @@ def test_every_family_is_in_the_libraries() -> None:
     assert held >= {stage for operator in tree().operators.values() for stage in operator.file.stages}
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("file", FILES)
 def test_family(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, file: str) -> None:
     """As a processor with everything: kernels of every target."""
@@ -110,7 +110,7 @@ def test_family(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, fi
     passes(request, tmp_path / "of", file)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("file", ROWS)
 def test_nothing_newer_than_armv8_2(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, file: str) -> None:
     """As a Neoverse N1, where an instruction that it has not would end the test."""
