@@ -38,12 +38,12 @@ class Backend(AttentionBackend):
 
     @staticmethod
     def get_impl_cls() -> type[Attention]:
-        """What computes."""
+        """The class that computes."""
         return Attention
 
     @staticmethod
     def get_builder_cls() -> type[Builder]:
-        """What says where the sequences of a batch lie."""
+        """The class that says which places the sequences of a batch have."""
         return Builder
 
     @staticmethod

@@ -40,7 +40,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Batch:
-    """What `Attention.forward` is told of a step."""
+    """A step, as `Attention.forward` is told of it."""
 
     tokens: int
     starts: Tensor  # (sequences + 1), int32
