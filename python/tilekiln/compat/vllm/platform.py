@@ -36,19 +36,24 @@ class TilekilnPlatform(CpuPlatform):
     @classmethod
     def get_default_ir_op_priority(cls, vllm_config: VllmConfig) -> IrOpPriorityConfig:
         """Our norms first, which a compiled graph cannot look into: there PyTorch's are fused with others."""
-        from vllm.config.compilation import CompilationMode
         from vllm.config.kernel import IrOpPriorityConfig
 
-        order = ["tilekiln", "native"]
-        if vllm_config.compilation_config.mode not in (None, CompilationMode.NONE):
-            order = ["native"]
+        order = ["native"] if cls._compiles(vllm_config) else ["tilekiln", "native"]
         return IrOpPriorityConfig(rms_norm=order, fused_add_rms_norm=order, gelu_and_mul_sparse=["native"])
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
-        """As CpuPlatform's; weights that have no quantisation of their own are packed for our linear layers."""
+        """As CpuPlatform's; weights that have no quantisation of their own are packed for our linear layers, but for
+        a model that is compiled."""
         super().check_and_update_config(vllm_config)
-        if vllm_config.quant_config is None and vllm_config.model_config is not None:
+        plain = vllm_config.quant_config is None and vllm_config.model_config is not None
+        if plain and not cls._compiles(vllm_config):
             from .linear import Packed
 
             vllm_config.quant_config = Packed()
+
+    @staticmethod
+    def _compiles(vllm_config: VllmConfig) -> bool:
+        from vllm.config.compilation import CompilationMode
+
+        return vllm_config.compilation_config.mode not in (None, CompilationMode.NONE)
