@@ -260,7 +260,7 @@ def test_wrong_arguments_are_named(face, number):
 
 
 def test_absent_names_say_what_to_use(face):
-    for name, said in (("gen_layer_norm_fake_tensors", "shapes for"), ("gemm_a8w8_tune", "tilekiln tune times")):
+    for name, said in (("fmoe", "of packed weights; "), ("rotate_activation", "no kernel here")):
         with pytest.raises(AttributeError, match=rf"^aiter\.ops\.\w+\.{name} is not here: {said}"):
             getattr(face, name)
     assert math.isclose(face.QuantType.per_1x128.value, 4)

@@ -346,7 +346,9 @@ def _asks_for_a_step(model: Any, named: dict[str, Any]) -> Any:
     """The cache of a call that a recorded step may answer; None of others."""
     ids = named.get("input_ids")
     word = next((word for word in CACHES if named.get(word) is not None), None)
-    if word is None or type(ids) is not Tensor or ids.dim() != 2 or ids.shape[1] != 1 or ids.shape[0] > ROWS:
+    if word is None or ids is None or type(ids) is not Tensor:
+        return None
+    if ids.dim() != 2 or ids.shape[1] != 1 or ids.shape[0] > ROWS:
         return None
     if model.training or torch.is_grad_enabled() or torch.compiler.is_compiling() or _has_any_global_hook():
         return None
