@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from .api.quantised_weight import QuantisedWeight
     from .api.workspace import BackwardWorkspace, plan_backward_workspace
 
+    # Every operator; grouped_gemm is that of above, which takes lists too.
+    from ._generated.declared import *  # type: ignore[assignment] # noqa: F403 # isort: skip
+
 _HOME = {
     "__version__": "._core.native",
     "ArgumentError": "._core.native",
@@ -127,7 +130,7 @@ def __getattr__(name: str) -> Any:
     module = importlib.import_module(_HOME.get(name, ".api.operators"), __name__)
     value: Any = module if name in ("reference", "tune") else None
     if value is None:
-        value = getattr(module, name) if name in _HOME else module.make_function(name)
+        value = getattr(module, name) if name in _HOME else module.Function(name)
     globals()[name] = value
     if "torch" in sys.modules:
         with contextlib.suppress(ImportError):  # a call with a tensor says it

@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import pathlib
+import pickle
 import platform
 import re
 import shutil
@@ -476,9 +477,20 @@ def test_every_operator_is_a_function_over_all_libraries(flash, monkeypatch):
     for name in OPERATORS:
         function = getattr(tk, name)
         assert function.__name__ == name
-        assert f"`Library.{name}`" in function.__doc__
-    with pytest.raises(TypeError, match=r"fmha_fwd\(\) takes 3 arrays by position, q, k, v; 2 were given"):
-        tk.fmha_fwd(q, q)
+        own = name == "grouped_gemm"  # which takes lists, too
+        assert ("whatever libraries are built or installed" in function.__doc__) == (not own)
+        assert (flash.fmha_fwd.__doc__ in function.__doc__) == (name == "fmha_fwd")
+    assert inspect.signature(tk.fmha_fwd) == inspect.signature(flash.fmha_fwd)
+    assert pickle.loads(pickle.dumps(tk.fmha_fwd)) is tk.fmha_fwd
+    assert np.array_equal(tk.fmha_fwd(q, v=q, k=q), tk.fmha_fwd(q=q, k=q, v=q))
+    for given, named, said in (
+        ((q,), {"v": q}, r"fmha_fwd\(\) takes 3 arrays by position or name, q, k, v; k is missing"),
+        ((), {"causal": True}, "q, k, v are missing"),
+        ((q, q, q, q), {}, "4 were given by position"),
+        ((q, q, q), {"k": q}, r"fmha_fwd\(\) got k by position and by name"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            tk.fmha_fwd(*given, **named)
     with pytest.raises(tk.ArgumentError, match="v: had"):
         tk.fmha_fwd(q, q, q[0])
     with pytest.raises(TypeError, match=r"^fmha_fwd\(\) has no argument 'casual'"):

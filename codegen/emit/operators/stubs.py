@@ -11,13 +11,15 @@ from codegen.schema.operators import Operator
 
 HEAD = '''"""Arguments of every operator past those by position, and the functions of a library, for type checkers.
 
-A library has the functions of its own operators. Made by `python -m codegen write` from the rooms' operator.yaml.
+A library has the functions of its own operators, `tilekiln` those of all. Made by `python -m codegen write` from the
+rooms' operator.yaml.
 """
 
 from typing import Any, Literal, TypedDict, Unpack
 
 from .._core.native import Stream
 
+{every}
 Array = Any
 """A NumPy array, a torch tensor or any object with __dlpack__."""
 
@@ -62,7 +64,10 @@ _TYPES = {"float": "float", "int": "int", "threads": "int", "flag": "bool", "ins
 def text(operators: Mapping[str, Operator]) -> str:
     """python/tilekiln/_generated/declared.pyi."""
     classes = "".join(f"\n{_class(operator, RUN)}" for operator in operators.values())
-    return HEAD + classes + "\n".join(["", "class Functions:", *_methods(operators)]) + "\n"
+    every = f"__all__ = [{', '.join(repr(name) for name in operators)}]\n".replace("'", '"')
+    functions = "\n".join(line for operator in operators.values() for line in _functions(operator, {"": "Any"}, ""))
+    methods = "\n".join(["", "class Functions:", *_methods(operators)])
+    return HEAD.format(every=every) + classes + methods + "\n\n" + functions + "\n"
 
 
 def torch_text(operators: Mapping[str, Operator]) -> str:
@@ -106,15 +111,20 @@ def outside_text(operators: Mapping[str, Operator]) -> str:
 def _methods(operators: Mapping[str, Operator]) -> list[str]:
     lines = []
     for operator in operators.values():
-        places = "".join(f", {a.name}: Array{' | None' if a.file.optional else ''}" for a in operator.positional)
-        taken = f"(self{places}, **arguments: Unpack[{class_name(operator)}])"
         stages = len(operator.file.stages)
         found = f"tuple[{', '.join(['int'] * stages)}]" if stages > 1 else "int"
         given = {"": "Any", "_find": found, "_why": "str", "_describe": "str"} | {
             f"_{number}": "int" for number in operator.file.numbers
         }
-        lines += [f"    def {operator.name}{suffix}{taken} -> {kind}: ..." for suffix, kind in given.items()]
+        lines += [f"    {line}" for line in _functions(operator, given, "self, ")]
     return lines
+
+
+def _functions(operator: Operator, given: Mapping[str, str], first: str) -> list[str]:
+    """given: what is behind the operator's name -> the type of the result; first: the parameter before the arrays."""
+    places = "".join(f"{a.name}: Array{' | None' if a.file.optional else ''}, " for a in operator.positional)
+    taken = f"({first}{places}**arguments: Unpack[{class_name(operator)}])"
+    return [f"def {operator.name}{suffix}{taken} -> {kind}: ..." for suffix, kind in given.items()]
 
 
 def class_name(operator: Operator) -> str:

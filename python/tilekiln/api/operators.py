@@ -17,6 +17,8 @@ from ._refusals import Refused, may_be_built, one_error
 from .library import Library, how_to_build, libraries, looked_in
 
 if TYPE_CHECKING:
+    import inspect
+
     from .._core.arguments import Array, AttentionArguments, BackwardArguments
 
 _served: dict[Any, Any] = {}
@@ -133,31 +135,64 @@ def _capacities(library: Library) -> list[int]:
     return [sum(row[at] for at in columns[row[family]]) for row in table["rows"]]
 
 
-_DOC = """{0} with the best kernel of whatever libraries are built or installed.
+class Function:
+    """`tilekiln.<operator>`: the function of that name of the available library that has the best kernel.
 
-Arguments, results and errors are those of `Library.{0}`: help(tilekiln.load(RECEIPT).{0}). The choice is made as
-`attention` makes it. Raises NoKernelError when no available library has a kernel, and ArgumentError for a torch tensor
-whose gradient would be recorded.
-"""
+    Arrays are taken by position or by name. help() and inspect.signature() answer with the text and the arguments that
+    a library has for it.
+    """
 
+    def __init__(self, operator: str) -> None:
+        self.__name__ = self.__qualname__ = operator
+        self.__module__ = "tilekiln"
+        self._arrays, self._backward = OPERATORS[operator].arrays, OPERATORS[operator].backward
 
-def make_function(operator: str) -> Callable[..., Any]:
-    """`tilekiln.<operator>`: the function of that name of the available library that has the best kernel."""
-    table = OPERATORS[operator]
-
-    def function(*arrays: Any, **arguments: Any) -> Any:
-        if len(arrays) != len(table.arrays):
-            raise TypeError(
-                f"{operator}() takes {len(table.arrays)} arrays by position, {', '.join(table.arrays)}; {len(arrays)} "
-                "were given"
-            )
-        refuse_gradients(operator, table.backward, {**dict(zip(table.arrays, arrays, strict=True)), **arguments})
+    def __call__(self, *arrays: Any, **arguments: Any) -> Any:
+        if len(arrays) != len(self._arrays):
+            arrays = self._by_name(arrays, arguments)
+        operator = self.__name__
+        refuse_gradients(operator, self._backward, {**dict(zip(self._arrays, arrays, strict=True)), **arguments})
         return _call(operator, arrays, arguments)
 
-    function.__name__ = function.__qualname__ = operator
-    function.__module__ = "tilekiln"
-    function.__doc__ = _DOC.format(operator)
-    return function
+    def _by_name(self, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> tuple[Any, ...]:
+        """All arrays of the operator; those that were given by name are taken out of the arguments."""
+        rest = self._arrays[len(arrays) :]
+        missing = [name for name in rest if name not in arguments]
+        if missing or len(arrays) > len(self._arrays):
+            given = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+            raise TypeError(
+                f"{self.__name__}() takes {len(self._arrays)} arrays by position or name, {', '.join(self._arrays)}; "
+                + (given if missing else f"{len(arrays)} were given by position")
+            )
+        return (*arrays, *(arguments.pop(name) for name in rest))
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        text = (
+            getattr(self._of_a_library(), "__doc__", None) or "No available library has it, so its text is not here.\n"
+        )
+        return (
+            f"{self.__name__} with the best kernel of whatever libraries are built or installed.\n\n{text}\n"
+            "The choice is made as `attention` makes it. Raises NoKernelError when no available library has a kernel, "
+            "and\nArgumentError for a torch tensor whose gradient would be recorded.\n"
+        )
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        import inspect
+
+        own = self._of_a_library()
+        return inspect.signature(own if own is not None else Function.__call__)
+
+    def __repr__(self) -> str:
+        return f"<function tilekiln.{self.__name__}>"
+
+    def __reduce__(self) -> str:
+        return self.__name__
+
+    def _of_a_library(self) -> Callable[..., Any] | None:
+        library = next((one for one in _at_hand() if self.__name__ in one.operators), None)
+        return getattr(library, self.__name__, None)
 
 
 def refuse_gradients(function: str, backward: str, arrays: Mapping[str, Any]) -> None:
