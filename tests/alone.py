@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 import pytest
 
-from tests import gpu_run
-
 ROOT = Path(__file__).resolve().parents[1]
 OF_EVERY = ("test_cases.py", "test_declared_bad_input.py", "test_strides.py")
 """Files of tests/python with cases of every operator."""
@@ -81,7 +79,6 @@ def pytest_configure(config: pytest.Config) -> None:
     own = chosen(config)
     if own is None:
         return
-    gpu_run.best_alone()
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args[:] = map(str, own.paths)
 

@@ -130,7 +130,8 @@ def python_part(scons: Scons, name: str, package: str = "") -> Path:
 def build_library(scons: Scons, pytestconfig: pytest.Config) -> Callable[..., Path]:
     """build_library(receipt, targets="native", mode="release", where="") -> path of the shared library, built.
 
-    `receipt` is a name; `targets` as in target=, separated by commas. The manifest lies beside the library.
+    `receipt` is a name; `targets` as in target=, separated by commas; all: those of the day. The manifest lies beside
+    the library.
     """
 
     def build(receipt: str, targets: str = "native", mode: str = "release", where: str = "") -> Path:
@@ -145,11 +146,10 @@ def build_library(scons: Scons, pytestconfig: pytest.Config) -> Callable[..., Pa
         from tests import alone, quick
 
         if own := alone.chosen(pytestconfig):
-            targets, where = "native" if targets == "all" else targets, own.narrowed(receipt, where)
-        elif (
-            pytestconfig.option.quick
-        ):  # whole, as other tests need it: each narrower one would compile its engines anew
-            targets, where = "native" if targets == "all" else targets, "" if targets in ("all", "native") else where
+            where = own.narrowed(receipt, where)
+        elif pytestconfig.option.quick and targets in ("all", "native"):
+            where = ""  # whole, as other tests need it: each narrower one would compile its engines anew
+        targets = quick.stands_for_all(pytestconfig) if targets == "all" else targets
         quick.need_of_a_day(pytestconfig, targets, mode)
         built = _variant(targets, mode, where)
         files = [built.library(receipt), built.manifest(receipt)]
@@ -170,6 +170,7 @@ def build_program(scons: Scons, pytestconfig: pytest.Config) -> Callable[..., Pa
         from tests import quick
 
         quick.need_of_a_day(pytestconfig, targets, mode)
+        targets = quick.stands_for_all(pytestconfig) if targets == "all" else targets
         path = _variant(targets, mode, "").program(name)
         scons(f"receipt={receipt}", *_options(targets, mode, ""), path)
         return ROOT / path

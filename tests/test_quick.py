@@ -82,6 +82,23 @@ def test_a_run_in_the_background_can_interrupt_its_programs() -> None:
     assert subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "True\n"
 
 
+def test_a_day_builds_the_best_isa_and_another(pytester: pytest.Pytester) -> None:
+    """Days take turns with the others; --full, and a test that is named, have all."""
+    from codegen.schema.tree import tree
+
+    best = tree().native()
+    others = {one.name for one in tree().of_host.values() if one.usable and one.beside is None} - {best.name}
+    pytester.makepyfile(test_one="def test_one(): pass")
+
+    def told(*words: str) -> str:
+        lines = pytester.runpytest_inprocess(*PLUGINS, *words).outlines
+        return next(line.removeprefix("target=all is ") for line in lines if line.startswith("target=all is "))
+
+    days = {told("--day", f"--sample-seed={day}") for day in range(len(others))}
+    assert days == ({f"native,{name}" for name in others - {best.beside}} or {"native"})
+    assert told("--full") == told("test_one.py::test_one") == "all"
+
+
 def test_time_left(pytestconfig: pytest.Config) -> None:
     progress = Progress(pytestconfig)
     progress.before, progress.now = {"a": 10.0}, {"b": 20.0}

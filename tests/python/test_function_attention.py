@@ -18,9 +18,10 @@ from tilekiln._core.dtypes import NUMPY
 from tilekiln.api.functions.folder import Functions
 from tilekiln.reference import functions as reference
 
-from tests.conftest import PYTHON, shared_objects
+from tests.conftest import PYTHON, _variant, shared_objects
 from tests.consumers.test_own_operator import linked
 from tests.python.guard import Guarded
+from tests.quick import stands_for_all
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCORE = (
@@ -98,7 +99,7 @@ print(sorted(isas))
 
 
 @pytest.mark.day
-def test_every_isa(tmp_path: pathlib.Path) -> None:
+def test_every_isa(tmp_path: pathlib.Path, pytestconfig: pytest.Config) -> None:
     score, mask = tk.score_function(SCORE), tk.mask_function(MASK, kind="int32")
     tensors = [*(score.tensors | mask.tensors).values()]
     functions = Functions(score.node, mask.node, tensors, "fp32")
@@ -107,13 +108,15 @@ def test_every_isa(tmp_path: pathlib.Path) -> None:
         (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name / path).write_text(text)
     tree = linked(tmp_path / "tree")
-    goals = [f"build/all-release/lib/libtilekiln_{name}.{ending}" for ending in ("so", "json")]
-    words = [f"operators={tmp_path / name}", "target=all", *shared_objects(), *goals]
+    targets = stands_for_all(pytestconfig)
+    built = _variant(targets, "release", "")
+    words = [f"operators={tmp_path / name}", f"target={targets}", *shared_objects()]
+    words += [built.library(name), built.manifest(name)]
     done = subprocess.run([PYTHON, "-m", "SCons", "-Q", *words], cwd=tree, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     environment = {
         **os.environ,
-        "TILEKILN_PATH": str(tree / "build/all-release/lib"),
+        "TILEKILN_PATH": str((tree / built.library(name)).parent),
         "PYTHONPATH": os.pathsep.join([str(ROOT / "python"), str(ROOT)]),
     }
     order = json.dumps([one.name for one in tensors])
