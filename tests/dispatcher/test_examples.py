@@ -56,7 +56,7 @@ def compiled(folder: Path) -> Path:
     lines = [f'#define main main_of_{path.stem}\n#include "{path.name}"\n#undef main' for path in PROGRAMS]
     lines += ["int main(int count, char** words) { return example::run_examples(count, words); }", ""]
     (folder / "all.cpp").write_text("\n".join(lines))
-    command = ["g++", *WARNINGS, "-O1", *INCLUDE, str(folder / "all.cpp"), "-ldl", "-o", str(folder / "all")]
+    command = ["g++", *WARNINGS, "-O0", *INCLUDE, str(folder / "all.cpp"), "-ldl", "-o", str(folder / "all")]
     subprocess.run(command, check=True)
     return folder / "all"
 
