@@ -98,6 +98,7 @@ class Sequences:
 
 
 @pytest.mark.sampled(32)
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_matrix(case):
     import tilekiln.compat.aiter as face
@@ -248,6 +249,7 @@ def vectorized_v(pool: Any) -> Any:
     return pool.view(pages, page // vec, vec, heads, hdim).permute(0, 3, 1, 4, 2).contiguous()
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("case", PREFILL_CASES, ids=name)
 def test_batch_prefill_matrix(case):
     import tilekiln.compat.aiter as face

@@ -72,6 +72,7 @@ def offsets(lengths: list[int]) -> torch.Tensor:
 
 
 @pytest.mark.sampled(28)
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_matrix(case):
     import tilekiln.compat.flash_attn as face

@@ -132,6 +132,7 @@ ALONE = {"gemm_list", "fmha_fwd", "fmha_fwd_splitkv", "img2col", "topk_gating", 
 DECLARED = sorted(OPERATORS.keys() - MOVED.keys() - ALONE)
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", DECLARED)
 def test_as_declared(name: str, flash: tk.Library, load: Made) -> None:
     """Required arrays alone, then as many others as have a kernel; results are compared with the inputs."""
@@ -172,6 +173,7 @@ def same(function: Callable[..., object], arrays: dict[str, np.ndarray]) -> None
     assert any(np.any(array != before[name]) for name, array in arrays.items())
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", [name for name in OPERATORS if drawer.drawer(name)])
 def test_drawn_problems(name: str, load: Made, pytestconfig: pytest.Config) -> None:
     """Of every signature in turn, with strides, in place and empty, against float64."""

@@ -30,6 +30,7 @@ CASES: list[tuple[str, Callable[..., None], list[str]]] = [
 """Receipt, matrix, dtypes that tiles multiply."""
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("receipt", "matrix", "dtype"),
     [(receipt, matrix, dtype) for receipt, matrix, dtypes in CASES for dtype in dtypes],

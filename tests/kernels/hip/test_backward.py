@@ -29,7 +29,7 @@ def wide(build_library: Callable[..., Path]) -> Path:
     return build_library("flash", targets=TARGETS, where=WIDE)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_against_float64(library, wide, architecture, pytestconfig, tmp_path):
     """dq, dk, dv, dbias, d_sink and delta of random problems; what must stay untouched does."""

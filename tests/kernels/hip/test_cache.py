@@ -27,7 +27,7 @@ def library(build_library: Callable[..., Path]) -> Path:
     return build_library("ck_default", targets=TARGETS, where=WHERE)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_against_float64(library, architecture, pytestconfig, tmp_path):
     """Random problems: pages of many sizes, packed heads, splits, masks, biases, dropout; appends bit for bit."""

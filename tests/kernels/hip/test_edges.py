@@ -41,6 +41,7 @@ MATRICES = {  # by library: family, dtype, cases of all, by lengths, masks, sequ
 pytestmark = [pytest.mark.xdist_group("hip"), pytest.mark.usefixtures("binding", "executor")]
 
 
+@pytest.mark.sampled(22)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize(("library", "family", "dtype"), MATRICES, ids=lambda value: value)
 def test_edges(build_library: Callable[..., Path], library, family, dtype, architecture, pytestconfig):

@@ -84,6 +84,7 @@ def report(
     return read
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_against_float64(libraries, architecture, pytestconfig, tmp_path):
     """Every feature at random: varlen, empty sequences, rows without keys, padding, strides, dropout; LSE too."""

@@ -32,7 +32,7 @@ def libraries(build_library: Callable[..., Path]) -> dict[str, Path]:
     return {receipt: build_library(receipt, targets=TARGETS, where=where) for receipt, where in WHERE.items()}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_against_float64(libraries, architecture, pytestconfig, tmp_path):
     """Rows of 0 to 4,099 columns, packed or not, in place; moves bit for bit; products of every layout and epilogue."""
