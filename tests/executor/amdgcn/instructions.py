@@ -187,6 +187,7 @@ TWO_SOURCES = [
     *_two("v_mul_lo_u32", each(lambda a, b: a * b)),
     *_two("v_mul_hi_u32", each(lambda a, b: a * b >> 32)),
     *_two("v_mul_hi_i32", each(lambda a, b: _signed(a, 32) * _signed(b, 32) >> 32)),
+    *_two("v_bcnt_u32_b32", each(lambda a, b: a.bit_count() + b)),
     *_two("v_bfm_b32", each(lambda a, b: ((1 << (a & 31)) - 1) << (b & 31)), "ss"),
     *_two(
         "v_cvt_pk_bf16_f32",

@@ -86,6 +86,7 @@ STORES = [
     ("short", "b16", 2),
     ("byte", "b8", 1),
 ]
+HIGH_HALVES = [("short_d16_hi", "d16_hi_b16", 2), ("byte_d16_hi", "d16_hi_b8", 1)]
 HALVES = [("short_d16", "d16_b16", False), ("short_d16_hi", "d16_hi_b16", True)]
 
 
@@ -118,10 +119,10 @@ def _forms(prefix: str, memory: str, load_tail: str, store_tail: str, kinds: tup
             at = _offset(size)
             text = f"{prefix}_store_{names[spelling]} {store_tail.format(_registers(32, size))} offset:{at}"
             found.append(Move(text, _stored(at, 0, size), memory + "_out", on))
-        if "half" in kinds:
-            name = ("short_d16_hi", "d16_hi_b16")[spelling]
-            text = f"{prefix}_store_{name} {store_tail.format('v32')} offset:4"
-            found.append(Move(text, _stored(4, 2, 2), memory + "_out", on))
+        for *names, size in HIGH_HALVES if "half" in kinds else ():
+            if size == 2 or prefix != "buffer":
+                text = f"{prefix}_store_{names[spelling]} {store_tail.format('v32')} offset:4"
+                found.append(Move(text, _stored(4, 2, size), memory + "_out", on))
     return found
 
 

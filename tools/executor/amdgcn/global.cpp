@@ -284,6 +284,7 @@ STORE("global_store_dwordx4 flat_store_dwordx4 global_store_b128 flat_store_b128
 STORE("global_store_short flat_store_short global_store_b16 flat_store_b16", 2, false)
 STORE("global_store_short_d16_hi flat_store_short_d16_hi global_store_d16_hi_b16 flat_store_d16_hi_b16", 2, true)
 STORE("global_store_byte flat_store_byte global_store_b8 flat_store_b8", 1, false)
+STORE("global_store_byte_d16_hi flat_store_byte_d16_hi global_store_d16_hi_b8 flat_store_d16_hi_b8", 1, true)
 #define ATOMIC(names, expression)                                                                                      \
   INSTRUCTION(names, { atomic(machine, wave, in, [](u32 old, u32 value) -> u32 { return (expression); }); })
 ATOMIC("global_atomic_add_f32", bits_of(as_float(old) + as_float(value)))

@@ -99,7 +99,7 @@ struct Lds {
   u32 clock = 0;  // at which waves of a workgroup begin: all that earlier ones did lies before it
 };
 
-enum : int { MOST_WAVES = 16 };
+enum : int { MOST_WAVES = 32 };
 
 /// A code object and its launches.
 struct Machine {

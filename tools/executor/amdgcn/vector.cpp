@@ -200,6 +200,7 @@ V2("v_mul_hi_u32_u24", Type::u32, u32((u64(unsigned24(a)) * unsigned24(b)) >> 32
 V2("v_mul_lo_u32", Type::u32, a* b)
 V2("v_mul_hi_u32", Type::u32, u32((u64(a) * b) >> 32))
 V2("v_mul_hi_i32", Type::u32, u32((i64(i32(a)) * i32(b)) >> 32))
+V2("v_bcnt_u32_b32", Type::u32, u32(__builtin_popcount(a)) + b)
 V2("v_bfm_b32", Type::u32, ((1u << (a & 31)) - 1) << (b & 31))
 V3("v_add3_u32", Type::u32, a + b + c)
 V3("v_or3_b32", Type::u32, a | b | c)

@@ -213,6 +213,25 @@ int find_kernel(Module& module, const std::string& name, Function& made) {
   return not_found;
 }
 
+/// Bytes behind a kernel's own arguments that the runtime fills, of a kernel that asks for any (LLVM, AMDGPUUsage, code object
+/// version 5): blocks of each dimension, then threads of a block.
+constexpr size_t kHidden = 256;
+size_t own_bytes(size_t bytes) { return (bytes + 7) / 8 * 8; }
+std::string packed_arguments(const Function& function, const amdgcn_dispatch& dispatch, const void* arguments,
+                             size_t bytes) {
+  std::string packed(static_cast<const char*>(arguments), bytes);
+  if (bytes < function.kernarg_bytes) {
+    packed.resize(own_bytes(bytes) + kHidden);
+    char* const hidden = packed.data() + own_bytes(bytes);
+    const uint16_t threads[] = {uint16_t(dispatch.threads[0]), uint16_t(dispatch.threads[1]),
+                                uint16_t(dispatch.threads[2])};
+    std::memcpy(hidden, dispatch.groups, sizeof dispatch.groups);
+    std::memcpy(hidden + sizeof dispatch.groups, threads, sizeof threads);
+  }
+  packed.resize(packed.size() + 64);  // kernels load arguments in pieces
+  return packed;
+}
+
 int launch(const Function& function, amdgcn_dispatch dispatch, const void* arguments, size_t bytes) {
   amdgcn_machine* machine = function.module->machine;
   auto& all = allocations();
@@ -226,8 +245,7 @@ int launch(const Function& function, amdgcn_dispatch dispatch, const void* argum
   for (size_t k = 0; k < all.size(); k++)
     amdgcn_known_block(machine, all[k].bytes.data(), all[k].bytes.size(), all[k].defined.data(),
                        names[2 * k + !all[k].reserved].c_str());
-  std::string packed(static_cast<const char*>(arguments), bytes);
-  packed.resize(bytes + 64);  // kernels load arguments in pieces
+  std::string packed = packed_arguments(function, dispatch, arguments, bytes);
   dispatch.kernarg = amdgcn_block(machine, packed.data(), packed.size(), 1, 1, "kernarg");
   const char* seed = std::getenv("TILEKILN_HIPSIM_SEED");
   const amdgcn_options options = {seed ? std::strtoull(seed, nullptr, 10) : 1, 0, 0, 1};
@@ -309,7 +327,8 @@ HIP_API int hipModuleLaunchKernel(void* handle, unsigned groups_x, unsigned grou
       return noted(invalid_value);
   }
   amdgcn_dispatch dispatch = function->dispatch;
-  if (bytes < function->kernarg_bytes || (bytes && !buffer)) return noted(invalid_value);
+  const bool whole = bytes >= function->kernarg_bytes || own_bytes(bytes) + kHidden == function->kernarg_bytes;
+  if (!whole || (bytes && !buffer)) return noted(invalid_value);
   dispatch.lds_bytes += lds_bytes;
   const unsigned groups[3] = {groups_x, groups_y, groups_z}, block[3] = {threads_x, threads_y, threads_z};
   std::memcpy(dispatch.groups, groups, sizeof groups);
