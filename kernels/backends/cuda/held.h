@@ -10,6 +10,9 @@ TILEKILN_KERNELS
 #undef K
 
 namespace tilekiln::cuda {
+
+constexpr bool kBlocksMeet = true, kTeamsMeet = true;
+
 namespace {
 
 #define K(name) &name,

@@ -6,6 +6,7 @@
 
 namespace tilekiln::cuda {
 
+constexpr bool kBlocksMeet = true;
 constexpr int kMostPolls = 1 << 22;  // of a word before the kernel traps: a hang would take the device along
 
 // All blocks of a cooperative launch: what they wrote before is there for all behind it. `word` is zero, and zero again when all have left.

@@ -1,45 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The words that sm_80 has too: cp.async, ldmatrix, mma.sync.
+// The words of tensor cores that sm_80 has too: ldmatrix, mma.sync.
 #pragma once
 
 #include "kernels/backends/cuda/ptx.h"
 
 namespace tilekiln::cuda {
-
-// 16 bytes to shared memory, of which `bytes` are read and the rest are zeros.
-TILEKILN_DEVICE void copy_async_bytes(uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-TILEKILN_DEVICE void copy_async(uint32_t to, const void* from, bool inside) {
-  copy_async_bytes(to, from, inside ? 16 : 0);
-}
-TILEKILN_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending> TILEKILN_DEVICE void copy_async_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-// Waits for a number that is known at run time; beyond 13 it waits for 13.
-TILEKILN_DEVICE void copy_async_wait(int pending) {
-  switch (pending) {
-#define TILEKILN_WAIT(n) \
-  case n: return copy_async_wait<n>();
-    TILEKILN_WAIT(0)
-    TILEKILN_WAIT(1)
-    TILEKILN_WAIT(2)
-    TILEKILN_WAIT(3)
-    TILEKILN_WAIT(4)
-    TILEKILN_WAIT(5)
-    TILEKILN_WAIT(6)
-    TILEKILN_WAIT(7)
-    TILEKILN_WAIT(8)
-    TILEKILN_WAIT(9)
-    TILEKILN_WAIT(10)
-    TILEKILN_WAIT(11)
-    TILEKILN_WAIT(12)
-    default: return copy_async_wait<13>();
-#undef TILEKILN_WAIT
-  }
-}
 
 // Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
 TILEKILN_DEVICE void load_matrices(uint32_t (&word)[4], uint32_t from) {

@@ -278,6 +278,73 @@ TILEKILN_DEVICE void store_if(bool condition, void* to, uint4 line) {
                : "memory");
 }
 
+// A vector, or zeros where it is not `there`: by a predicate, since loads at branches are waited for one after the other. `load_vector_once` leaves L1
+// to vectors that are read again.
+#define TILEKILN_LOAD_IF(name, hint)                                                                            \
+  TILEKILN_DEVICE uint4 name(bool there, const void* from) {                                                    \
+    uint4 v;                                                                                                    \
+    asm volatile(                                                                                               \
+        "{.reg .pred p; setp.ne.b32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0; @p "  \
+        "ld.global" hint ".v4.b32 {%0, %1, %2, %3}, [%4];}"                                                     \
+        : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)                                                        \
+        : "l"(from), "r"(int(there)));                                                                          \
+    return v;                                                                                                   \
+  }
+TILEKILN_LOAD_IF(load_vector_if, "")
+TILEKILN_LOAD_IF(load_vector_once, ".L1::no_allocate")
+#undef TILEKILN_LOAD_IF
+
+// A vector whose values are worked out from its registers again.
+TILEKILN_DEVICE void keep_in_registers(uint4& v) { asm volatile("" : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)); }
+
+// Vectors of shared memory by address.
+TILEKILN_DEVICE void store_shared(uint32_t to, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+TILEKILN_DEVICE uint4 load_shared(uint32_t from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+
+// 16 bytes to shared memory, of which `bytes` are read and the rest are zeros.
+TILEKILN_DEVICE void copy_async_bytes(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+TILEKILN_DEVICE void copy_async(uint32_t to, const void* from, bool inside) {
+  copy_async_bytes(to, from, inside ? 16 : 0);
+}
+TILEKILN_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending> TILEKILN_DEVICE void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Waits for a number that is known at run time; beyond 13 it waits for 13.
+TILEKILN_DEVICE void copy_async_wait(int pending) {
+  switch (pending) {
+#define TILEKILN_WAIT(n) \
+  case n: return copy_async_wait<n>();
+    TILEKILN_WAIT(0)
+    TILEKILN_WAIT(1)
+    TILEKILN_WAIT(2)
+    TILEKILN_WAIT(3)
+    TILEKILN_WAIT(4)
+    TILEKILN_WAIT(5)
+    TILEKILN_WAIT(6)
+    TILEKILN_WAIT(7)
+    TILEKILN_WAIT(8)
+    TILEKILN_WAIT(9)
+    TILEKILN_WAIT(10)
+    TILEKILN_WAIT(11)
+    TILEKILN_WAIT(12)
+    default: return copy_async_wait<13>();
+#undef TILEKILN_WAIT
+  }
+}
+
 // Arithmetic.
 TILEKILN_DEVICE float exp2_approx(float x) {
   float y;

@@ -3,7 +3,7 @@
 // -D: TILEKILN_FP16, TILEKILN_FP32; else bf16.
 #pragma once
 
-#include "kernels/backends/cuda/ptx.h"
+#include "kernels/backends/words.h"
 
 namespace tilekiln::cuda {
 
@@ -84,35 +84,6 @@ TILEKILN_DEVICE void store_vector(void* to, uint4 vector, int bytes, bool wide) 
     static_cast<uint16_t*>(to)[i] = uint16_t(words[i / 2] >> (i % 2 * 16));
 #endif
   }
-}
-
-// A vector, or zeros where it is not `there`: by a predicate, since loads at branches are waited for one after the other. `load_vector_once` leaves L1
-// to vectors that are read again.
-#define TILEKILN_LOAD_IF(name, hint)                                                                            \
-  TILEKILN_DEVICE uint4 name(bool there, const void* from) {                                                    \
-    uint4 v;                                                                                                    \
-    asm volatile(                                                                                               \
-        "{.reg .pred p; setp.ne.b32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0; @p "  \
-        "ld.global" hint ".v4.b32 {%0, %1, %2, %3}, [%4];}"                                                     \
-        : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)                                                        \
-        : "l"(from), "r"(int(there)));                                                                          \
-    return v;                                                                                                   \
-  }
-TILEKILN_LOAD_IF(load_vector_if, "")
-TILEKILN_LOAD_IF(load_vector_once, ".L1::no_allocate")
-#undef TILEKILN_LOAD_IF
-
-// Vectors of shared memory by address.
-TILEKILN_DEVICE void store_shared(uint32_t to, uint4 v) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-}
-TILEKILN_DEVICE uint4 load_shared(uint32_t from) {
-  uint4 v;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(from)
-               : "memory");
-  return v;
 }
 
 }  // namespace tilekiln::cuda

@@ -170,7 +170,7 @@ tilekiln_status launch(const Site& site, const KernelLaunch& launch) {
   void* extra[] = {reinterpret_cast<void*>(uintptr_t(1)), const_cast<void*>(launch.problem),
                    reinterpret_cast<void*>(uintptr_t(2)), &bytes, reinterpret_cast<void*>(uintptr_t(3))};
   TILEKILN_TRY(check(hip.hipModuleLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2], launch.threads,
-                                               1, 1, 0, native(site.stream), nullptr, extra),
+                                               1, 1, launch.shared_bytes, native(site.stream), nullptr, extra),
                      device, launch.kernel->name));
   return RuntimeStreams::end(device, site.stream, launch.kernel->name);
 }

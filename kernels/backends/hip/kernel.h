@@ -19,6 +19,7 @@ struct KernelLaunch {
   unsigned grid[3], threads;
   const void* problem;  // the kernel's one argument, by value
   size_t problem_bytes;
+  unsigned shared_bytes = 0;  // of LDS beside the kernel's own
 };
 
 // The device and stream that a stage runs on, and the instance chosen for it.

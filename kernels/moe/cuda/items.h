@@ -2,7 +2,7 @@
 // Choices of tokens, one item a token and choice: warps walk the items of a part in order and rank those of an expert.
 #pragma once
 
-#include "kernels/backends/cuda/ptx.h"
+#include "kernels/backends/words.h"
 
 namespace tilekiln::cuda::moe {
 

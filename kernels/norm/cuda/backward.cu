@@ -8,8 +8,6 @@
 // held add to the block's part in memory. The next rows are on their way to shared memory, each vector to the thread that asked for it.
 // -D: HELD (vectors of 16-bit elements; twice as many of fp32), STAGES (rows of a team on their way at most), NORM (1 layer, 2 rms);
 // TILEKILN_FP16, TILEKILN_FP32.
-#include "kernels/backends/cuda/meet.h"
-#include "kernels/backends/cuda/mma.h"
 #include "kernels/norm/cuda/rows.h"
 
 namespace tilekiln::cuda::norm {
@@ -243,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(norm::kThreads)
     rows_joined(const __grid_constant__ norm::BackwardParams p) {
   norm::join<1>(p);
 }
-#if NORM == 2
+#if NORM == 2 && !defined(__HIP__)
 extern "C" __global__ void __launch_bounds__(norm::kThreads, 1)
     rows_met(const __grid_constant__ norm::BackwardParams p) {
   norm::derive(p);

@@ -19,6 +19,7 @@ template <bool kMeets> tilekiln_status launch_backward(const Site& site, const v
   BackwardParams params = {p, nullptr, wide ? 1 : 0, 0, 0, 0};
   const int vectors = build.held * bytes / 2;  // of a row that a thread holds
   params.lanes = static_cast<int>(lanes_of(p.dtype, p.columns, vectors, kBackwardThreads));
+  if (!kTeamsMeet && params.lanes > 32) params.lanes = kBackwardThreads;
   // A block a processor, whose teams take rows in turn: more blocks would leave more sums of columns.
   const long long teams = kBackwardThreads / params.lanes, wanted = (p.rows + teams - 1) / teams;
   params.problem.parts =
@@ -28,12 +29,14 @@ template <bool kMeets> tilekiln_status launch_backward(const Site& site, const v
   params.stages = stages_of(site, build, stage);
   const auto shared = static_cast<unsigned>(params.stages * stage), count = static_cast<unsigned>(blocks);
   // Meeting pays from so many columns on: with fewer, and twice as many sums, blocks wait for each other longer than a second launch takes.
-  constexpr int least_met = 2048;
-  if (kMeets && p.columns >= least_met) {
-    params.width = 8;
-    while (params.width < kBackwardThreads && params.width * blocks < p.columns) params.width *= 2;
-    TILEKILN_TRY(zero_word(site.device.id, site.stream, &params.word));
-    return launch(site, {kernel, "rows_met", {count, 1, 1}, kBackwardThreads, shared, &params, true});
+  [[maybe_unused]] constexpr int least_met = 2048;
+  if constexpr (kBlocksMeet && kMeets) {
+    if (p.columns >= least_met) {
+      params.width = 8;
+      while (params.width < kBackwardThreads && params.width * blocks < p.columns) params.width *= 2;
+      TILEKILN_TRY(zero_word(site.device.id, site.stream, &params.word));
+      return launch(site, {kernel, "rows_met", {count, 1, 1}, kBackwardThreads, shared, &params, true});
+    }
   }
   params.width = 32;
   if (p.parts > 0)

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "kernels/backends/cuda/held.h"
+#include "kernels/backends/held.h"
 #include "kernels/norm/cuda/params.h"
 #include "kernels/norm/wide.h"
 
@@ -73,7 +73,8 @@ template <class Problem> tilekiln_status launch_once(const Site& site, const Pro
   const long long vectors = static_cast<long long>(p.columns) * bytes / 16;
   const unsigned lanes = lanes_of(p.dtype, p.columns, build.held, build.lanes);
   const bool fits = static_cast<long long>(lanes) * build.held >= vectors;
-  Params<Problem> params = {p, 1, lanes == 32 ? 1 : 0, stages_of(site, build, 16 * kStagedThreads)};
+  Params<Problem> params = {p, 1, lanes == 32 ? 1 : 0,
+                            build.stages > 0 ? stages_of(site, build, 16 * kStagedThreads) : 0};
   constexpr long long staged_from = 32768;  // bytes: of longer rows a processor has one at a time
   // A longer row than that lies in the registers of several processors: in shared memory of one it has no room beside the next.
   constexpr long long clustered_from = 65536;
@@ -82,7 +83,8 @@ template <class Problem> tilekiln_status launch_once(const Site& site, const Pro
     const auto blocks = static_cast<unsigned>(kCluster * p.rows);
     return launch(site, {kernel, cluster, {blocks, 1, 1}, kClusterThreads, 0, &params, false});
   }
-  if (vectors * 16 > staged_from && vectors <= 1ll * kStagedThreads * std::min(params.stages, most)) {
+  if (build.stages > 0 && vectors * 16 > staged_from &&
+      vectors <= 1ll * kStagedThreads * std::min(params.stages, most)) {
     const auto blocks = static_cast<unsigned>(std::min<long long>(p.rows, facts(site.device.id)->multiprocessors));
     const auto shared = static_cast<unsigned>(params.stages * 16 * kStagedThreads);
     return launch(site, {kernel, "rows_staged", {blocks, 1, 1}, kStagedThreads, shared, &params, false});

@@ -417,10 +417,12 @@ extern "C" __global__ void __launch_bounds__(1024) rows_whole(const __grid_const
   begin_between_launches();
   norm::whole_rows<false>(p);
 }
+#if STAGES > 0
 extern "C" __global__ void __launch_bounds__(norm::kStagedThreads, 1)
     rows_staged(const __grid_constant__ norm::Params<norm::Problem> p) {
   norm::staged_rows(p);
 }
+#endif
 #if NORM != 0
 extern "C" __global__ void __launch_bounds__(1024) added_whole(const __grid_constant__ norm::Params<norm::Problem> p) {
   begin_between_launches();

@@ -4,13 +4,12 @@
 // With warps of their own, four rows share a block of 128 threads and meet no barrier; else a block has one row.
 #pragma once
 
-#include "kernels/backends/cuda/ptx.h"
 #include "kernels/backends/cuda/vectors.h"
 #include "kernels/norm/cuda/params.h"
 
 namespace tilekiln::cuda::norm {
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#if !defined(__HIP__) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900)
 #define TILEKILN_CLUSTERS 1
 #define TILEKILN_CLUSTER_KERNEL \
   extern "C" __global__ void __cluster_dims__(norm::kCluster, 1, 1) __launch_bounds__(norm::kClusterThreads, 2)
@@ -49,7 +48,7 @@ TILEKILN_DEVICE Team begin_cluster() {
 #endif
 
 // `mine`, the same in all lanes of a warp, goes to shared[.] of the warp in every block of the team, and all meet.
-template <class Value> TILEKILN_DEVICE void tell(const Team& team, Value* shared, Value mine) {
+template <class Value> TILEKILN_DEVICE void tell([[maybe_unused]] const Team& team, Value* shared, Value mine) {
   const int lane = threadIdx.x & 31;
 #if TILEKILN_CLUSTERS
   if (team.cluster) {
@@ -60,7 +59,7 @@ template <class Value> TILEKILN_DEVICE void tell(const Team& team, Value* shared
 #endif
   if (lane == 0) shared[threadIdx.x / 32] = mine;
 }
-TILEKILN_DEVICE void meet(const Team& team) {
+TILEKILN_DEVICE void meet([[maybe_unused]] const Team& team) {
 #if TILEKILN_CLUSTERS
   if (team.cluster) {
     __syncthreads();  // one warp releases what all of its block have told

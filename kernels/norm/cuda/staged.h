@@ -3,7 +3,6 @@
 // A thread reads what it asked for itself, so that no barrier is needed for it.
 #pragma once
 
-#include "kernels/backends/cuda/mma.h"
 #include "kernels/norm/cuda/whole.h"
 
 namespace tilekiln::cuda::norm {

@@ -50,7 +50,7 @@ TILEKILN_DEVICE void add(Vectors& to, const Vectors& other) {
 // Values that a pass widened are not kept for the next: they would take twice as many registers.
 TILEKILN_DEVICE void forget(Vectors& of) {
 #pragma unroll
-  for (int i = 0; i < kHeld; ++i) asm volatile("" : "+r"(of[i].x), "+r"(of[i].y), "+r"(of[i].z), "+r"(of[i].w));
+  for (int i = 0; i < kHeld; ++i) keep_in_registers(of[i]);
 }
 
 // Place of a thread of a team: a warp's vectors lie next to each other, so that the places of all follow from the first by constants.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Norms, softmax, gates, moves and matrix products on HIP targets over hipsim.
+"""Rows, moves, choices of experts and matrix products on HIP targets over hipsim.
 
 Emulated (functional), never run on AMD silicon.
 """
@@ -14,12 +14,19 @@ import pytest
 from codegen.emit import kernels
 from codegen.plan.plan import resolve
 from codegen.schema.tree import tree
-from tests.kernels.hip.test_library import TARGETS, report
+from tests.kernels.hip.test_library import report
 from tools.executor.amdgcn.code_object import ARCHITECTURES
 
-ROWS = "family=rmsnorm2d,softmax dtype=bf16 or family=layernorm2d_rdquant,silu_and_mul dtype=fp16"
+ROWS = (
+    "family=rmsnorm2d,softmax,rotary,cross_entropy,layernorm2d_bwd,reduce dtype=bf16",
+    "family=layernorm2d_rdquant,silu_and_mul,silu_and_mul_bwd,cross_entropy_bwd,rmsnorm2d_bwd dtype=fp16",
+    "family=rmsnorm2d_rdquant,topk_softmax dtype=fp32",
+    "family=permute,transpose element=bytes1,bytes4",
+    "family=img2col element=bytes2",
+    "family=moe_sorting",
+)
 WHERE = {
-    "norm_default": f"{ROWS} or family=rmsnorm2d_rdquant dtype=fp32 or family=permute,transpose element=bytes1,bytes4",
+    "norm_default": " or ".join(ROWS),
     "gemm_default": "family=gemm dtype=bf16 activation=none,gelu c=yes or family=batched_gemm dtype=fp16",
     "gemm_multi_d": "dtype=bf16",
 }
@@ -27,19 +34,15 @@ WHERE = {
 pytestmark = [pytest.mark.xdist_group("hip"), pytest.mark.usefixtures("binding", "executor")]
 
 
-@pytest.fixture(scope="module")
-def libraries(build_library: Callable[..., Path]) -> dict[str, Path]:
-    return {receipt: build_library(receipt, targets=TARGETS, where=where) for receipt, where in WHERE.items()}
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_against_float64(libraries, architecture, pytestconfig, tmp_path):
+def test_against_float64(build_library: Callable[..., Path], architecture, pytestconfig, tmp_path):
     """Rows of 0 to 4,099 columns, packed or not, in place; moves bit for bit; products of every layout and epilogue."""
-    for receipt, library in libraries.items():
+    for receipt, where in WHERE.items():
+        library = build_library(receipt, targets=f"hip-{architecture}", where=where)
         cases = 16 if receipt == "gemm_multi_d" else 6  # of 256 signatures of one dtype
         problems = report(library, architecture, pytestconfig, tmp_path / "report.json", cases)["problems"]
-        assert len(problems) == {"norm_default": 9, "gemm_default": 2, "gemm_multi_d": 1}[receipt]
+        assert len(problems) == {"norm_default": 19, "gemm_default": 2, "gemm_multi_d": 1}[receipt]
         if receipt == "gemm_multi_d":
             assert problems[0]["family"] == receipt
         worst = [one["worst"] for one in problems if "norm" in one["family"] or "softmax" in one["family"]]
@@ -56,7 +59,8 @@ def test_every_row_has_a_kernel():
             for instance in plan.instances:
                 signature = instance.signature
                 product = "gemm" in instance.family
-                name = "gemm" if product else "move" if "element" in signature else instance.family
+                moves = instance.family in ("permute", "copy", "transpose", "batched_transpose")
+                name = "gemm" if product else "move" if moves else instance.family
                 assert f"{name}_{architecture}-{signature.get('dtype', 'any')}" in held, instance.name
 
 

@@ -3,7 +3,7 @@
 // and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>
 
-#include "kernels/backends/cuda/held.h"
+#include "kernels/backends/held.h"
 #include "kernels/moe/moe_sorting/cuda/params.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
@@ -34,7 +34,8 @@ tilekiln_status launch_blocks(const Site& site, const void* problem) {
   const auto stage = [&](const char* name, long long grid) {
     return launch(site, {kernel, name, {static_cast<unsigned>(grid), 1, 1}, threads, 0, &params, false});
   };
-  if (params.chunks <= warps) return stage("sorting_whole", 1 + zeroing);
+  // Blocks of AMD's executor pass nothing on in memory before a launch ends.
+  if (kBlocksMeet && params.chunks <= warps) return stage("sorting_whole", 1 + zeroing);
   TILEKILN_TRY(stage("sorting_counts", blocks + zeroing));
   TILEKILN_TRY(stage("sorting_places", 1));
   return stage("sorting_scatters", blocks);

@@ -2,7 +2,7 @@
 // The blocks engine of topk_softmax: a checked call is the row of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>
 
-#include "kernels/backends/cuda/held.h"
+#include "kernels/backends/held.h"
 #include "kernels/moe/topk_softmax/cuda/params.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-// The blocks engine of layernorm2d_rdquant on HIP targets.
-#include "kernels/norm/hip/launch.h"
-
-extern "C" const tilekiln::hip::Engine TILEKILN_ENGINE(TILEKILN_TARGET, _layernorm2d_rdquant) = {
-    tilekiln::hip::norm::launch_normalise, tilekiln::hip::any};
+// The blocks engine of layernorm2d_rdquant on AMD: one text with NVIDIA's.
+#define TILEKILN_HIP
+#include "kernels/norm/layernorm2d_rdquant/cuda/blocks.cpp"

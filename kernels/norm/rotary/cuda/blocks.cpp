@@ -3,7 +3,7 @@
 // -DTILEKILN_KERNELS (held.h).
 #include <algorithm>
 
-#include "kernels/backends/cuda/held.h"
+#include "kernels/backends/held.h"
 #include "kernels/norm/rotary/cuda/params.h"
 #include "kernels/norm/wide.h"
 

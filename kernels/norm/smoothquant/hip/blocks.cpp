@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-// The blocks engine of smoothquant on HIP targets.
-#include "kernels/norm/hip/launch.h"
-
-extern "C" const tilekiln::hip::Engine TILEKILN_ENGINE(TILEKILN_TARGET, _smoothquant) = {
-    tilekiln::hip::norm::launch_normalise, tilekiln::hip::any};
+// The blocks engine of smoothquant on AMD: one text with NVIDIA's.
+#define TILEKILN_HIP
+#include "kernels/norm/smoothquant/cuda/blocks.cpp"

@@ -125,7 +125,9 @@ extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ 
 extern "C" __global__ void __launch_bounds__(1024) rows_whole(const __grid_constant__ norm::Params<norm::Problem> p) {
   norm::whole_rows(p);
 }
+#if STAGES > 0
 extern "C" __global__ void __launch_bounds__(norm::kStagedThreads, 1)
     rows_staged(const __grid_constant__ norm::Params<norm::Problem> p) {
   norm::staged_rows(p);
 }
+#endif

@@ -2,7 +2,7 @@
 // Patches of images: neighbours among threads write neighbours in a group's matrix, some moves each at once. Pixels that several patches
 // hold come from the caches.
 // -D: THREADS.
-#include "kernels/backends/cuda/ptx.h"
+#include "kernels/backends/words.h"
 #include "kernels/tensor/img2col/cuda/params.h"
 
 namespace tilekiln::cuda::img2col {

@@ -3,7 +3,7 @@
 // target's name> and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>
 
-#include "kernels/backends/cuda/held.h"
+#include "kernels/backends/held.h"
 #include "kernels/tensor/reduce/cuda/params.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
@@ -52,8 +52,9 @@ tilekiln_status launch_blocks(const Site& site, const void* problem) {
   const long long processors = facts(site.device.id)->multiprocessors;
   // Blocks of columns meet: there are no more than the processors have at once.
   const long long wanted = (columns ? kColumnBlocks : (lines ? kPartBlocks : kRowBlocks) * kTurns) * processors;
-  params.parts =
-      params.lanes == threads ? std::clamp<long long>(wanted / teams, 1, std::max(1ll, all / (least * a_load))) : 1;
+  params.parts = kBlocksMeet && params.lanes == threads
+                     ? std::clamp<long long>(wanted / teams, 1, std::max(1ll, all / (least * a_load)))
+                     : 1;
   params.each = divide_up(all, params.parts);
   if (!columns && params.parts > 1) params.each = divide_up(params.each, least * a_load) * least * a_load;
   params.parts = std::max(1ll, divide_up(all, std::max(1ll, params.each)));

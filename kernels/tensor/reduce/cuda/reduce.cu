@@ -4,7 +4,6 @@
 // them together; those of columns all blocks, when they have met. Everything in one order; sums in fp32 over kFlush additions at most, then in two
 // words of fp32 (most GPUs have little fp64).
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
-#include "kernels/backends/cuda/meet.h"
 #include "kernels/backends/cuda/vectors.h"
 #include "kernels/tensor/reduce/cuda/params.h"
 
@@ -103,24 +102,26 @@ TILEKILN_DEVICE void put_row(const Params& p, long long output_y, long long outp
   using Take = Taking<kDo>;
   const int lanes = p.lanes, lane = threadIdx.x & (lanes - 1);
   all = over_team<kDo>(all, lanes, shared);
-  if (kParts && p.values != nullptr) {  // the team is the block
-    Two* const values = p.values + output * p.parts;
-    if (lane == 0) values[part] = all;
-    if (!is_last(p.arrivals + output, unsigned(p.parts), reinterpret_cast<unsigned*>(shared))) return;
-    all = {Take::kNothing, 0.f};
-    for (int first = lane; first < p.parts; first += kTaken * THREADS) {
-      float2 more[kTaken];
-#pragma unroll
-      for (int i = 0; i < kTaken; ++i) {
-        if (first + i * THREADS < p.parts)
-          more[i] = __ldcg(reinterpret_cast<const float2*>(values) + first + i * THREADS);
+  if constexpr (kBlocksMeet && kParts) {
+    if (p.values != nullptr) {  // the team is the block
+      Two* const values = p.values + output * p.parts;
+      if (lane == 0) values[part] = all;
+      if (!is_last(p.arrivals + output, unsigned(p.parts), reinterpret_cast<unsigned*>(shared))) return;
+      all = {Take::kNothing, 0.f};
+      for (int first = lane; first < p.parts; first += kTaken * THREADS) {
+        float2 more[kTaken];
+  #pragma unroll
+        for (int i = 0; i < kTaken; ++i) {
+          if (first + i * THREADS < p.parts)
+            more[i] = __ldcg(reinterpret_cast<const float2*>(values) + first + i * THREADS);
+        }
+  #pragma unroll
+        for (int i = 0; i < kTaken; ++i) {
+          if (first + i * THREADS < p.parts) all = Take::taken(all, Two{more[i].x, more[i].y});
+        }
       }
-#pragma unroll
-      for (int i = 0; i < kTaken; ++i) {
-        if (first + i * THREADS < p.parts) all = Take::taken(all, Two{more[i].x, more[i].y});
-      }
+      all = over_team<kDo>(all, lanes, shared);
     }
-    all = over_team<kDo>(all, lanes, shared);
   }
   if (lane == 0) put_result(p, output_y, 0, all);
 }
@@ -352,7 +353,9 @@ template <Reduction kDo> TILEKILN_DEVICE void columns(const Params& p, Two* memo
     }
     __syncthreads();
   }
-  if (p.parts > 1) join_columns<kDo>(p, memory);
+  if constexpr (kBlocksMeet) {
+    if (p.parts > 1) join_columns<kDo>(p, memory);
+  }
 }
 
 }  // namespace tilekiln::cuda::reduce

@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: MIT
+// The blocks engine of silu_and_mul_bwd on AMD: one text with NVIDIA's.
+#define TILEKILN_HIP
+#include "kernels/norm/silu_and_mul_bwd/cuda/blocks.cpp"
