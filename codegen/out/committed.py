@@ -18,7 +18,7 @@ from codegen.tell import docs, listing
 
 GOLDEN = "tests/codegen/golden"  # the folder of golden files: a review sees in them what a change did
 INFO = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.0", "flags": ["-O2"]}
-TARGETS = ["cpu-generic", "cpu-avx512bf16"]
+TARGETS = ["cpu-avx512bf16"]
 RECEIPT, WHERE = "linear_attention", "family=gated_delta_rule dtype=bf16"
 """Its library's table, rows and manifest are shown."""
 OPERATORS = ("softmax",)

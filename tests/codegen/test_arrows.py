@@ -24,7 +24,7 @@ SEES = {  # of the packages
 }
 CODEGEN = ("schema", "plan", "emit", "tell", "out")  # its rooms, in the order data walks
 BELOW = ("kernels/runtime/", "kernels/backends/")  # of every operator
-BESIDE = {("kernels/moe/", "kernels/gemm/")}  # areas that see another: experts are products
+BESIDE = {("kernels/moe/", "kernels/gemm/"), ("kernels/conv/", "kernels/gemm/")}  # areas that see another: products
 
 Graph = dict[str, set[str]]
 

@@ -13,7 +13,7 @@ FORMATS = {"bf16", "int8", "fp8", "bf8", "fp8bf16", "fp8fp32"}
 PRODUCTS = {
     *("gemm", "gemm_multi_d", "gemm_quant", "gemm_list", "batched_gemm", "grouped_gemm", "flatmm", "flatmm_quant"),
     *("fused_moe", "fmha_fwd", "fmha_fwd_splitkv", "fmha_fwd_pagedkv", "fmha_batch_prefill", "fmha_bwd_dq_dk_dv"),
-    "fmha_mla_decode",
+    *("fmha_mla_decode", "conv_fwd", "conv_bwd_data", "conv_bwd_weight"),
 }
 OTHERS = {
     *("fmha_fwd_appendkv", "fmha_fwd_splitkv_combine", "fmha_bwd_dot_do_o", "fmha_bwd_convert_dq", "rotary"),

@@ -38,6 +38,9 @@ LENGTHS_OF = {  # by operator
     "gemm_list": {"Q": 3},
     "causal_conv1d": {"Wc": 4},
     "causal_conv1d_bwd": {"Wc": 4},
+    "conv_fwd": {"C": 6, "G": 6, "X": 9, "Fx": 3},
+    "conv_bwd_data": {"G": 6, "X": 9, "Fx": 3},
+    "conv_bwd_weight": {"C": 6, "X": 9, "Ox": 7},
 }
 INDICES = {  # by operator: what its keys need
     "fmha_fwd_pagedkv": {"block_table": [[0], [1]], "seqlen_k": [16, 9]},

@@ -376,6 +376,9 @@ CALLS = [
         values=dict.fromkeys(("initial_state", "dfinal_state", "dinitial_state"), ((2, 6, 32, 64), "fp32"))
         | {"qk_l2norm": True},
     ),
+    Call("conv_fwd", "bias", lengths={"C": 6, "G": 6, "X": 9, "Fx": 3}, values={"y": ((2, 43, 7), "fp16")}),
+    Call("conv_bwd_data", lengths={"G": 6, "X": 9, "Fx": 3}, values={"dx": ((2, 6, 11), "fp16")}),
+    Call("conv_bwd_weight", lengths={"C": 6, "X": 9, "Ox": 7}, values={"dweight": ((43, 6, 3), "fp16")}),
     Call("permute", values={"y": ((7, 5, 6), "fp16"), "axes": (2, 0, 1)}),
     Call("reduce", values={"y": ((5, 7), "fp16"), "axes": (1,)}),
     Call("rmsnorm2d", "residual residual_out inv_rms"),

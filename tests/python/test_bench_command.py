@@ -48,6 +48,7 @@ WORDS = [
     "causal_conv1d_bwd dtype=bf16 seqlen=7 channels=40 width=3 bias=yes dbias=yes activation=silu",
     "gated_delta_rule dtype=bf16 seqlen=20 nhead_k=1 nhead_v=2 hdim_k=24 qk_l2norm=yes gate=channel initial_state=yes",
     "gated_delta_rule_bwd dtype=bf16 seqlen=20 nhead_k=1 nhead_v=2 hdim_k=24 update=add",
+    "conv_fwd dtype=bf16 batch=2 channels=6 group_channels=3 groups=2 outputs=8 width=20 filter_width=3 bias=yes",
     "moe_sorting experts=8 unit=4 masked=yes skip_empty=no",
     "fused_moe dtype=bf16 hidden=70 inter=33 activation=gelu masked=yes",
     "reduce shape=3x4x70 axes=0x2 operation=max keepdim=yes",
@@ -88,6 +89,8 @@ def receipt(operator: str) -> str:
     )
     if operator in LINEAR_ATTENTION:
         return "linear_attention"
+    if operator.startswith("conv_"):
+        return "conv"
     return room or ("moe_default" if operator in ("fused_moe", "topk_gating") else "norm_default")
 
 

@@ -91,3 +91,38 @@ def matrix_state(given: Given) -> list[Any]:
     batch, _, _, hdim_k = given["q"].shape
     nhead, hdim_v = given["v"].shape[2:]
     return [_sequences(given, batch), nhead, hdim_k, hdim_v]
+
+
+def _each(given: Given, name: str, spatial: int, default: int) -> list[Any]:
+    """Numbers of a window, one for each spatial dimension; of padding maybe two."""
+    numbers = list(given[name] or [default])
+    return numbers * spatial if len(numbers) == 1 else numbers
+
+
+def _window(given: Given, spatial: int) -> list[tuple[Any, Any, Any]]:
+    """By spatial dimension: stride, dilation and all of its padding."""
+    padding = _each(given, "padding", spatial, 0)
+    around = [padding[i] + padding[i + len(padding) - spatial] for i in range(spatial)]
+    stride, dilation = (_each(given, name, spatial, 1) for name in ("stride", "dilation"))
+    return list(zip(stride, dilation, around, strict=True))
+
+
+def images(given: Given) -> list[Any]:
+    x, weight = given["x"], given["weight"]
+    sides = zip(x.shape[2:], weight.shape[2:], _window(given, x.ndim - 2), strict=True)
+    lengths = [(length + pad - tap * (size - 1) - 1) // step + 1 for length, size, (step, tap, pad) in sides]
+    return [x.shape[0], weight.shape[0], *lengths]
+
+
+def pixels(given: Given) -> list[Any]:
+    dy, weight = given["dy"], given["weight"]
+    sides = zip(dy.shape[2:], weight.shape[2:], _window(given, dy.ndim - 2), strict=True)
+    least = [(length - 1) * step + tap * (size - 1) + 1 - pad for length, size, (step, tap, pad) in sides]
+    return [dy.shape[0], weight.shape[1] * given["groups"], *(given["lengths"] or least)]
+
+
+def filters(given: Given) -> list[Any]:
+    x, dy = given["x"], given["dy"]
+    sides = zip(x.shape[2:], dy.shape[2:], _window(given, x.ndim - 2), strict=True)
+    greatest = [(length + pad - (out - 1) * step - 1) // tap + 1 for length, out, (step, tap, pad) in sides]
+    return [dy.shape[1], x.shape[1] // given["groups"], *(given["filter"] or greatest)]

@@ -65,6 +65,43 @@ class CausalConv1dBwdArguments(RunArguments, total=False):
     return_dbias: bool
     return_dinitial_state: bool
 
+class ConvBwdDataArguments(RunArguments, total=False):
+    """All arguments of `Library.conv_bwd_data` by name; its docstring describes each one."""
+
+    dx: Array | None
+    stride: int | tuple[int, ...] | list[int]
+    dilation: int | tuple[int, ...] | list[int]
+    padding: int | tuple[int, ...] | list[int]
+    groups: int
+    lengths: int | tuple[int, ...] | list[int]
+
+class ConvBwdWeightArguments(RunArguments, total=False):
+    """All arguments of `Library.conv_bwd_weight` by name; its docstring describes each one."""
+
+    dweight: Array | None
+    stride: int | tuple[int, ...] | list[int]
+    dilation: int | tuple[int, ...] | list[int]
+    padding: int | tuple[int, ...] | list[int]
+    groups: int
+    filter: int | tuple[int, ...] | list[int]
+    out_dtype: Literal["fp16", "fp32", "bf16"] | None
+
+class ConvFwdArguments(RunArguments, total=False):
+    """All arguments of `Library.conv_fwd` by name; its docstring describes each one."""
+
+    y: Array | None
+    bias: Array | None
+    residual: Array | None
+    scale: Array | None
+    stride: int | tuple[int, ...] | list[int]
+    dilation: int | tuple[int, ...] | list[int]
+    padding: int | tuple[int, ...] | list[int]
+    groups: int
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
+    clamp_min: float
+    clamp_max: float
+    out_dtype: Literal["int32", "fp32", "fp16", "bf16"] | None
+
 class CopyArguments(RunArguments, total=False):
     """All arguments of `Library.copy` by name; its docstring describes each one."""
 
@@ -686,6 +723,18 @@ class Functions:
     def causal_conv1d_bwd_find(self, dy: Array, x: Array, weight: Array, **arguments: Unpack[CausalConv1dBwdArguments]) -> int: ...
     def causal_conv1d_bwd_why(self, dy: Array, x: Array, weight: Array, **arguments: Unpack[CausalConv1dBwdArguments]) -> str: ...
     def causal_conv1d_bwd_describe(self, dy: Array, x: Array, weight: Array, **arguments: Unpack[CausalConv1dBwdArguments]) -> str: ...
+    def conv_bwd_data(self, dy: Array, weight: Array, **arguments: Unpack[ConvBwdDataArguments]) -> Any: ...
+    def conv_bwd_data_find(self, dy: Array, weight: Array, **arguments: Unpack[ConvBwdDataArguments]) -> int: ...
+    def conv_bwd_data_why(self, dy: Array, weight: Array, **arguments: Unpack[ConvBwdDataArguments]) -> str: ...
+    def conv_bwd_data_describe(self, dy: Array, weight: Array, **arguments: Unpack[ConvBwdDataArguments]) -> str: ...
+    def conv_bwd_weight(self, x: Array, dy: Array, **arguments: Unpack[ConvBwdWeightArguments]) -> Any: ...
+    def conv_bwd_weight_find(self, x: Array, dy: Array, **arguments: Unpack[ConvBwdWeightArguments]) -> int: ...
+    def conv_bwd_weight_why(self, x: Array, dy: Array, **arguments: Unpack[ConvBwdWeightArguments]) -> str: ...
+    def conv_bwd_weight_describe(self, x: Array, dy: Array, **arguments: Unpack[ConvBwdWeightArguments]) -> str: ...
+    def conv_fwd(self, x: Array, weight: Array, **arguments: Unpack[ConvFwdArguments]) -> Any: ...
+    def conv_fwd_find(self, x: Array, weight: Array, **arguments: Unpack[ConvFwdArguments]) -> int: ...
+    def conv_fwd_why(self, x: Array, weight: Array, **arguments: Unpack[ConvFwdArguments]) -> str: ...
+    def conv_fwd_describe(self, x: Array, weight: Array, **arguments: Unpack[ConvFwdArguments]) -> str: ...
     def copy(self, x: Array, **arguments: Unpack[CopyArguments]) -> Any: ...
     def copy_find(self, x: Array, **arguments: Unpack[CopyArguments]) -> int: ...
     def copy_why(self, x: Array, **arguments: Unpack[CopyArguments]) -> str: ...

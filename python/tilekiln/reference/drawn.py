@@ -192,6 +192,7 @@ MODULES = {
     **dict.fromkeys(("topk_softmax", "moe_sorting", "fused_moe"), "moe"),
     **dict.fromkeys(("batched_gemm", "gemm_multi_d", "grouped_gemm", "gemm_list", "flatmm_quant"), "gemm"),
     "cross_entropy_bwd": "cross_entropy",
+    **dict.fromkeys(("conv_fwd", "conv_bwd_data", "conv_bwd_weight"), "conv"),
     "causal_conv1d_bwd": "causal_conv1d",
     "gated_delta_rule_bwd": "gated_delta_rule",
     "topk_gating": "gating",

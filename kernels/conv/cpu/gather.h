@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+// Taps of a tile of pixels, gathered in cache: rows of words for each pixel, or lanes of pixels for each word. A word is an element of
+// a channel and a tap.
+#pragma once
+
+#include "kernels/backends/cpu/load.h"
+#include "kernels/conv/engine.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+using conv::Convolution;
+using i64 = long long;
+
+// The words of a chunk: taps [t0, t1) of channels [c0, c1).
+struct Words {
+  i64 t0, t1, c0, c1;
+  i64 count() const { return (t1 - t0) * (c1 - c0); }
+};
+TILEKILN_INLINE i64 taps_of(const Convolution& c) { return c.filter[0] * c.filter[1] * c.filter[2]; }
+// Chunks in the order of words.
+inline Words words_of(const Convolution& c, i64 number) {
+  const i64 taps = taps_of(c), outer = c.channels_inner ? taps : c.channels,
+            inner = c.channels_inner ? c.channels : taps;
+  const i64 across = (inner + c.chunk.inner - 1) / c.chunk.inner;
+  const i64 o = number / across * c.chunk.outer, i = number % across * c.chunk.inner;
+  const i64 o1 = o + c.chunk.outer < outer ? o + c.chunk.outer : outer;
+  const i64 i1 = i + c.chunk.inner < inner ? i + c.chunk.inner : inner;
+  return c.channels_inner ? Words{o, o1, i, i1} : Words{i, i1, o, o1};
+}
+
+// A pixel of y, by its image and place.
+struct Pixel {
+  i64 image, at[3];
+  Pixel(const Convolution& c, i64 number) {
+    at[2] = number % c.out[2], number /= c.out[2];
+    at[1] = number % c.out[1], number /= c.out[1];
+    at[0] = number % c.out[0], image = number / c.out[0];
+  }
+  // Moves on to the first pixel of the next row.
+  TILEKILN_INLINE void next_row(const Convolution& c) {
+    at[2] = 0;
+    if (++at[1] == c.out[1]) at[1] = 0, ++at[0];
+    if (at[0] == c.out[0]) at[0] = 0, ++image;
+  }
+  TILEKILN_INLINE void next(const Convolution& c) {
+    if (++at[2] == c.out[2]) next_row(c);
+  }
+  TILEKILN_INLINE i64 in(const conv::Steps& steps) const {
+    return image * steps.batch + at[0] * steps.at[0] + at[1] * steps.at[1] + at[2] * steps.at[2];
+  }
+};
+
+TILEKILN_INLINE i64 place(const Convolution& c, int i, i64 o, i64 tap) {
+  return o * c.step[i] + tap * c.tap[i] + c.start[i];
+}
+TILEKILN_INLINE bool inside(const Convolution& c, int i, i64 at) { return at >= 0 && at < c.in[i]; }
+
+// n numbers j from 0 on: those with 0 <= first + j step < length are [low, high).
+struct Range { i64 low, high; };
+TILEKILN_INLINE Range range_inside(i64 first, i64 step, i64 length, i64 n) {
+  if (step < 0) {  // as from the other end
+    const Range r = range_inside(first + (n - 1) * step, -step, length, n);
+    return {n - r.high, n - r.low};
+  }
+  i64 low = first >= 0 ? 0 : (-first + step - 1) / step,
+      high = length <= first ? 0 : (length - first + step - 1) / step;
+  if (low > n) low = n;
+  if (high > n) high = n;
+  return {low, high < low ? low : high};
+}
+
+template <class T> TILEKILN_INLINE void put_zeros(T* to, i64 n) {
+  for (i64 i = 0; i < n; ++i) to[i] = T{};
+}
+template <class T> TILEKILN_INLINE void put_row(T* to, const T* from, i64 step, i64 n) {
+  if (step == 1) {
+    constexpr i64 some = 64 / sizeof(T);
+    for (; n >= some; n -= some, to += some, from += some) __builtin_memcpy(to, from, 64);
+    for (i64 i = 0; i < n; ++i) to[i] = from[i];
+    return;
+  }
+  for (i64 i = 0; i < n; ++i) to[i] = from[i * step];
+}
+
+// Rows of `row` elements, channels running faster, of pixels from `first` on.
+template <class T>
+void gather_rows(const Convolution& c, i64 group, i64 first, i64 pixels, const Words& words, T* to, i64 row) {
+  const i64 channels = words.c1 - words.c0, count = words.count();
+  const conv::Steps& s = c.x_step;
+  const T* const x = (const T*)c.x + (group * c.channels + words.c0) * s.channel;
+  const bool together = s.channel == 1 && c.tap[2] * s.at[2] == channels;  // taps of a row
+  Pixel at(c, first);
+  for (i64 m = 0; m < pixels; ++m, at.next(c), to += row) {
+    const T* const image = x + at.image * s.batch;
+    T* own = to;
+    for (i64 t = words.t0; t < words.t1;) {
+      const i64 last = t % c.filter[2], some = words.t1 - t < c.filter[2] - last ? words.t1 - t : c.filter[2] - last;
+      const i64 a = place(c, 0, at.at[0], t / c.filter[2] / c.filter[1]),
+                b = place(c, 1, at.at[1], t / c.filter[2] % c.filter[1]);
+      t += some;
+      if (!inside(c, 0, a) || !inside(c, 1, b)) {
+        put_zeros(own, some * channels), own += some * channels;
+        continue;
+      }
+      const i64 from = place(c, 2, at.at[2], last);
+      const Range r = range_inside(from, c.tap[2], c.in[2], some);
+      const T* const line = image + a * s.at[0] + b * s.at[1];
+      put_zeros(own, r.low * channels);
+      if (together)
+        put_row(own + r.low * channels, line + (from + r.low * c.tap[2]) * s.at[2], 1, (r.high - r.low) * channels);
+      else
+        for (i64 i = r.low; i < r.high; ++i)
+          put_row(own + i * channels, line + (from + i * c.tap[2]) * s.at[2], s.channel, channels);
+      put_zeros(own + r.high * channels, (some - r.high) * channels), own += some * channels;
+    }
+    put_zeros(own, row - count);
+  }
+}
+
+// Pixels of a row of y, of a tile, whose lanes lie together.
+struct Segment {
+  Pixel at;
+  i64 lane, count;
+};
+// Some of them by a tap, in x: those from `low` to `high` exist.
+struct Tapped { i64 from, low, high; };
+
+// f(segment) for pixels from `first` on, of which those up to `pixels` exist; lanes are cut at multiples of `whole`.
+template <class F> TILEKILN_INLINE void segments(const Convolution& c, i64 first, i64 pixels, i64 whole, F&& f) {
+  Pixel at(c, first);
+  for (i64 lane = 0; lane < pixels;) {
+    i64 some = c.out[2] - at.at[2];
+    if (some > pixels - lane) some = pixels - lane;
+    if (some > whole - lane % whole) some = whole - lane % whole;
+    f(Segment{at, lane, some});
+    lane += some, at.at[2] += some;
+    if (at.at[2] == c.out[2]) at.next_row(c);
+  }
+}
+
+// Lanes of pixels from `first` on, padded to `lanes`, in panels of `whole` lanes, [panel][word][lane]; words as channels_inner says.
+template <class T>
+void gather_lanes(const Convolution& c, i64 group, i64 first, i64 pixels, i64 lanes, i64 whole, const Words& words,
+                  T* to) {
+  const i64 channels = words.c1 - words.c0, taps = words.t1 - words.t0, count = words.count();
+  const conv::Steps& s = c.x_step;
+  const i64 step = c.step[2] * s.at[2];
+  const i64 by_channel = (c.channels_inner ? 1 : taps) * whole, by_tap = (c.channels_inner ? channels : 1) * whole;
+  const T* const x = (const T*)c.x + (group * c.channels + words.c0) * s.channel;
+  segments(c, first, pixels, whole, [&](const Segment& segment) {
+    const Pixel& at = segment.at;
+    T* const column = to + segment.lane / whole * count * whole + segment.lane % whole;
+    for (i64 t = words.t0; t < words.t1; ++t) {
+      T* own = column + (t - words.t0) * by_tap;
+      const i64 a = place(c, 0, at.at[0], t / c.filter[2] / c.filter[1]),
+                b = place(c, 1, at.at[1], t / c.filter[2] % c.filter[1]);
+      const i64 from = place(c, 2, at.at[2], t % c.filter[2]);
+      Range r = range_inside(from, c.step[2], c.in[2], segment.count);
+      if (!inside(c, 0, a) || !inside(c, 1, b)) r = {segment.count, segment.count};
+      const T* p = x + at.image * s.batch + a * s.at[0] + b * s.at[1] + (from + r.low * c.step[2]) * s.at[2];
+      for (i64 k = 0; k < channels; ++k, own += by_channel, p += s.channel) {
+        put_zeros(own, r.low);
+        put_row(own + r.low, p, step, r.high - r.low);
+        put_zeros(own + r.high, segment.count - r.high);
+      }
+    }
+  });
+  for (i64 lane = pixels; lane < lanes;) {  // what is missing of the last panel
+    const i64 some = whole - lane % whole < lanes - lane ? whole - lane % whole : lanes - lane;
+    T* own = to + lane / whole * count * whole + lane % whole;
+    for (i64 w = 0; w < count; ++w, own += whole) put_zeros(own, some);
+    lane += some;
+  }
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

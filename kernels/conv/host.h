@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+// Host code that convolutions share: from arrays to problems, and their cut into units.
+#pragma once
+#include "kernels/conv/window.h"
+#include "kernels/runtime/choose.h"
+#include "kernels/runtime/launch.h"
+
+namespace tilekiln::conv {
+
+inline i64 divide_up(i64 a, i64 b) { return (a + b - 1) / b; }
+inline i64 size_of(matrix::Dtype dtype) {
+  return dtype == matrix::Dtype::fp32 ? 4 : dtype == matrix::Dtype::int8 ? 1 : 2;
+}
+inline i64 size_of(matrix::OutDtype dtype) {
+  return dtype == matrix::OutDtype::fp16 || dtype == matrix::OutDtype::bf16 ? 2 : 4;
+}
+inline i64 product(const i64* lengths) { return lengths[0] * lengths[1] * lengths[2]; }
+
+inline Steps steps_of(const Array& array) {
+  Steps steps = {array.stride[0], array.stride[1], {}};
+  for (int i = 2; i < array.ndim; ++i) steps.at[kSpatial - array.ndim + i] = array.stride[i];
+  return steps;
+}
+inline const float* numbers(const Array& array) {
+  return array.given() ? reinterpret_cast<const float*>(array.data) : nullptr;
+}
+
+// A convolution of x by weight over a window; arrays are set by the caller.
+inline Convolution convolution(const Window& window, const Lengths& in, const Lengths& filter, const Lengths& out) {
+  Convolution c = {};
+  for (int i = 0; i < kSpatial; ++i) {
+    c.in[i] = in.at[i], c.filter[i] = filter.at[i], c.out[i] = out.at[i];
+    c.step[i] = window.stride.at[i], c.tap[i] = window.dilation.at[i], c.start[i] = -window.before[i];
+  }
+  return c;
+}
+
+// Bytes of what is gathered of a tile, rows of it, and words of a chunk.
+constexpr i64 kGathered = 1 << 20, kLeastRows = 48, kMostRows = 240, kLanes = matrix::kPanelLanes, kMostLanes = 256,
+              kMostWords = 6144;
+
+// Tells whether a weight lies as rows of words, and which dimension of them runs faster.
+inline bool lies_in_rows(const Convolution& c, bool* channels_inner) {
+  const auto lies = [&](i64 channel, i64 pixel) {
+    for (int i = kSpatial; i-- > 0; pixel *= c.filter[i]) {
+      if (c.filter[i] > 1 && c.w_step.at[i] != pixel) return false;
+    }
+    return c.channels == 1 || c.w_step.channel == channel;
+  };
+  *channels_inner = !lies(product(c.filter), 1) && lies(1, c.channels);
+  return *channels_inner || lies(product(c.filter), 1);
+}
+
+// Chunks of at most so many words.
+inline void cut_words(Convolution* c, i64 most) {
+  const i64 taps = product(c->filter);
+  const i64 inner = c->channels_inner ? c->channels : taps, outer = c->channels_inner ? taps : c->channels;
+  if (inner > most)
+    c->chunk = {1, divide_up(inner, divide_up(inner, most))};
+  else
+    c->chunk = {std::max<i64>(1, divide_up(outer, std::max<i64>(1, divide_up(outer, std::max<i64>(1, most / inner))))),
+                inner};
+  c->chunks = std::max<i64>(1, divide_up(outer, c->chunk.outer) * divide_up(inner, c->chunk.inner));
+}
+
+// Chooses how a convolution is computed, by its sizes and strides alone; threads say how many outputs a unit has. packed: whether its weight is.
+inline void cut(Convolution* c, int threads, bool* packed) {
+  const i64 taps = product(c->filter), pixels = c->batch * product(c->out), size = size_of(c->dtype);
+  c->lanes_along_pixels = c->y_step.channel != 1 || c->outputs * c->groups == 1;
+  *packed = !c->lanes_along_pixels || !lies_in_rows(*c, &c->channels_inner);
+  if (!c->lanes_along_pixels || taps == 0) c->channels_inner = true;
+  if (*packed)
+    c->rows_step = c->channels * taps, c->rows_group = c->outputs * c->rows_step;
+  else
+    c->rows = c->w, c->rows_step = c->w_step.batch, c->rows_group = c->w_group;
+  cut_words(c, kMostWords);
+  const i64 words = c->chunk.outer * c->chunk.inner;
+  const i64 unit = c->lanes_along_pixels ? kLanes : 1;
+  const i64 least = c->lanes_along_pixels ? kLanes : kLeastRows, most = c->lanes_along_pixels ? kMostLanes : kMostRows;
+  const i64 fit = std::clamp<i64>(kGathered / (words * 4) / unit * unit, least, most);
+  c->tile = std::max<i64>(1, divide_up(divide_up(pixels, std::max<i64>(1, divide_up(pixels, fit))), unit) * unit);
+  c->tiles = divide_up(pixels, c->tile);
+  // Outputs are shared where tiles and groups are too few for the threads: whole panels of them.
+  const i64 wanted = threads > 1 ? divide_up(3 * i64{threads}, std::max<i64>(1, c->tiles * c->groups)) : 1;
+  c->some = divide_up(divide_up(c->outputs, std::min(wanted, divide_up(c->outputs, kLanes))), kLanes) * kLanes;
+  c->gathered = static_cast<u64>(divide_up((c->tile * (words + 16) + 64) * size, 64) * 64);
+  if (c->chunks > 1) c->some = std::min<i64>(c->some, kMostLanes);
+  c->parts = divide_up(c->outputs, c->some);
+  c->made = static_cast<u64>(c->tile * kMostLanes * 4 * (c->chunks > 1 ? c->chunks + 2 : 2));
+}
+
+[[nodiscard]] inline tilekiln_status launch_forward(const Run& call, const Choice& choice, const Convolution& whole) {
+  const Engine& engine = *static_cast<const Engine*>(choice.engine);
+  Convolution c = whole;
+  if (c.batch * product(c.out) == 0) return TILEKILN_OK;
+  bool packed = false;
+  cut(&c, call.threads, &packed);
+  const i64 words = c.channels * product(c.filter);
+  CallMemory memory;
+  if (packed) {
+    const i64 panels = divide_up(c.outputs, kLanes) * kLanes;
+    TILEKILN_TRY(memory.get(call, static_cast<size_t>(c.groups * panels * (words + c.chunks) * size_of(c.dtype))));
+    c.rows = memory.as<char>();
+    const i64 units = c.groups * (panels / kLanes);
+    TILEKILN_TRY(launch_stage(call, choice, c, units, static_cast<double>(c.groups * c.outputs) * words * 8, 0,
+                              [&](int64_t unit, void*) { engine.pack(c, unit, memory.as<char>()); }));
+  }
+  const double work = static_cast<double>(c.batch * product(c.out)) * static_cast<double>(c.groups * c.outputs) * words;
+  return launch_stage(call, choice, c, c.tiles * c.groups * c.parts, work, engine.scratch_bytes + c.gathered + c.made,
+                      [&](int64_t unit, void* scratch) { engine.forward(c, unit, scratch); });
+}
+
+// Units of the gradient of a weight that there are at least, if need be by parts of the pixels.
+constexpr i64 kWeightUnits = 16, kWeightWords = 256, kWeightPixels = 512;
+
+[[nodiscard]] inline tilekiln_status launch_weights(const Run& call, const Choice& choice,
+                                                    const WeightGradient& whole) {
+  const Engine& engine = *static_cast<const Engine*>(choice.engine);
+  WeightGradient g = whole;
+  Convolution& c = g.of;
+  c.lanes_along_pixels = c.y_step.channel != 1 || c.outputs * c.groups == 1;
+  c.channels_inner = !c.lanes_along_pixels;
+  cut_words(&c, kWeightWords);
+  const i64 pixels = c.batch * product(c.out), words = c.channels * product(c.filter), rows = c.groups * c.outputs;
+  const i64 unit = c.lanes_along_pixels ? kLanes : 1;
+  c.tile =
+      std::max<i64>(1, divide_up(divide_up(pixels, std::max<i64>(1, divide_up(pixels, kWeightPixels))), unit) * unit);
+  c.tiles = divide_up(pixels, c.tile);
+  g.parts = std::clamp<i64>(kWeightUnits / (c.groups * c.chunks), 1, std::max<i64>(1, c.tiles));
+  g.some = divide_up(c.tiles, g.parts);
+  c.gathered =
+      static_cast<u64>(divide_up((c.tile + 64) * (c.chunk.outer * c.chunk.inner + 16) * size_of(c.dtype), 64) * 64);
+  c.made = static_cast<u64>(divide_up(c.tile * c.outputs * size_of(c.dtype), 64) * 64);
+  CallMemory memory;
+  TILEKILN_TRY(memory.get(call, static_cast<size_t>(g.parts * rows * words) * sizeof(float)));
+  g.sums = memory.as<float>();
+  const double work = static_cast<double>(pixels) * static_cast<double>(rows) * static_cast<double>(words);
+  TILEKILN_TRY(launch_stage(call, choice, g, g.parts * c.groups * c.chunks, work,
+                            engine.scratch_bytes + c.gathered + c.made,
+                            [&](int64_t number, void* scratch) { engine.weights(g, number, scratch); }));
+  return launch_stage(call, choice, g, rows, static_cast<double>(g.parts * rows * words), 0,
+                      [&](int64_t number, void*) { engine.add(g, number); });
+}
+
+}  // namespace tilekiln::conv
