@@ -68,9 +68,17 @@ def _gone(root: Tree, made: dict[str, bytes]) -> list[str]:
 
 
 def plans(root: Tree) -> dict[str, str]:
-    """plans/<receipt>.txt: counts by axis value, a digest of all names. Clauses are on the page of receipts."""
-    made = (resolve(receipt.name, ["all"], root=root) for receipt in root.all_receipts())
-    return {f"plans/{plan.receipt}.txt": listing.counts(plan).replace("\n\n", "\n") + "\n" for plan in made}
+    """plans/<receipt>.txt: counts by axis value, a digest of all names. Clauses are on the page of receipts.
+
+    A plan of the same instances as that of a receipt before it says which.
+    """
+    first: dict[str, str] = {}
+    made: dict[str, str] = {}
+    for receipt in root.all_receipts():
+        text = listing.counts(resolve(receipt.name, ["all"], root=root)).replace("\n\n", "\n") + "\n"
+        same = first.setdefault(text, receipt.name)
+        made[f"plans/{receipt.name}.txt"] = text if same == receipt.name else f"as {same}\n"
+    return made
 
 
 def sources(root: Tree) -> dict[str, str]:

@@ -31,6 +31,7 @@
 #include "tilekiln/operators/gemm_list.h"
 #include "tilekiln/operators/gemm_multi_d.h"
 #include "tilekiln/operators/gemm_quant.h"
+#include "tilekiln/operators/group_norm.h"
 #include "tilekiln/operators/grouped_gemm.h"
 #include "tilekiln/operators/img2col.h"
 #include "tilekiln/operators/layernorm2d.h"

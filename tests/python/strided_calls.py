@@ -331,6 +331,7 @@ CALLS = [
     Call("gemm_quant", "bias row_scale column_scale", dtype="int8"),
     Call("gemm_quant", "bias"),
     Call("grouped_gemm", "bias c", lengths={"G": 3, "T": 42}, values={"starts": numbers(0, 7, 30, 42), "beta": 0.5}),
+    Call("group_norm", "gamma beta mean inv_std", lengths={"C": 64}, values={"activation": "silu"}),
     Call(
         "img2col",
         lengths={"B": 2, "Y": 5, "X": 6, "C": 7},

@@ -33,10 +33,14 @@ def test_as_the_modules_of_pytorch(dtype: torch.dtype) -> None:
         torch.nn.RMSNorm(96, eps=1e-3, dtype=dtype),
         torch.nn.LayerNorm(96, eps=1e-3, dtype=dtype),
         torch.nn.LayerNorm(96, bias=False, dtype=dtype),
+        torch.nn.LayerNorm((5, 96), dtype=dtype),
+        torch.nn.RMSNorm((3, 5, 96), eps=1e-3, dtype=dtype),
     ):
+        if stock.weight.dim() == 3:
+            x = x.transpose(0, 1)  # its dimensions in order, apart in memory
         with torch.no_grad():
             for one in stock.parameters():
-                one.copy_(torch.randn(96))
+                one.copy_(torch.randn(one.shape))
             ours = (RMSNorm if isinstance(stock, torch.nn.RMSNorm) else LayerNorm).like(stock)
             close = {"rtol": 2e-5, "atol": 2e-6} if dtype == torch.float32 else {"rtol": 2**-6, "atol": 1e-2}
             torch.testing.assert_close(ours(x), stock(x), **close)
@@ -88,11 +92,11 @@ def test_gradients_traced_and_transformed(kind: str) -> None:
 def test_wrong_modules_are_refused() -> None:
     from tilekiln.torch import LayerNorm, RMSNorm
 
-    with pytest.raises(
-        ValueError, match=r"module: was LayerNorm of weight \(2, 3\), must have a weight of one dimension"
-    ):
-        LayerNorm.like(torch.nn.LayerNorm((2, 3)))
-    with pytest.raises(ValueError, match="module: was Identity of weight None"):
+    with pytest.raises(ValueError, match="module: was LayerNorm without a weight, must have one"):
+        LayerNorm.like(torch.nn.LayerNorm((2, 3), elementwise_affine=False))
+    with pytest.raises(ValueError, match=r"x: was \(3, 2\), must end with \(2, 3\), the shape of weight"):
+        LayerNorm((2, 3))(torch.ones(3, 2))
+    with pytest.raises(ValueError, match="module: was Identity without a weight"):
         RMSNorm.like(torch.nn.Identity())
     with pytest.raises(ValueError, match=r"module: was RMSNorm, must be a torch\.nn\.LayerNorm"):
         LayerNorm.like(torch.nn.RMSNorm(8))

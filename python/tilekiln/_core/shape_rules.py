@@ -51,6 +51,10 @@ def chosen(given: Given) -> list[Any]:
     return [given["x"].shape[0], given["topk"]]
 
 
+def of_groups(given: Given) -> list[Any]:
+    return [given["x"].shape[0], given["groups"]]
+
+
 def routed(given: Given) -> list[Any]:
     return [given["x"].shape[0], given["topk"] + given["shared"]]
 

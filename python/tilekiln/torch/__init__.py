@@ -27,6 +27,7 @@ from .functions import trace
 from .functions.flex import flex_attention
 from .norms import LayerNorm, RMSNorm
 from .packed import Experts, Linear
+from .routed_norms import group_norm
 from .routing import use
 
 torch_calls.registered = torch_calls.TorchCalls(
@@ -51,6 +52,7 @@ __all__ = [
     "compiled",
     "derivatives",
     "flex_attention",
+    "group_norm",
     "native",
     "operators",
     "optimize",

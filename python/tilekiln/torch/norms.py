@@ -10,7 +10,7 @@ are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -37,11 +37,14 @@ def _recorded(*tensors: Tensor | None) -> bool:
     return found
 
 
-def _rows(x: Tensor) -> Tensor:
-    """(rows, columns), the last dimension contiguous."""
-    if x.dim() == 2 and x.is_contiguous():
+def _rows(x: Tensor, weight: Tensor | None = None) -> Tensor:
+    """(rows, columns), the last dimension contiguous; columns are as many dimensions as the weight has, or one."""
+    many = 1 if weight is None else weight.dim()
+    if many == 1 and x.dim() == 2 and x.is_contiguous():
         return x
-    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    if weight is not None and many > 1 and x.shape[-many:] != weight.shape:
+        raise ValueError(f"x: was {tuple(x.shape)}, must end with {tuple(weight.shape)}, the shape of weight")
+    rows = x if many == 1 and x.dim() == 2 else x.reshape(-1, x.shape[-many:].numel())
     return rows if rows.stride(-1) == 1 or rows.shape[-1] < 2 else rows.contiguous()
 
 
@@ -155,13 +158,16 @@ class _LayerNorm(torch.autograd.Function):
 _rms_norm_directly, _layer_norm_directly = directly(_RMSNorm), directly(_LayerNorm)
 
 
-def _columns(module: Any) -> int:
-    """The length of the weight of a norm over the last dimension alone."""
+def _shape(module: Any) -> tuple[int, ...]:
+    """The shape of the weight of a norm."""
     weight = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor) or weight.dim() != 1:
-        shape = None if weight is None else tuple(weight.shape)
-        raise ValueError(f"module: was {type(module).__name__} of weight {shape}, must have a weight of one dimension")
-    return weight.shape[0]
+    if not isinstance(weight, Tensor) or not weight.dim():
+        raise ValueError(f"module: was {type(module).__name__} without a weight, must have one")
+    return tuple(weight.shape)
+
+
+def _flat(one: Tensor | None) -> Tensor | None:
+    return one if one is None or one.dim() == 1 else one.reshape(-1)
 
 
 def _rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding) -> Tensor:
@@ -173,8 +179,11 @@ def _rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding) -> Tens
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding = "pytorch") -> Tensor:
-    """`RMSNorm` as a function: x (..., columns) and weight (columns) of one dtype, y like x."""
-    rows = _rows(x)
+    """`RMSNorm` as a function: x (..., columns) and weight (columns) of one dtype, y like x.
+
+    A weight of several dimensions says that as many of x are its columns.
+    """
+    rows, weight = _rows(x, weight), _flat(weight)
     direct = untouched(rows, weight)
     y: Tensor
     if _recorded(x, weight):
@@ -188,8 +197,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding = "pytorc
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """`LayerNorm` as a function: x (..., columns), weight and bias (columns), y like x."""
-    rows = _rows(x)
+    """`LayerNorm` as a function: x (..., columns), weight and bias (columns), y like x; dimensions as in `rms_norm`."""
+    rows, weight, bias = _rows(x, weight), _flat(weight), _flat(bias)
     direct = untouched(rows, weight, bias)
     y: Tensor
     if _recorded(x, weight, bias):
@@ -200,6 +209,14 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
     else:
         y = _first(torch.ops.tilekiln.layernorm2d(rows, weight, bias, epsilon=eps))
     return y if rows is x else y.view_as(x)
+
+
+def _sizes(columns: int | Sequence[int]) -> tuple[int, ...]:
+    return (columns,) if isinstance(columns, int) else tuple(columns)
+
+
+def _said(weight: Tensor) -> str:
+    return str(weight.shape[0] if weight.dim() == 1 else tuple(weight.shape))
 
 
 def parameter(module: torch.nn.Module, name: str) -> Any:
@@ -215,19 +232,24 @@ def _far(one: Tensor, other: Tensor) -> float:
 class RMSNorm(torch.nn.Module):
     """y = x / sqrt(mean(x^2) + eps) weight over the last dimension of x (..., columns), of fp32, fp16 or bf16.
 
-    weight (columns), dtype of x. rounding: pytorch rounds once, as torch.nn.RMSNorm; transformers rounds x / sqrt(..)
-    to the dtype of x before it is multiplied, as LlamaRMSNorm and T5LayerNorm. offset: added to the weight, 1 for the
+    weight (columns), dtype of x; several columns mean as many last dimensions. rounding: pytorch rounds once, as
+    torch.nn.RMSNorm; transformers rounds x / sqrt(..) to the dtype of x before it is multiplied, as LlamaRMSNorm and T5LayerNorm. offset: added to the weight, 1 for the
     norms of Gemma; then rows are computed in fp32 and rounded once. Errors: those of `Library.rmsnorm2d`.
     """
 
     def __init__(
-        self, columns: int, eps: float = 1e-6, rounding: Rounding = "pytorch", offset: float = 0.0, **where: Any
+        self,
+        columns: int | Sequence[int],
+        eps: float = 1e-6,
+        rounding: Rounding = "pytorch",
+        offset: float = 0.0,
+        **where: Any,
     ) -> None:
         super().__init__()
         if rounding not in ROUNDINGS:
             raise ValueError(f"rounding: was {rounding!r}, must be 'pytorch' or 'transformers'")
         self.eps, self.rounding, self.offset = eps, rounding, offset
-        self.weight = torch.nn.Parameter(torch.full((columns,), 1.0 - offset, **where))
+        self.weight = torch.nn.Parameter(torch.full(_sizes(columns), 1.0 - offset, **where))
 
     @classmethod
     def like(cls, module: torch.nn.Module) -> RMSNorm:
@@ -236,13 +258,13 @@ class RMSNorm(torch.nn.Module):
         The module is tried on some rows, which say how it rounds, and whether its factor is 1 + weight, as in Gemma.
         ValueError for one that computes something else.
         """
-        columns = _columns(module)
+        columns = _shape(module)
         weight: Any = module.weight
         eps: Any = getattr(module, "variance_epsilon", getattr(module, "eps", None))
         if eps is None:  # torch.nn.RMSNorm computes 16 bits in fp32, and takes its
             eps = torch.finfo(torch.float32).eps
         with torch.no_grad():
-            rows = torch.randn(16, columns, generator=torch.Generator().manual_seed(0), device="cpu").to(weight)
+            rows = torch.randn(16, *columns, generator=torch.Generator().manual_seed(0), device="cpu").to(weight)
             theirs = module(rows)
             far = {(kind, 0.0): _far(_rms_norm(rows, weight, eps, kind), theirs) for kind in ROUNDINGS}
             wide = _rms_norm(rows.float(), 1.0 + weight.float(), eps, "pytorch")
@@ -264,29 +286,30 @@ class RMSNorm(torch.nn.Module):
 
     def extra_repr(self) -> str:
         offset = f", offset={self.offset}" if self.offset else ""
-        return f"{self.weight.shape[0]}, eps={self.eps}, rounding={self.rounding!r}{offset}"
+        return f"{_said(self.weight)}, eps={self.eps}, rounding={self.rounding!r}{offset}"
 
 
 class LayerNorm(torch.nn.Module):
     """y = (x - mean(x)) / sqrt(variance(x) + eps) weight + bias over the last dimension of x (..., columns).
 
-    weight and bias (columns), dtype of x: fp32, fp16 or bf16. Errors are those of `Library.layernorm2d`.
+    weight and bias (columns), dtype of x: fp32, fp16 or bf16; several columns mean as many last dimensions. Errors are
+    those of `Library.layernorm2d`.
     """
 
     bias: torch.nn.Parameter | None
 
-    def __init__(self, columns: int, eps: float = 1e-5, bias: bool = True, **where: Any) -> None:
+    def __init__(self, columns: int | Sequence[int], eps: float = 1e-5, bias: bool = True, **where: Any) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = torch.nn.Parameter(torch.ones(columns, **where))
-        self.register_parameter("bias", torch.nn.Parameter(torch.zeros(columns, **where)) if bias else None)
+        self.weight = torch.nn.Parameter(torch.ones(_sizes(columns), **where))
+        self.register_parameter("bias", torch.nn.Parameter(torch.zeros(_sizes(columns), **where)) if bias else None)
 
     @classmethod
     def like(cls, module: torch.nn.Module) -> LayerNorm:
-        """In place of a torch.nn.LayerNorm over the last dimension; shares its weight and bias."""
+        """In place of a torch.nn.LayerNorm; shares its weight and bias."""
         if not isinstance(module, torch.nn.LayerNorm):
             raise ValueError(f"module: was {type(module).__name__}, must be a torch.nn.LayerNorm")
-        columns = _columns(module)
+        columns = _shape(module)
         theirs: Any = module
         made = cls(columns, float(theirs.eps), False, device="meta")
         made.weight, made.bias = theirs.weight, theirs.bias
@@ -296,4 +319,4 @@ class LayerNorm(torch.nn.Module):
         return layer_norm(x, parameter(self, "weight"), parameter(self, "bias"), self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.shape[0]}, eps={self.eps}, bias={self.bias is not None}"
+        return f"{_said(self.weight)}, eps={self.eps}, bias={self.bias is not None}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`use`: torch.nn.functional.scaled_dot_product_attention goes to Tilekiln where it has a kernel."""
+"""`use`: attention, layer and group norms of torch.nn.functional go to Tilekiln where it has a kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from tilekiln._core.native import ArgumentError, NoKernelError
 from tilekiln.api import operators as facade
 
-from . import operators
+from . import operators, routed_norms
 from .checkpointing import follow
 from .dot_product import may_round, sdpa
 
@@ -32,7 +32,7 @@ class _Depth(threading.local):
     value = 0
 
 
-_depth = _Depth()
+_depth = routed_norms.depth = _Depth()
 _lock = threading.Lock()
 _threads_inside = 0
 """Number of `use` blocks in all threads: the first puts the function in place, the last takes it out."""
@@ -46,6 +46,9 @@ def _inside() -> Any:
 
 class use:  # noqa: N801  a context manager, read as torch.no_grad is
     """In this thread, route F.scaled_dot_product_attention to `sdpa` where a kernel exists, else to torch's own.
+
+    On CPUs F.layer_norm and F.group_norm, and so the modules that call them, are routed likewise, but not what
+    torch.compile traces, which its compiler fuses with what stands beside it.
 
         with tilekiln.torch.use():
             loss = model(x)
@@ -69,6 +72,9 @@ class use:  # noqa: N801  a context manager, read as torch.no_grad is
                 torch.backends.mha.set_fastpath_enabled(False)
                 _torchs_own = torch.nn.functional.scaled_dot_product_attention  # or what stands in for it
                 torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
+                for name, ours in routed_norms.REPLACED.items():
+                    routed_norms.own[name] = getattr(torch.nn.functional, name)
+                    setattr(torch.nn.functional, name, ours)
             _threads_inside += 1
         _depth.value += 1
         return self
@@ -80,6 +86,8 @@ class use:  # noqa: N801  a context manager, read as torch.no_grad is
             _threads_inside -= 1
             if _threads_inside == 0:
                 torch.nn.functional.scaled_dot_product_attention = _torchs_own
+                for name, own in routed_norms.own.items():
+                    setattr(torch.nn.functional, name, own)
                 torch.backends.mha.set_fastpath_enabled(_mha_had_fast_path)
 
     def __call__(self, function: Any) -> Any:
