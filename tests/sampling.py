@@ -7,6 +7,9 @@
     @pytest.mark.instrumented("thread")   runs on the days of that build mode alone, sanitize or thread: so does every
                               case whose parameter `mode` is one, as both builds of all engines cost minutes
 
+    @pytest.mark.turns(0)     runs every other day, those of 0 on even ones and those of 1 on odd: a build from nothing
+                              of some twenty seconds, whose like runs each day
+
 A case that is named on the command line runs, whatever was drawn.
 """
 
@@ -40,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "instrumented(mode): without --full only on the days of that build mode (tests/sampling.py)"
     )
+    config.addinivalue_line("markers", "turns(0 or 1): without --full only every other day (tests/sampling.py)")
 
 
 @pytest.hookimpl(optionalhook=True)  # of xdist
@@ -65,7 +69,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
     other = {mode for mode in INSTRUMENTED if mode != mode_of_the_day(config)}
     left_out: set[pytest.Item] = {
-        item for item in items if _mode(item) in other and not any(one.endswith(item.nodeid) for one in named)
+        item
+        for item in items
+        if (_mode(item) in other or _of_another_day(item, config.option.sample_seed))
+        and not any(one.endswith(item.nodeid) for one in named)
     }
     for name, cases in matrices.items():
         mark = cases[0].get_closest_marker("sampled")
@@ -81,6 +88,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def mode_of_the_day(config: pytest.Config) -> str:
     """The one of INSTRUMENTED whose tests run: they take turns."""
     return INSTRUMENTED[config.option.sample_seed % len(INSTRUMENTED)]
+
+
+def _of_another_day(item: pytest.Item, seed: int) -> bool:
+    mark = item.get_closest_marker("turns")
+    return mark is not None and seed % 2 != mark.args[0]
 
 
 def _mode(item: pytest.Item) -> str:

@@ -106,6 +106,27 @@ def test_a_day_has_one_kind_of_instrumented_build(pytester: pytest.Pytester) -> 
         pytester.runpytest_inprocess("-p", "tests.sampling", *words).assert_outcomes(passed=passed)
 
 
+TURNS = """
+import pytest
+@pytest.mark.turns(0)
+def test_even(): pass
+@pytest.mark.turns(1)
+def test_odd(): pass
+"""
+
+
+def test_turns(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_days=TURNS)
+    for words, passed in (
+        (["--sample-seed=20261122"], {"test_even"}),
+        (["--sample-seed=20261123"], {"test_odd"}),
+        (["--full"], {"test_even", "test_odd"}),
+        (["--sample-seed=1", "test_days.py::test_even"], {"test_even"}),
+    ):
+        said = pytester.runpytest_inprocess("-p", "tests.sampling", "-v", *words)
+        assert {line.split("::")[1].split(" ")[0] for line in said.outlines if " PASSED" in line} == passed
+
+
 def run(pytester: pytest.Pytester, *words: str) -> pytest.RunResult:
     """In this process, with the plugin alone."""
     pytester.makepyfile(test_file=FILE)

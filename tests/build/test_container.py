@@ -33,6 +33,7 @@ def test_linters() -> None:
 
 
 @pytest.mark.day
+@pytest.mark.turns(0)
 def test_its_lines(tmp_path: Path) -> None:
     """Debian's packages are those of CI, and pip's are repacked of this environment: no container is needed."""
     tree = copy_sources(tmp_path / "tilekiln")

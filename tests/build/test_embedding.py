@@ -33,6 +33,7 @@ def host(tmp_path, copy_sources):
 
 
 @pytest.mark.day
+@pytest.mark.turns(0)
 def test_a_host_project(host):
     """Its command line has words that are ours too, and one of its modules has a name of ours."""
     (host.root / "codegen.py").write_text("answer = 42\n")

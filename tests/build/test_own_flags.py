@@ -71,6 +71,7 @@ def test_what_is_not_taken(option: str, flag: str, why: str) -> None:
 
 
 @pytest.mark.day
+@pytest.mark.turns(1)
 def test_a_build(built_tree: Tree) -> None:
     """Objects have them, and are made anew for others; flags of the environment are named once, and not taken."""
     before = built_tree.files()

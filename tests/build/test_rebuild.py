@@ -110,6 +110,7 @@ def test_where_is_a_variant_of_its_own(built_tree):
 
 
 @pytest.mark.day
+@pytest.mark.turns(0)
 def test_cache(built_tree, copy_sources, tmp_path):
     """A second tree takes every object from the cache and compiles nothing."""
     cache = f"cache={tmp_path / 'cache'}"

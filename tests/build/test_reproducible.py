@@ -30,11 +30,14 @@ def wheels_of(tree, manifest: Path, library: Path, place: Path) -> list[bytes]:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("mode", "where"), [("release", ""), ("debug", "family=fmha_fwd")])
 @pytest.mark.day
+@pytest.mark.turns(1)
 def test_other_directory_user_and_day(tmp_path, copy_sources, mode, where):
     trees = [copy_sources(tmp_path / "a"), copy_sources(tmp_path / "a-much-longer-name" / "b")]
     home = tmp_path / "home"
     home.mkdir()
+    here = {"PYTHONHASHSEED": "1", "CCACHE_DISABLE": "1"}
     elsewhere = {
+        "CCACHE_DISABLE": "1",
         "HOME": str(home),
         "USER": "somebody",
         "LOGNAME": "somebody",
@@ -47,7 +50,7 @@ def test_other_directory_user_and_day(tmp_path, copy_sources, mode, where):
     for path in trees[1].root.rglob("*"):
         os.utime(path, (1e9, 1e9))  # checked out in 2001
     found = []
-    for tree, environment in zip(trees, ({"PYTHONHASHSEED": "1"}, elsewhere), strict=True):
+    for tree, environment in zip(trees, (here, elsewhere), strict=True):
         before = os.umask(0o077 if environment is elsewhere else 0o022)
         try:
             options = [f"mode={mode}", "target=cpu-generic", *([f"where={where}"] if where else [])]

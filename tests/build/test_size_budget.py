@@ -14,6 +14,7 @@ BUILD = ("receipt=fp32_min", "mode=release", "target=cpu-generic", "where=hdim_q
 
 
 @pytest.mark.day
+@pytest.mark.turns(0)
 def test_over_and_within(tree, tmp_path):
     tree.edit("receipts/fp32_min.yaml", "number:", "size_budget: 100 kB\nnumber:")
     cache = f"cache={tmp_path / 'cache'}"

@@ -131,6 +131,7 @@ def test_nothing_else_is_visible(prefix: Path) -> None:
 
 @pytest.mark.day
 @pytest.mark.needs("clang++-22", "libc++")
+@pytest.mark.turns(0)
 def test_by_clang_and_its_own_library(scons: Scons, tmp_path: Path) -> None:
     """Nothing of GCC's C++ library is in the shared or the static library, and the program has clang's alone."""
     compiler, standard = "clang++-22", "-stdlib=libc++"

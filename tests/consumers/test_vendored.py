@@ -25,7 +25,10 @@ pytestmark = pytest.mark.day
 PROGRAMS = ("attention_c", "attention_cpp", "bad_input", "threads", "fork", "kv_bad_input")
 
 
-@pytest.fixture(params=["make", "llvm", pytest.param("cmake", marks=pytest.mark.needs("cmake", "ninja"))])
+CMAKE = [pytest.mark.needs("cmake", "ninja"), pytest.mark.turns(1)]
+
+
+@pytest.fixture(params=["make", pytest.param("llvm", marks=pytest.mark.turns(0)), pytest.param("cmake", marks=CMAKE)])
 def vendored(request: pytest.FixtureRequest) -> Vendored:
     return request.getfixturevalue(f"made_by_{request.param}")
 
@@ -76,11 +79,13 @@ def test_nothing_is_built_twice(made_by_make: Vendored) -> None:
 
 
 @pytest.mark.needs("cmake", "ninja")
+@pytest.mark.turns(1)
 def test_nothing_is_built_twice_by_cmake(made_by_cmake: Vendored) -> None:
     assert "no work to do" in run("cmake", "--build", made_by_cmake.library.parents[1])
 
 
 @pytest.mark.needs("cmake", "ninja")
+@pytest.mark.turns(1)
 def test_a_cpp_program_by_add_subdirectory(made_by_cmake: Vendored) -> None:
     assert run(made_by_cmake.library.parents[1] / "attention").splitlines() == made_by_cmake.listed()
 
@@ -157,6 +162,7 @@ def test_make_installs_what_scons_installs(made_by_make: Vendored, installed: Pa
 
 
 @pytest.mark.needs("cmake", "ninja")
+@pytest.mark.turns(1)
 def test_cmake_installs_what_scons_installs(made_by_cmake: Vendored, installed: Path, tmp_path: Path) -> None:
     run("cmake", "--install", made_by_cmake.library.parents[1], "--prefix", tmp_path / "prefix")
     here = installed_files(tmp_path / "prefix")

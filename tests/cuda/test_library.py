@@ -105,6 +105,7 @@ def test_loads_and_runs_its_cpu_rows_without_a_driver(path: Path) -> None:
     assert not library.instance_usable(row.number)
 
 
+@pytest.mark.turns(1)
 def test_goes_wherever_others_go(path: Path, scons: Scons, tmp_path: Path) -> None:
     """Wheel, Hugging Face's kernels, report, installation, verification; a source tree, for a C++ compiler alone."""
     options = ["receipt=flash", f"target={TARGETS}", f"where={WHERE}"]

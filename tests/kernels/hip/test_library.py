@@ -120,6 +120,7 @@ def test_needs_no_runtime(libraries):
     assert not [name for name in needed if "hip" in name.lower() or "hsa" in name.lower()]
 
 
+@pytest.mark.turns(0)
 def test_goes_wherever_others_go(libraries, scons, tmp_path):
     """Wheel, report, installation, verification, and a source tree with its code objects as data."""
     options = ["receipt=flash", f"target={TARGETS}", f"where={WHERE['flash']}"]
