@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import subprocess
+import zlib
 
 import numpy as np
 import pytest
@@ -54,12 +55,13 @@ def shell_lines() -> dict[str, int]:
 
 
 LONG = ("--with", " wheel", "vendor=", "static=", "gemm_default", "products.py")
-"""Words of lines that make an environment, or build for minutes."""
+"""Words of lines that make an environment, or build for minutes: half of them a day."""
 
 
 def marks(line: str) -> list[pytest.MarkDecorator]:
     jax, day = "--with jax" in line, any(word in line for word in LONG)
-    return [*([pytest.mark.jax] if jax else []), *([pytest.mark.day] if day else [])]
+    turn = pytest.mark.turns(zlib.crc32(line.encode()) % 2)
+    return [*([pytest.mark.jax] if jax else []), *([pytest.mark.day, turn] if day else [])]
 
 
 SHELL = [pytest.param(line, status, marks=marks(line), id=line) for line, status in shell_lines().items()]
