@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,6 +59,24 @@ def shared_objects() -> list[str]:
     shared = {"cache": "TILEKILN_TEST_CACHE", "launcher": "TILEKILN_TEST_LAUNCHER"}
     given = [f"{option}={os.environ[name]}" for option, name in shared.items() if os.environ.get(name)]
     return given or ([] if re.search(r"\s", str(OBJECTS)) else [f"cache={OBJECTS}"])
+
+
+PATH, CCACHE_DIR = os.environ["PATH"], os.environ.get("CCACHE_DIR")
+
+
+def remembered() -> dict[str, str]:
+    """This environment, with ccache as compilers where TILEKILN_TEST_LAUNCHER names it: what builds in other trees and
+    by other tools compile, the next one takes. A test with a PATH or a cache of its own keeps it."""
+    ccache = shutil.which("ccache") if os.environ.get("TILEKILN_TEST_LAUNCHER") == "ccache" else None
+    if ccache is None or not CCACHE_DIR or (os.environ["PATH"], os.environ.get("CCACHE_DIR")) != (PATH, CCACHE_DIR):
+        return dict(os.environ)
+    folder = ROOT / "build" / "test-compilers"
+    for name in ("g++", "gcc", "c++", "cc", "clang++-22"):
+        if shutil.which(name) and not (folder / name).is_symlink():
+            folder.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):  # of another worker
+                (folder / name).symlink_to(ccache)
+    return {**os.environ, "PATH": f"{folder}{os.pathsep}{PATH}"}
 
 
 class Scons:

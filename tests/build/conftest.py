@@ -16,6 +16,9 @@ from typing import ClassVar
 import filelock
 import pytest
 
+from tests.conftest import remembered
+from tests.pristine import Pristine
+
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = (
     "SConstruct",
@@ -61,7 +64,8 @@ class Tree:
 
     def scons(self, *arguments: str, environment: dict[str, str] | None = None) -> Said:
         command = [sys.executable, "-m", "SCons", "-Q", *arguments]
-        variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
+        own = any(word.startswith("launcher=") for word in arguments)
+        variables = {**(os.environ if own else remembered()), "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
         variables.pop("SCONSFLAGS", None)
         done = subprocess.run(command, cwd=self.root, env=variables, capture_output=True, text=True, check=False)
         return Said(done.returncode, done.stdout, done.stderr)
@@ -120,21 +124,31 @@ def copy_sources_fixture() -> Callable[[Path], Tree]:
 def copy_sources(to: Path) -> Tree:
     """The sources of the build, without what was built."""
     to.mkdir(parents=True)
+    copy_into(to)
+    return Tree(to)
+
+
+def copy_into(to: Path) -> None:
     for name in PARTS:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, to / name)
         else:
             shutil.copy2(source, to / name)
     (to / "tests").mkdir()
     (to / "tests/programs.yaml").write_text("programs: []\n")
-    return Tree(to)
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Pristine:
+    return Pristine(tmp_path_factory.mktemp("pristine"), copy_into)
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
+def tree(tmp_path: Path, pristine: Pristine) -> Tree:
     """A fresh tree in which nothing is built."""
-    return copy_sources(tmp_path / "tree")
+    pristine.copy(tmp_path / "tree")
+    return Tree(tmp_path / "tree")
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ import yaml
 
 from codegen.emit.operators import written
 from codegen.schema.tree import Tree, tree
+from tests.pristine import Pristine
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -47,9 +48,18 @@ class Copy(NamedTuple):
         return Tree(str(self.path))
 
 
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Pristine:
+    return Pristine(tmp_path_factory.mktemp("pristine"), what_the_generator_reads)
+
+
 @pytest.fixture
-def copy(tmp_path: pathlib.Path) -> Copy:
-    root = tmp_path / "tree"
+def copy(tmp_path: pathlib.Path, pristine: Pristine) -> Copy:
+    pristine.copy(tmp_path / "tree")
+    return Copy(tmp_path / "tree")
+
+
+def what_the_generator_reads(root: pathlib.Path) -> None:
     shutil.copytree(ROOT / "receipts", root / "receipts")
     shutil.copytree(ROOT / "kernels", root / "kernels")
     shutil.copytree(ROOT / "include", root / "include")
@@ -58,7 +68,6 @@ def copy(tmp_path: pathlib.Path) -> Copy:
     for made in written.of_tree(tree()):
         (root / made).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / made, root / made)
-    return Copy(root)
 
 
 @pytest.fixture(scope="session")

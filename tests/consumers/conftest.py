@@ -15,6 +15,7 @@ from typing import NamedTuple
 import filelock
 import pytest
 
+from tests.conftest import remembered
 from tests.programs import LLVM, need
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +27,7 @@ JOBS = f"-j{len(os.sched_getaffinity(0))}"
 def run(*command: str | Path, cwd: Path | None = None, **environment: str) -> str:
     """Output of a program; it must succeed."""
     done = subprocess.run(
-        command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+        command, cwd=cwd, env={**remembered(), **environment}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
     return done.stdout
@@ -90,7 +91,7 @@ def made_by_make(once) -> Vendored:  # type: ignore[no-untyped-def]
         for name in ("python", "python3", "scons"):  # whoever builds it has none of these
             (traps / name).write_text("#!/bin/sh\nexit 97\n")
             (traps / name).chmod(0o755)
-        run("make", JOBS, f"CXXFLAGS={HOST_FLAGS} -fno-exceptions", cwd=tree, PATH=f"{traps}:{os.environ['PATH']}")
+        run("make", JOBS, f"CXXFLAGS={HOST_FLAGS} -fno-exceptions", cwd=tree, PATH=f"{traps}:{remembered()['PATH']}")
 
     tree = once("vendored-make", make) / "tree"
     return Vendored(options, tree, tree / "build/libtilekiln_flash.so", sorted((tree / "build").glob("engine_*.o")))
