@@ -18,6 +18,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = [ROOT / "python" / "compat" / "flash_attn", ROOT / "python" / "compat" / "aiter", ROOT / "python", ROOT]
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+"""Packages of an overlay are installed without bytecode, and each process would compile what it imports of them."""
 pytestmark = [pytest.mark.torch, pytest.mark.transformers]
 
 
@@ -28,7 +30,7 @@ def run(overlay, build_library, binding, tmp_path):
     def run(program: str, lock: str, processes: int = 1, receipts: tuple[str, ...] = ("flash", "aiter")) -> None:
         libraries = [build_library(receipt) for receipt in receipts]
         environment = {
-            **os.environ,
+            **ENVIRONMENT,
             "PYTHONPATH": os.pathsep.join(map(str, [overlay(lock), *PLACES])),
             "TILEKILN_PATH": os.pathsep.join(map(str, libraries)),
             "HF_HUB_OFFLINE": "1",
@@ -120,7 +122,7 @@ def test_other_versions_of_transformers(overlay, tmp_path, request, lock):
     if not request.config.option.full:
         files = Random(request.config.option.sample_seed).sample(files, min(2, len(files)))
     version = re.search(r"^transformers==(\S+)", (ROOT / "requirements" / f"{lock}.lock").read_text(), re.MULTILINE)[1]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [overlay(lock), ROOT / "python", ROOT]))}
+    environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(map(str, [overlay(lock), ROOT / "python", ROOT]))}
     environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
     with_it = f"import transformers; assert transformers.__version__ == {version!r}, transformers; "
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", which]
@@ -145,7 +147,7 @@ def vllm(overlay, build_library, binding, request):
     if not request.config.option.full:
         pytest.skip("vLLM is installed with --full alone")
     environment = {
-        **os.environ,
+        **ENVIRONMENT,
         "PYTHONPATH": os.pathsep.join(map(str, [overlay("vllm"), ROOT / "python/compat/vllm", ROOT / "python", ROOT])),
         "TILEKILN_PATH": str(build_library("vllm")),
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -186,7 +188,7 @@ def test_kernels_puts_our_layers_into_a_model(overlay, build_library, scons):
     library = build_library("norm_default")
     scons("receipt=norm_default", "hf-kernels")
     environment = {
-        **os.environ,
+        **ENVIRONMENT,
         "PYTHONPATH": os.pathsep.join(map(str, [overlay("kernels"), ROOT])),
         "TILEKILN_HUB_REPOSITORY": str(library.parents[1] / "hf-kernels" / "tilekiln-norm-default"),
         "HF_HUB_OFFLINE": "1",
