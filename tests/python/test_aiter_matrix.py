@@ -97,8 +97,7 @@ class Sequences:
         ]
 
 
-@pytest.mark.sampled(32)
-@pytest.mark.sampled(50)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_matrix(case):
     import tilekiln.compat.aiter as face

@@ -105,6 +105,7 @@ def bench(library: tk.Library, words: str, *options: str) -> int:
 
 
 @pytest.mark.parametrize("words", WORDS)
+@pytest.mark.sampled(25)
 def test_every_operator_is_computed_and_right(
     load: Callable[..., tk.Library], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,7 +37,7 @@ def test_modules_are_those_of_the_declarations() -> None:
     assert set(drawn.MODULES) <= set(DRAWN)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(70)
 @pytest.mark.quick(each="operator")
 @pytest.mark.parametrize(("operator", "dtype"), [(name, dtype) for name in DRAWN for dtype in of(name)])
 def test_drawn_problems(lib: tk.Library, operator: str, dtype: str, pytestconfig: pytest.Config) -> None:

@@ -41,7 +41,7 @@ def marks(name: str) -> list[pytest.MarkDecorator]:
     return [getattr(pytest.mark, extra) for extra in extras]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in EXAMPLES])
 def test_example(path, name, request):
     if name.startswith("jax_"):

@@ -106,6 +106,7 @@ CASES = {
     + [(case, WIDEST) for case in CASES if not case.startswith(("bias", "sink"))]
     + [("plain", "fp16"), ("bias", "fp16")][ON_GPU:],
 )
+@pytest.mark.sampled(6)
 def test_values_and_gradients(face, case, dtype):
     options = dict(CASES[case])
     arrays = {"q": normal(0, (2, 50, 4, 40), dtype), "k": normal(1, (2, 70, 2, 40), dtype)}

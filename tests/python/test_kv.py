@@ -184,7 +184,7 @@ CASES = [  # flash and ck_default together hold every value of every axis
 ]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("receipt", "family", "dtype"), CASES)
 @pytest.mark.day
 def test_every_instance_computes(load, flash, receipt, family, dtype):

@@ -108,6 +108,7 @@ def make(name: str, **more: Any) -> Any:
 
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
+@pytest.mark.sampled(4)
 def test_tokens_are_those_of_eager(name: str) -> None:
     from tilekiln.torch import optimize
 

@@ -40,6 +40,7 @@ def generated(lib: tk.Library, model: Any, start: Any, **how: Any) -> Any:
 
 @pytest.mark.parametrize("how", [{"temperature": 0.0}, {"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], ids=str)
 @pytest.mark.parametrize("penalty", [None, 1.3])
+@pytest.mark.sampled(3)
 def test_the_highest_token_is_that_of_generate(lib: tk.Library, how: dict[str, Any], penalty: float | None) -> None:
     model = make("Llama")
     words = {} if penalty is None else {"repetition_penalty": penalty}

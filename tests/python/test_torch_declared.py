@@ -79,6 +79,7 @@ def results(made: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(16)
 def test_opcheck_and_what_the_library_gives(load: Callable[..., tk.Library], table: Operator, name: str) -> None:
     library = load(receipt(name))
     for arrays, named in calls(name, table):
@@ -94,6 +95,7 @@ def test_opcheck_and_what_the_library_gives(load: Callable[..., tk.Library], tab
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if sum(a.required for a in OPERATORS[name].results) == 1])
+@pytest.mark.sampled(10)
 def test_the_twin_writes_in_place(table: Operator, name: str) -> None:
     assert table.twin
     twin = getattr(torch.ops.tilekiln, f"{name}_out")
@@ -109,6 +111,7 @@ def test_the_twin_writes_in_place(table: Operator, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(16)
 def test_compiled(table: Operator, name: str) -> None:
     operator = getattr(torch.ops.tilekiln, name)
     for arrays, named in calls(name, table):

@@ -105,6 +105,7 @@ def compare(ours, expected, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sampled(7)
 def test_forward_and_backward(name, dtype):
     """16-bit results are judged against theirs in fp32, as near as their own 16 bits come."""
     model = make(name)
@@ -130,6 +131,7 @@ def test_forward_and_backward(name, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sampled(7)
 def test_generate(name, dtype):
     model = make(name, dtype)
     tokens = torch.randint(1, 64, (BATCH, SEQLEN))

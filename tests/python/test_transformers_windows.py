@@ -107,7 +107,7 @@ WINDOWS = pytest.mark.parametrize("window", [2, PROMPT - 1, PROMPT, PROMPT + 1, 
 NAMES = pytest.mark.parametrize("name", MODELS)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("side", ["none", "left"])
 @WINDOWS
 @pytest.mark.parametrize("cache", CACHES)
@@ -117,7 +117,7 @@ def test_generated_tokens(name, cache, window, side):
     compare(make(name, window), generated, padding(side), **CACHES[cache])
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @WINDOWS
 @NAMES
