@@ -7,6 +7,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.conftest import ROOT
 from tools.executor.ptx import sources
@@ -24,11 +27,23 @@ ALWAYS = (
         "lists",
     ),
 )
-"""Libraries whose kernels run in every test run."""
+"""Libraries whose kernels run without --full."""
+TURNS = (
+    ("caches", "fp8", "ampere_products", "products_of_bytes", "groups", "words"),
+    ("ampere_wide", "rows", "products_of_int8", "sums_of_int8", "experts", "lists"),
+)
+"""Those of even and of odd days, for problems of the day and calls of the host: nvcc takes seconds for each kernel."""
 NEEDS = ("nvcc", "cuobjdump")
 """For libraries and the PTX in them (tests/programs.py)."""
 WHOLE = ("flash", "aiter", "gemm_default", "norm_default")
 """Receipts of which --full runs every kernel, for both targets."""
+
+
+def of_its_days(name: str) -> Any:
+    """`name` as a case of a test, on the days of its library."""
+    return pytest.param(name, marks=[pytest.mark.turns(turn) for turn in (0, 1) if name in TURNS[turn]])
+
+
 CUDASIM = ROOT / "build" / "executor-release" / "cudasim"
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.executor.ptx import executed
-from tests.executor.ptx.programs import ALWAYS, WHOLE, Emulated
+from tests.executor.ptx.programs import ALWAYS, TURNS, WHOLE, Emulated, of_its_days
 
 pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding")]
 CASES = {
@@ -37,7 +37,7 @@ CASES = {
 FULL = [*WHOLE, *(f"ampere_{receipt}" for receipt in WHOLE), "fp8_whole", "gemm_fp8"]
 
 
-@pytest.mark.parametrize("name", [*CASES, *FULL])
+@pytest.mark.parametrize("name", list(map(of_its_days, [*CASES, *FULL])))
 def test_problems_of_the_day(
     name: str, emulated: Callable[..., Emulated], pytestconfig: pytest.Config, tmp_path: Path
 ) -> None:
@@ -58,6 +58,7 @@ def test_problems_of_the_day(
 
 def test_every_library_of_a_day_is_held() -> None:
     assert set(ALWAYS) <= set(yaml.safe_load(executed.HELD.read_text()))
+    assert {*TURNS[0], *TURNS[1], "attention", "ampere"} == set(ALWAYS)
 
 
 def test_a_kernel_without_its_ptx_is_named(emulated: Callable[..., Emulated], tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def measured(build: Build, place: Path) -> gate.Figures:
     return gate.figures(build.architecture, gate.mix(*covered, TILES * build.waves), gate.notes(path), build.waves)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", BUILDS)
 def test_gate(name, tmp_path):
     recorded = yaml.safe_load(RECORD.read_text())

@@ -133,7 +133,7 @@ def recorded() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", LISTED)
 def test_registers(name, tmp_path):
     kernel, architecture = key(name)
