@@ -14,10 +14,16 @@ ALWAYS = "kernels/runtime/*.cpp"
 
 
 def operators(plan: Plan) -> list[Operator]:
-    """Those with a stage in the plan; of an area whose operators stay together, all."""
+    """Those with a stage of their own in the plan, and those whose stages they may run.
+
+    Of an area whose operators stay together all, unless where= left out a family of the receipt.
+    """
     families = {instance.family for instance in plan.instances}
     every = plan.tree.operators.values()
-    used = [operator for operator in every if not families.isdisjoint(operator.file.stages)]
+    main = [one for one in every if not families.isdisjoint(set(one.file.stages) - set(one.file.optional))]
+    used = [one for one in every if any(set(one.file.stages) <= set(of.file.stages) for of in main)]
+    if plan.where and not families.issuperset(plan.source.clauses):
+        return used
     whole = {operator.area_room for operator in used if operator.area.together and not operator.file.area}
     return [one for one in every if one in used or (one.area_room in whole and not one.file.area)]
 
@@ -27,7 +33,8 @@ def host(held: Iterable[Operator], backends: Iterable[str]) -> list[str]:
     held = list(held)
     sides = [f"kernels/backends/{backend}/*.cpp" for backend in ("cpu", *backends)]
     areas = [f"{operator.area_room}/*.cpp" for operator in held if not operator.file.area]
-    return [*dict.fromkeys([ALWAYS, *sides, *areas, *(f"{operator.room}/*.cpp" for operator in held)])]
+    calls = [f"{os.path.dirname(operator.file.call.header)}/*.cpp" for operator in held]
+    return [*dict.fromkeys([ALWAYS, *sides, *areas, *calls, *(f"{operator.room}/*.cpp" for operator in held)])]
 
 
 def sources(plan: Plan, hashes: Mapping[str, str]) -> dict[str, str]:

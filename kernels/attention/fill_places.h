@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Fills a kernel's fields for the places of sequences from a call's arguments.
 #pragma once
-#include "kernels/attention/fmha_kv.h"
+#include "kernels/attention/kv/call.h"
 
 namespace tilekiln::fmha {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Fills the plain data of engines over a KV cache from checked arguments: what its operators fill alike.
 #pragma once
-#include "kernels/attention/fmha_kv.h"
+#include "kernels/attention/kv/call.h"
 #include "kernels/attention/problem.h"
 
 namespace tilekiln::fmha {

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "kernels/attention/fmha_kv.h"
 #include "kernels/attention/index_arrays.h"
+#include "kernels/attention/kv/call.h"
 #include "kernels/attention/window.h"
 
 namespace tilekiln::fmha {

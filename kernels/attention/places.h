@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Places of a sequence's queries and keys: of the numbers in a row, which the host may not have looked at, something that stays
 // within the arrays. Compiled for devices: its includer defines TILEKILN_DEVICE, the words that a function of the device begins with,
-// and TILEKILN_READ_ONLY(pointer), a load of what no kernel writes meanwhile. `Row`: any with the fields of KvDevicePlaces (fmha_kv.h)
+// and TILEKILN_READ_ONLY(pointer), a load of what no kernel writes meanwhile. `Row`: any with the fields of KvDevicePlaces (kv/call.h)
 // that are named here.
 #pragma once
 

@@ -13,7 +13,7 @@
 #include "tensor.h"
 #include "tilekiln/tilekiln.h"
 #ifndef TILEKILN_TEST_LIBRARY
-#include "kernels/attention/fmha_kv.h"
+#include "kernels/attention/kv/call.h"
 #include "kernels/generated/operators/fmha_batch_prefill.h"
 #include "kernels/generated/operators/fmha_fwd_appendkv.h"
 #include "kernels/generated/operators/fmha_fwd_splitkv.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "check.h"
-#include "kernels/attention/fmha_kv.h"
+#include "kernels/attention/kv/call.h"
 #include "kernels/generated/fmha_fwd_splitkv.h"
 #include "kernels/generated/fmha_fwd_splitkv_combine.h"
 #include "kernels/runtime/table.h"

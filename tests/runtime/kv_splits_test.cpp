@@ -3,7 +3,7 @@
 #include <initializer_list>
 
 #include "check.h"
-#include "kernels/attention/fmha_kv.h"
+#include "kernels/attention/kv/call.h"
 #include "kernels/attention/splits.h"
 
 using namespace tilekiln;

@@ -86,6 +86,10 @@ tilekiln_status list_lengths(const KvIndexArrays& arrays, const Cache& cache, Kv
   return TILEKILN_OK;
 }
 
+tilekiln_status check_read(const UnreadKeys& read, Longest longest, KvCall* call) {
+  return check_prefill_keys(read.arrays, read.cache, read.rows, longest, call);
+}
+
 }  // namespace
 
 tilekiln_status check_prefill_keys(const KvIndexArrays& arrays, const Cache& cache, i64 total_q, Longest longest,
@@ -96,7 +100,7 @@ tilekiln_status check_prefill_keys(const KvIndexArrays& arrays, const Cache& cac
   TILEKILN_TRY(check_queries(arrays, true, total_q, call));
   const bool listed = arrays.kv_indptr.given();
   if (call->unread) {
-    call->unread_keys.reset(new UnreadKeys{arrays, cache, true, false, true, total_q});
+    call->unread_keys.reset(new UnreadKeys{arrays, cache, true, false, total_q, check_read});
     TILEKILN_TRY(listed ? list_lengths(arrays, cache, call) : table_lengths(arrays, cache, call));
     const i64 pages = listed ? arrays.kv_page_indices.shape[0] : arrays.block_table.shape[1];
     const i64 keys = std::min(i64(longest.k), keys_of_pages(pages, cache.page_size));

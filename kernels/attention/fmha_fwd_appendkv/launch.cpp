@@ -3,7 +3,7 @@
 // cache.
 #include <algorithm>
 
-#include "kernels/attention/fmha_kv.h"
+#include "kernels/attention/kv/call.h"
 #include "kernels/runtime/launch.h"
 
 namespace tilekiln::fmha {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/attention/host_copies.h"
 #include "kernels/attention/page_table.h"
 
 namespace tilekiln::fmha {
@@ -85,6 +86,14 @@ tilekiln_status check_append_places(const KvIndexArrays& arrays, const Cache& ca
     return fail_argument("cache_batch_idx", "entries %d and %d were both %lld, must be different", one, other, what);
   }
   return TILEKILN_OK;
+}
+
+tilekiln_status read_places(AppendCall* call) {
+  UnreadPlaces& unread = *call->unread_places;
+  HostCopies copies;
+  TILEKILN_TRY(take_all(*call, &unread.arrays, &copies));
+  call->unread = false;
+  return check_append_places(unread.arrays, unread.cache, call->seqlen_k, call);
 }
 
 }  // namespace tilekiln::fmha

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/attention/fmha_kv.h"
+#include "kernels/attention/kv/call.h"
 #include "kernels/attention/page_table.h"
 #include "kernels/attention/splits.h"
 #include "kernels/attention/visible.h"
@@ -123,7 +123,7 @@ tilekiln_status place_keys(const KvCall& call, CallMemory* memory, KvDevicePlace
 tilekiln_status place_append(const AppendCall& call, CallMemory* memory, KvDevicePlaces* at) {
   if (call.unread) {
     const UnreadPlaces& unread = *call.unread_places;
-    *at = unread_places({unread.arrays, unread.cache, false, false, false, 0});
+    *at = unread_places({unread.arrays, unread.cache, false, false, 0, nullptr});
     at->first_key = nullptr;
     return TILEKILN_OK;
   }

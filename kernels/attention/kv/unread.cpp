@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Calls over a KV cache whose index arrays stay on the device until their turn has come.
-#include "kernels/attention/fmha_kv.h"
 #include "kernels/attention/host_copies.h"
 #include "kernels/attention/index_arrays.h"
+#include "kernels/attention/kv/call.h"
 
 namespace tilekiln::fmha {
-namespace {
 
 tilekiln_status take_all(const Run& run, KvIndexArrays* arrays, HostCopies* copies) {
   for (Array* array :
@@ -16,8 +15,6 @@ tilekiln_status take_all(const Run& run, KvIndexArrays* arrays, HostCopies* copi
   }
   return TILEKILN_OK;
 }
-
-}  // namespace
 
 void set_longest(Longest longest, KvCall* call) {
   call->seqlen_q = longest.q;
@@ -38,17 +35,7 @@ tilekiln_status read_keys(KvCall* call) {
   const Longest longest = {call->seqlen_q, call->seqlen_k};
   call->seqlen_q = call->seqlen_k = 0;
   call->unread = false;
-  return unread.prefill
-             ? check_prefill_keys(unread.arrays, unread.cache, unread.rows, longest, call)
-             : check_keys(unread.arrays, unread.cache, unread.group, unread.gappy, unread.rows, longest, call);
-}
-
-tilekiln_status read_places(AppendCall* call) {
-  UnreadPlaces& unread = *call->unread_places;
-  HostCopies copies;
-  TILEKILN_TRY(take_all(*call, &unread.arrays, &copies));
-  call->unread = false;
-  return check_append_places(unread.arrays, unread.cache, call->seqlen_k, call);
+  return unread.check(unread, longest, call);
 }
 
 }  // namespace tilekiln::fmha

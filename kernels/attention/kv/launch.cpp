@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "kernels/attention/fmha_kv.h"
+#include "kernels/attention/kv/call.h"
 #include "kernels/attention/splits.h"
 #include "kernels/attention/visible.h"
 #include "kernels/backends/cpu/parallel.h"
@@ -59,13 +59,13 @@ bool all_heads_suit(const KvCall& call) {
 }
 
 // A float of the device, when all before it in the stream has run.
-tilekiln_status read_float(const tilekiln::Run& run, const float* from, float* to) {
+tilekiln_status read_float(const Run& run, const float* from, float* to) {
   return run.backend->copy(run.device, run.native, to, from, sizeof(float), Direction::to_host);
 }
 
-class Run {
+class Running {
  public:
-  explicit Run(KvCall& call)
+  explicit Running(KvCall& call)
       : call_(call),
         problem_(call.problem),
         engine_(*static_cast<const KvEngine*>(call.choice.engine)),
@@ -269,8 +269,7 @@ tilekiln_status check_and_run(KvCall& call) {
 
 }  // namespace
 
-tilekiln_status place_table(const tilekiln::Run& run, const SmallArray<int, 64>& table, CallMemory* memory,
-                            const int** place) {
+tilekiln_status place_table(const Run& run, const SmallArray<int, 64>& table, CallMemory* memory, const int** place) {
   if (table.size() == 0) return TILEKILN_OK;
   *place = table.begin();
   if (run.backend->host_memory) return TILEKILN_OK;
@@ -309,7 +308,7 @@ int num_splits(const KvCall& call) {
 tilekiln_status run_kv(KvCall& call) {
   if (!call.backend->takes_units) return run_kernels(call);
   if (call.unread) TILEKILN_TRY(read_keys(&call));
-  return Run(call).run();
+  return Running(call).run();
 }
 
 tilekiln_status launch(KvCall& call) { return run_in_stream<KvCall, check_and_run>(call); }

@@ -209,6 +209,10 @@ class Keys {
   KvCall& call_;
 };
 
+tilekiln_status check_read(const UnreadKeys& read, Longest longest, KvCall* call) {
+  return check_keys(read.arrays, read.cache, read.group, read.gappy, read.rows, longest, call);
+}
+
 }  // namespace
 
 tilekiln_status check_keys(const KvIndexArrays& arrays, const Cache& cache, bool group, bool is_gappy, i64 rows,
@@ -216,7 +220,7 @@ tilekiln_status check_keys(const KvIndexArrays& arrays, const Cache& cache, bool
   TILEKILN_TRY(check_longest_given(longest.q, longest.k));
   Keys keys(arrays, cache, group, is_gappy, *call);
   if (call->unread) {
-    call->unread_keys.reset(new UnreadKeys{arrays, cache, group, is_gappy, false, rows});
+    call->unread_keys.reset(new UnreadKeys{arrays, cache, group, is_gappy, rows, check_read});
     return keys.look(rows, longest);
   }
   TILEKILN_TRY(keys.run(rows));

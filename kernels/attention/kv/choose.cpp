@@ -2,7 +2,7 @@
 // The instances of a call over a KV cache.
 #include <stdio.h>
 
-#include "kernels/attention/fmha_kv.h"
+#include "kernels/attention/kv/call.h"
 #include "kernels/generated/fmha_fwd_splitkv.h"
 #include "kernels/runtime/choose.h"
 #include "kernels/runtime/library.h"

@@ -11,6 +11,8 @@ class CallMemory;  // runtime/launch.h
 
 namespace tilekiln::fmha {
 
+class HostCopies;  // host_copies.h
+
 // The index arrays of every operator over a cache; those that are absent have no name.
 struct KvIndexArrays : IndexArrays {
   Array block_table, cache_batch_idx, cache_leftpad, kv_indptr, kv_page_indices, kv_last_page_lens;
@@ -50,12 +52,17 @@ constexpr int64_t bytes_between(int64_t pages, int64_t step, int64_t element_byt
   return bytes;
 }
 
-// Index arrays that stay on the device until the call runs, and what else check_keys or check_prefill_keys takes.
+struct KvCall;
+// The longest sequences that a call says: 0 and 0, or of q and of the keys that are attended to.
+struct Longest { int q, k; };
+
+// Index arrays that stay on the device until the call runs, and what else the check of its operator takes.
 struct UnreadKeys {
   KvIndexArrays arrays;
   Cache cache;
-  bool group, gappy, prefill;
+  bool group, gappy;
   i64 rows;
+  tilekiln_status (*check)(const UnreadKeys& read, Longest longest, KvCall* call);  // of arrays that the host has read
   int more = 0;  // keys of every sequence that an append of the same call brings, beyond what its seqlen_k says
 };
 
@@ -140,9 +147,6 @@ struct AppendKernelProblem {
 // Checks values that are known only when the stream comes to a call: its scales must be numbers.
 [[nodiscard]] tilekiln_status check_kv_scales(const KvCall& call);
 
-// The longest sequences that a call says: 0 and 0, or of q and of the keys that are attended to.
-struct Longest { int q, k; };
-
 // The keys of every sequence, where they lie and, with pages, the pages: fills call->kv_sequences and
 // call->table. Where the arrays stay on a device (call->unread) only their shapes are looked at.
 [[nodiscard]] tilekiln_status check_keys(const KvIndexArrays& arrays, const Cache& cache, bool group, bool is_gappy,
@@ -153,6 +157,7 @@ struct Longest { int q, k; };
 [[nodiscard]] tilekiln_status check_append_places(const KvIndexArrays& arrays, const Cache& cache, int most,
                                                   AppendCall* call);
 // Reads the arrays of unread calls whose turn has come, for engines of the host.
+[[nodiscard]] tilekiln_status take_all(const Run& run, KvIndexArrays* arrays, HostCopies* copies);
 [[nodiscard]] tilekiln_status read_keys(KvCall* call);
 [[nodiscard]] tilekiln_status read_places(AppendCall* call);
 // Gives an unread call the lengths that it is chosen by: every sequence as long as the longest.
