@@ -22,21 +22,20 @@ struct Entry {
 
 // Priority, the highest first; then rank, capacity, numbers of the algorithm and name.
 inline void sort_entries(std::vector<Entry>& entries) {
-  std::vector<std::tuple<int, int, std::vector<int64_t>, std::string, size_t>> orders;
-  for (size_t i = 0; i < entries.size(); ++i) {
-    const Key& key = entries[i].instance->key();
+  std::map<std::tuple<int, int, std::vector<int64_t>, std::string, size_t>, Entry>
+      sorted;  // compiles faster than a sort
+  for (Entry& entry : entries) {
+    const Key& key = entry.instance->key();
     std::vector<int64_t> numbers = {key.signature[field::hdim_q].number(), key.signature[field::hdim_v].number()};
     std::map<std::string, int64_t> by_name;  // a registry that is read back has the same order, however keys were said
     for (const auto& [field, value] : key.algorithm)
       if (value.is_number()) by_name.emplace(field.name(), value.number());
     for (const auto& [name, number] : by_name) numbers.push_back(number);
-    orders.emplace_back(-static_cast<int>(entries[i].priority), entries[i].rank, std::move(numbers),
-                        entries[i].instance->name(), i);
+    const int priority = -static_cast<int>(entry.priority), rank = entry.rank;
+    sorted.try_emplace({priority, rank, std::move(numbers), entry.instance->name(), sorted.size()}, std::move(entry));
   }
-  std::sort(orders.begin(), orders.end());
-  std::vector<Entry> sorted;
-  for (const auto& order : orders) sorted.push_back(std::move(entries[std::get<4>(order)]));
-  entries = std::move(sorted);
+  entries.clear();
+  for (auto& [order, entry] : sorted) entries.push_back(std::move(entry));
 }
 
 class Index {
