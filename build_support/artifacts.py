@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from codegen.emit import includes, soname
 from codegen.emit.flags import EXPORTS, define
 from codegen.out import static as static_names
+from codegen.plan import held
 from codegen.schema.tree import tree
 
 from . import budget, console, extension_python, jobs, toolchains, unanswered
@@ -121,12 +122,11 @@ def objects(graph: Graph, made: Generated, generated: str) -> dict[str, list[Any
     include = [*graph.include, *graph.outside]
     shown = [graph.at(path) for path in include]
     headers: dict[tuple[str, ...], str] = {}  # by what a source includes: the digest of all that it reaches
-    read: includes.Read = {}
     found: dict[str, list[Any]] = {receipt: [] for source in made.sources for receipt in source.receipts}
     # Sorted, whatever else is built: the order of objects is that of a library's bytes.
     for source in sorted(made.sources, key=lambda source: source.path):
         if source.includes not in headers:
-            headers[source.includes] = includes.digest(source.includes, shown, read)
+            headers[source.includes] = includes.digest(source.includes, shown, graph.headers_read)
         node = graph.compile(
             f"{generated}/{source.path}",
             object_of(graph, source.path),
@@ -141,23 +141,39 @@ def objects(graph: Graph, made: Generated, generated: str) -> dict[str, list[Any
     return found
 
 
-def host(graph: Graph, made: Generated) -> dict[str, list[Any]]:
-    """By receipt: its host code, which is the C ABI, registry, dispatch, threads, and that of its operators."""
-    directory = graph.request.variant.directory
-    objects = {
-        source: graph.compile(
-            source,
-            f"{directory}/obj/{source.removeprefix('kernels/').removesuffix('.cpp')}.o",
-            "runtime",
-            [*graph.include, *graph.outside],
-        )
+def host(graph: Graph, made: Generated, headers: str) -> dict[str, list[Any]]:
+    """By receipt: its host code, which is the C ABI, registry, dispatch, threads, and that of its operators.
+
+    `headers` is the folder of generated headers, in which a room's sources are one unit.
+    """
+    units = {
+        pattern: _host_units(graph, pattern, headers)
         for pattern in dict.fromkeys(pattern for patterns in made.host.values() for pattern in patterns)
-        for source in _written(graph, pattern)
     }
     return {
-        receipt: [objects[source] for pattern in patterns for source in _written(graph, pattern)]
-        for receipt, patterns in made.host.items()
+        receipt: [node for pattern in patterns for node in units[pattern]] for receipt, patterns in made.host.items()
     }
+
+
+def _host_units(graph: Graph, pattern: str, headers: str) -> list[Any]:
+    """The objects of the host code of a room."""
+    place, include = f"{graph.request.variant.directory}/obj", [*graph.include, *graph.outside]
+    united = held.united(graph.places, pattern)
+    if not united:
+        named = {source: source.removeprefix("kernels/").removesuffix(".cpp") for source in _written(graph, pattern)}
+        return [graph.compile(source, f"{place}/{name}.o", "runtime", include) for source, name in named.items()]
+    unit, directories = held.unit(pattern), [graph.at(path) for path in include]
+    name = os.path.dirname(pattern)
+    node = graph.compile(
+        f"{headers}/{unit}",
+        f"{place}/{name.removeprefix('kernels/')}.o",
+        "runtime",
+        include,
+        content=includes.digest(united, directories, graph.headers_read),
+        label=f"{name}/*.cpp",
+        holds=united,
+    )
+    return [node]
 
 
 def library(graph: Graph, receipt: str, made: Generated, objects: Sequence[Any]) -> Any:

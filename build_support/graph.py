@@ -14,6 +14,7 @@ from typing import Any
 
 from SCons.Script import Action, Builder, Environment, SourceFileScanner
 
+from codegen.emit import includes
 from codegen.schema.tree import tree
 
 from . import console, external_operators, jobs, journal, measured, memory, outputs, shared
@@ -73,6 +74,7 @@ class Graph:
         # CPU time and memory of each job when it was last made.
         self.known = measured.read(place)
         self.compiled: list[dict[str, object]] = []  # entries of compile_commands.json
+        self.headers_read: includes.Read = {}
         self.made: list[Any] = []  # every node that a job makes
 
     def at(self, path: str) -> str:
@@ -138,14 +140,17 @@ class Graph:
         instances: Sequence[str] = (),
         unsigned: Sequence[str] = (),
         after: Sequence[Sequence[str]] = (),
+        holds: Sequence[str] = (),
     ) -> Any:
         """The object of one source, which the commands `after` may alter. With `content` (what it and its headers hold)
-        SCons does not read it."""
+        SCons does not read it. `holds`: sources that it includes, of which editors ask by name."""
         tools = self.request.toolchain
         paths = [self.at(path) for path in include]
         # Two objects of one source, as one engine for two targets, differ in the seed as well.
         command = tools.compile(self.at(source), what, paths, flags, defines, seed=target.rpartition("/obj/")[2])
-        self.compiled.append({"file": self.at(source), "output": self.at(target), "arguments": [*command, *unsigned]})
+        for one in (*holds, source):
+            words = [self.at(one) if word == self.at(source) else word for word in command]
+            self.compiled.append({"file": self.at(one), "output": self.at(target), "arguments": [*words, *unsigned]})
         job = Job(
             "compile",
             label or source,

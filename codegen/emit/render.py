@@ -343,7 +343,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
     for plan in plans:
         check_buildable(plan.target_list)
     renderer = Renderer(plans[0].tree)
-    hashes = source_hashes(plans[0].tree.places)
+    hashes, units = source_hashes(plans[0].tree.places), held.units(plans[0].tree)
     contents: dict[str, bytes] = {}
     digests: dict[str, str] = {}
     ledgers: dict[str, files.Ledger] = {}
@@ -367,6 +367,10 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
                 plain = [axis for axis in family.axes if axis.kind != axes_module.INTEGER]
                 asked = _asked(plan.tree.operators.values(), family)
                 add(path, renderer.text("runtime/key.h.jinja", family=family, plain=plain, asked=asked))
+        for path, text in units.items():
+            operator_headers.append(f"{headers}/{path}" if headers else path)
+            if operator_headers[-1] not in contents:
+                add(operator_headers[-1], text)
         for name, operator in plan.tree.operators.items():
             if operator.outside:  # those of the tree are committed
                 operator_headers.append(add(f"include/{header.path(operator)}", header.text(operator).encode()))

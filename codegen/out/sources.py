@@ -18,6 +18,7 @@ from codegen.emit.operators import header, python_table
 from codegen.emit.render import render
 from codegen.emit.soname import soname
 from codegen.out import device, placed
+from codegen.plan import held
 from codegen.plan.plan import resolve
 from codegen.schema.errors import CodegenError
 from codegen.schema.places import Places
@@ -93,7 +94,10 @@ def sources(
     }
     made = render([plan], info)
     contents, generated = {}, made.generated
+    units = held.units(root)
     for path, data in made.contents.items():
+        if path in units:
+            continue  # a vendored tree lists the sources, which its build may compile as it likes
         if path.startswith(("include/", "kernels/generated/")):
             contents[path] = data
         elif not path.endswith("manifest.json"):

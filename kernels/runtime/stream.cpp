@@ -15,13 +15,10 @@
 #include "kernels/runtime/forks.h"
 
 namespace tilekiln {
-namespace {
-
-constexpr uint64_t live = 0x6d61657274736b74;  // a stream starts with it until it is destroyed
 
 // Tasks of one stream and the thread that runs them. A forked child leaves its parent's queue as it is, not even
 // destroyed: its locks may be held by threads that do not exist there.
-struct Queue {
+struct StreamQueue {
   const uint32_t forks = fork_count();
   std::mutex mutex;
   std::condition_variable posted, progress;
@@ -72,6 +69,12 @@ struct Queue {
   }
 };
 
+namespace {
+
+using Queue = StreamQueue;
+
+constexpr uint64_t live = 0x6d61657274736b74;  // a stream starts with it until it is destroyed
+
 class HostTask : public StreamTask {
  public:
   HostTask(void (*host)(void*), void* context) : host_(host), context_(context) {}
@@ -90,7 +93,7 @@ class HostTask : public StreamTask {
 
 struct tilekiln_stream {
   uint64_t magic = tilekiln::live;
-  std::atomic<tilekiln::Queue*> queue = nullptr;  // null: wrapped
+  std::atomic<tilekiln::StreamQueue*> queue = nullptr;  // null: wrapped
   const tilekiln::Backend* backend = &tilekiln::cpu_backend;
   tilekiln::Device device;
   void* native = nullptr;  // wrapped, or null

@@ -12,7 +12,7 @@
 namespace tilekiln {
 namespace {
 
-timespec now() {
+timespec wall_time() {
   timespec time;
   clock_gettime(CLOCK_REALTIME, &time);
   return time;
@@ -55,9 +55,9 @@ tilekiln_status run_told(const Launch& launch) {
   Parts parts;
   TILEKILN_TRY(run_ranges(*launch.run, launch.units, launch.work, launch.scratch_bytes, launch.stretches,
                           [&](int64_t first, int64_t last, void* scratch) {
-                            const timespec begin = now();
+                            const timespec begin = wall_time();
                             launch.unit(launch.context, first, last, scratch);
-                            parts.add(begin, now(), last - first);
+                            parts.add(begin, wall_time(), last - first);
                           }));
   for (const Part& part : parts.all()) {
     uint32_t index = 0;

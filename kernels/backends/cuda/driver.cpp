@@ -9,7 +9,6 @@
 namespace tilekiln::cuda {
 namespace {
 
-constexpr int most_devices = 64;
 constexpr int attribute_multiprocessors = 16, attribute_major = 75, attribute_minor = 76,
               attribute_shared_bytes = 97;  // CUdevice_attribute
 

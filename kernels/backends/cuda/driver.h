@@ -12,6 +12,8 @@ using Result = int;  // CUresult; 0: success
 using Pointer = unsigned long long;
 using Opaque = void*;  // contexts, modules, functions, streams
 
+constexpr int most_devices = 64;
+
 // name, parameters. Names are those that libcuda.so.1 exports.
 #define TILEKILN_CUDA_FUNCTIONS(X)                                                                                 \
   X(cuInit, (unsigned flags))                                                                                      \

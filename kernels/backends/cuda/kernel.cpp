@@ -22,7 +22,6 @@ tilekiln_status encode(const RowArray& array, uint32_t rows, int device, TensorM
 namespace {
 
 constexpr uint32_t block_words = 1 << 16;
-constexpr int most_devices = 64;
 
 struct Words {
   Pointer round = 0;  // block_words of them
