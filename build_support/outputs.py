@@ -19,7 +19,7 @@ BOOT = "/proc/sys/kernel/random/boot_id"
 FILE = "boot"  # beside the outputs: the start of the machine in which all of them were compared
 
 
-def _boot() -> str:
+def boot_id() -> str:
     try:
         with open(BOOT) as file:
             return file.read()
@@ -29,7 +29,7 @@ def _boot() -> str:
 
 def damaged(nodes: Iterable[Any], directory: str) -> list[Any]:
     """Those of `nodes` that were made once and are something else now. Of no concern: what is not there."""
-    place, boot = os.path.join(directory, FILE), _boot()
+    place, boot = os.path.join(directory, FILE), boot_id()
     try:
         with open(place) as file:
             same_boot = file.read() == boot != ""
@@ -40,7 +40,7 @@ def damaged(nodes: Iterable[Any], directory: str) -> list[Any]:
 
 def compared(directory: str) -> None:
     """Notes that all outputs were compared since the machine was started."""
-    place, boot = os.path.join(directory, FILE), _boot()
+    place, boot = os.path.join(directory, FILE), boot_id()
     try:
         with open(place) as file:
             if file.read() == boot:

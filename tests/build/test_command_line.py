@@ -249,12 +249,15 @@ def test_two_receipts_by_name_and_number_are_one(tree):
 
 @pytest.mark.day
 def test_colours_and_progress_on_a_terminal_only(built_tree):
-    target = f"build/{built_tree.variant}/obj/runtime/status.o"
+    target = f"build/{built_tree.variant}/obj/attention/fmha_fwd_pagedkv/host.o"
     (built_tree.root / target).unlink()
     assert built_tree.on_terminal("-n", *built_tree.SMALL, target).splitlines()[-1] == (
-        "[1/1] \033[36mcompile\033[0m kernels/runtime/status.cpp"
+        "[1/1] \033[36mcompile\033[0m kernels/attention/fmha_fwd_pagedkv/host.cpp"
     )
-    assert built_tree.built("-n", *built_tree.SMALL, target).lines[-1] == "compile kernels/runtime/status.cpp"
+    assert (
+        built_tree.built("-n", *built_tree.SMALL, target).lines[-1]
+        == "compile kernels/attention/fmha_fwd_pagedkv/host.cpp"
+    )
     took = built_tree.on_terminal(*built_tree.SMALL, target).splitlines()[-1]
     assert re.fullmatch(r"\033\[90mtook   \033\[0m compile 1: \S+ s, \S+ s of CPU, \S+ MB the hungriest", took), took
 

@@ -25,7 +25,7 @@ def make_stale(tree):
     place = tree.root / f"build/{tree.variant}"
     for path in [library(tree), *place.glob("obj/fp32_min/*.o"), *place.glob("obj/engine/*.o")]:
         path.unlink()
-    tree.append("kernels/runtime/status.cpp", "// changed\n")
+    tree.append("kernels/attention/fmha_fwd_pagedkv/host.cpp", "// changed\n")
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_killed_build_is_swept(built_tree, script, tmp_path):
     command = [sys.executable, "-m", "SCons", "-Q", *built_tree.SMALL, f"launcher={launcher}"]
     build = subprocess.Popen(command, cwd=built_tree.root, stdout=subprocess.DEVNULL, start_new_session=True)
     wait_for(tmp_path / "started", build)
-    half = built_tree.root / f"build/{built_tree.variant}/obj/runtime/status.o.{build.pid}.new"
+    half = built_tree.root / f"build/{built_tree.variant}/obj/attention/fmha_fwd_pagedkv/host.o.{build.pid}.new"
     half.write_bytes(b"half")
     os.killpg(build.pid, signal.SIGKILL)
     build.wait()
@@ -168,6 +168,6 @@ def test_two_builds_at_once(built_tree, script, tmp_path, finished):
     (tmp_path / "go").touch()
     said, also = first.communicate()[0], second.communicate()[0]
     assert (first.returncode, second.returncode) == (0, 0)
-    assert "compile kernels/runtime/status.cpp" in said
+    assert "compile kernels/attention/fmha_fwd_pagedkv/host.cpp" in said
     assert also.splitlines()[-1] == "scons: `default' is up to date."
     finished()

@@ -60,12 +60,14 @@ def test_report(built_tree):
     # A second run changes nothing; then one source changes, and one instance more.
     built_tree.built(*built_tree.SMALL, "report")
     assert read(built_tree)[0]["changes"] is None
-    built_tree.append("kernels/runtime/status.cpp", 'const char* more() { return "some text more"; }\n')
+    built_tree.append(
+        "kernels/attention/fmha_fwd_pagedkv/host.cpp", 'const char* more() { return "some text more"; }\n'
+    )
     built_tree.edit("receipts/fp32_min.yaml", "hdim_q=64,128 mode", "hdim_q=64 mode")
     built_tree.built(*built_tree.SMALL, "report")
     data, page = read(built_tree)
     changes = data["changes"]
-    assert any(path.endswith("obj/runtime/status.o") for path in changes["objects_changed"])
+    assert any(path.endswith("obj/attention/fmha_fwd_pagedkv/host.o") for path in changes["objects_changed"])
     assert changes["instances_added"] == []
     assert changes["instances_removed"]
     assert any("d128x128" in name for name in changes["instances_removed"])
@@ -123,7 +125,7 @@ def test_lanes():
 
 def test_duplicates_are_found(built_tree):
     """The same object under two names: every section of it is there twice. Once, the linker's own groups are not."""
-    path = built_tree.root / f"build/{built_tree.variant}/obj/runtime/status.o"
+    path = built_tree.root / f"build/{built_tree.variant}/obj/attention/fmha_fwd_pagedkv/host.o"
     twin = path.with_name("twin.o")
     twin.write_bytes(path.read_bytes())
     assert report.duplicates([str(path)]) == []
