@@ -48,6 +48,9 @@ def check(root: Path, version: str) -> None:
     newest = max(tags, key=numbers, default="")
     if newest and numbers(version) <= numbers(newest):
         raise RefusedError(f"version was {version}, must be above {newest}, the newest tag")
+    said = (root / "VERSION").read_text(encoding="utf-8").strip()
+    if numbers(version) < numbers(said):
+        raise RefusedError(f"version was {version}, must be {said}, which VERSION says, or above: packages have that")
     text = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     heading = UNRELEASED.search(text)
     section = text[heading.end() :].partition("\n## ")[0] if heading else ""

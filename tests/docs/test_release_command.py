@@ -66,6 +66,8 @@ def test_what_is_refused(tree: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert release.main(["0.9.0"], tree) == 1
     assert "changes that are not committed: commit or stash them\nM VERSION" in capsys.readouterr().err
     release.git(tree, "checkout", "VERSION")
+    assert release.main(["0.2.0", "--dry-run"], tree) == 1
+    assert "must be 0.9.0, which VERSION says, or above" in capsys.readouterr().err
     (tree / "CHANGELOG.md").write_text(CHANGELOG.replace("* A thing.\n", ""))
     release.git(tree, "commit", "-qam", "nothing new")
     assert release.main(["0.9.0"], tree) == 1
