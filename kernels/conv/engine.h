@@ -27,6 +27,7 @@ struct Convolution {
   matrix::OutDtype out_dtype;
   matrix::Activation activation;
   bool lanes_along_pixels;  // else along outputs
+  bool packed;              // its weight, by `pack`: a matrix of rows lies as it is
   bool channels_inner;      // of a weight as rows of words: channels run faster than taps
   const char *x, *w;
   char* y;
@@ -41,8 +42,8 @@ struct Convolution {
   i64 in[3], out[3], filter[3], step[3], tap[3], start[3];
   Chunk chunk;
   i64 chunks;
-  i64 tile, tiles;     // pixels, of all images, that are gathered at once
-  i64 some, parts;     // outputs of a unit
+  i64 tile, tiles;     // pixels, of all images, that are gathered at once; of depthwise ones rows of out
+  i64 some, parts;     // outputs of a unit; of depthwise ones columns of out
   u64 gathered, made;  // bytes of scratch: of what is gathered, of results
 };
 
@@ -63,6 +64,7 @@ struct Engine {
   void (*weights)(const WeightGradient&, i64 unit, void* scratch);  // a part, group and chunk of words
   void (*add)(const WeightGradient&, i64 unit);                     // dw of an output, of all parts
   u64 scratch_bytes;                                                // beside what is gathered and made
+  int panel, lanes;  // outputs of a unit and of a vector, of an engine of depthwise convolutions; else 0
 };
 
 }  // namespace tilekiln::conv

@@ -37,7 +37,7 @@ inline Convolution convolution(const Window& window, const Lengths& in, const Le
 
 // Bytes of what is gathered of a tile, rows of it, and words of a chunk.
 constexpr i64 kGathered = 1 << 20, kLeastRows = 48, kMostRows = 240, kLanes = matrix::kPanelLanes, kMostLanes = 256,
-              kMostWords = 6144;
+              kMostWords = 6144, kFewPixels = 64;
 
 // Tells whether a weight lies as rows of words, and which dimension of them runs faster.
 inline bool lies_in_rows(const Convolution& c, bool* channels_inner) {
@@ -64,12 +64,14 @@ inline void cut_words(Convolution* c, i64 most) {
 }
 
 // Chooses how a convolution is computed, by its sizes and strides alone; threads say how many outputs a unit has. packed: whether its weight is.
-inline void cut(Convolution* c, int threads, bool* packed) {
+inline void cut(Convolution* c, int threads) {
   const i64 taps = product(c->filter), pixels = c->batch * product(c->out), size = size_of(c->dtype);
   c->lanes_along_pixels = c->y_step.channel != 1 || c->outputs * c->groups == 1;
-  *packed = !c->lanes_along_pixels || !lies_in_rows(*c, &c->channels_inner);
-  if (!c->lanes_along_pixels || taps == 0) c->channels_inner = true;
-  if (*packed)
+  const bool lies = taps > 0 && lies_in_rows(*c, &c->channels_inner);
+  // Few pixels are worth no packing of a weight that lies in rows of words; gathering in the order of its words is.
+  c->packed = !lies || (!c->lanes_along_pixels && pixels > (c->channels_inner ? 2 * kMostRows : kFewPixels));
+  if (c->packed) c->channels_inner = !c->lanes_along_pixels || taps == 0;
+  if (c->packed)
     c->rows_step = c->channels * taps, c->rows_group = c->outputs * c->rows_step;
   else
     c->rows = c->w, c->rows_step = c->w_step.batch, c->rows_group = c->w_group;
@@ -89,15 +91,42 @@ inline void cut(Convolution* c, int threads, bool* packed) {
   c->made = static_cast<u64>(c->tile * kMostLanes * 4 * (c->chunks > 1 ? c->chunks + 2 : 2));
 }
 
+// Pixels of a tile of a depthwise convolution, and columns of its rows.
+constexpr i64 kTilePixels = 1024, kTileColumns = 512;
+
+[[nodiscard]] inline tilekiln_status launch_depthwise(const Run& call, const Choice& choice, Convolution c) {
+  const Engine& engine = *static_cast<const Engine*>(choice.engine);
+  const i64 outputs = c.groups * c.outputs, panels = divide_up(outputs, engine.panel), taps = product(c.filter);
+  const auto even = [](i64 length, i64 most) { return divide_up(length, divide_up(length, most)); };
+  c.some = even(c.out[2], kTileColumns), c.tile = even(c.out[1], std::max<i64>(1, kTilePixels / c.some));
+  // Tiles are halved where there are too few for the threads.
+  const i64 wanted = call.threads > 1 ? 3 * i64{call.threads} : 1, planes = c.batch * c.out[0];
+  while (c.tile > 4 && panels * planes * divide_up(c.out[1], c.tile) < wanted) c.tile = divide_up(c.tile, 2);
+  const auto spread = [&](int i, i64 pixels) {
+    return (pixels - 1) * c.step[i] + std::max<i64>(0, c.filter[i] - 1) * std::abs(c.tap[i]) + 1;
+  };
+  c.gathered = static_cast<u64>(c.filter[0] * spread(1, c.tile) * spread(2, c.some) * engine.lanes) * sizeof(float);
+  c.made = static_cast<u64>((c.tile * c.some + 2 * engine.panel + engine.lanes) * engine.panel) * sizeof(float);
+  CallMemory memory;
+  TILEKILN_TRY(memory.get(call, static_cast<size_t>(panels * engine.panel * std::max<i64>(taps, 1)) * sizeof(float)));
+  c.rows = memory.as<char>();
+  const double work = static_cast<double>(planes * c.out[1] * c.out[2]) * static_cast<double>(outputs * (taps + 8));
+  TILEKILN_TRY(launch_stage(call, choice, c, panels, static_cast<double>(outputs * taps) * 8, 0,
+                            [&](int64_t unit, void*) { engine.pack(c, unit, memory.as<char>()); }));
+  const i64 units = planes * divide_up(c.out[1], c.tile) * divide_up(c.out[2], c.some) * panels;
+  return launch_stage(call, choice, c, units, work, engine.scratch_bytes + c.gathered + c.made,
+                      [&](int64_t unit, void* scratch) { engine.forward(c, unit, scratch); });
+}
+
 [[nodiscard]] inline tilekiln_status launch_forward(const Run& call, const Choice& choice, const Convolution& whole) {
   const Engine& engine = *static_cast<const Engine*>(choice.engine);
   Convolution c = whole;
   if (c.batch * product(c.out) == 0) return TILEKILN_OK;
-  bool packed = false;
-  cut(&c, call.threads, &packed);
+  if (engine.panel > 0) return launch_depthwise(call, choice, c);
+  cut(&c, call.threads);
   const i64 words = c.channels * product(c.filter);
   CallMemory memory;
-  if (packed) {
+  if (c.packed) {
     const i64 panels = divide_up(c.outputs, kLanes) * kLanes;
     TILEKILN_TRY(memory.get(call, static_cast<size_t>(c.groups * panels * (words + c.chunks) * size_of(c.dtype))));
     c.rows = memory.as<char>();

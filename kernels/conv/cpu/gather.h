@@ -31,6 +31,7 @@ inline Words words_of(const Convolution& c, i64 number) {
 // A pixel of y, by its image and place.
 struct Pixel {
   i64 image, at[3];
+  Pixel() = default;
   Pixel(const Convolution& c, i64 number) {
     at[2] = number % c.out[2], number /= c.out[2];
     at[1] = number % c.out[1], number /= c.out[1];
@@ -69,51 +70,87 @@ TILEKILN_INLINE Range range_inside(i64 first, i64 step, i64 length, i64 n) {
   return {low, high < low ? low : high};
 }
 
+// Bytes by pieces of a power of two, the last of which may lie over the one before it. Loops of elements take 3 times as long.
+template <class Piece> TILEKILN_INLINE void copy_piece(char* to, const char* from, i64 bytes) {
+  Piece first, last;
+  __builtin_memcpy(&first, from, sizeof first), __builtin_memcpy(&last, from + bytes - sizeof last, sizeof last);
+  __builtin_memcpy(to, &first, sizeof first), __builtin_memcpy(to + bytes - sizeof last, &last, sizeof last);
+}
+struct Bytes32 { float part[8]; };
+struct Bytes16 { float part[4]; };
+TILEKILN_INLINE void copy_bytes(char* to, const char* from, i64 bytes) {
+  if (bytes >= 64) {
+    for (i64 i = 0; i + 64 < bytes; i += 64) __builtin_memcpy(to + i, from + i, 64);
+    __builtin_memcpy(to + bytes - 64, from + bytes - 64, 64);
+  } else if (bytes >= 32) {
+    copy_piece<Bytes32>(to, from, bytes);
+  } else if (bytes >= 16) {
+    copy_piece<Bytes16>(to, from, bytes);
+  } else if (bytes >= 8) {
+    copy_piece<uint64_t>(to, from, bytes);
+  } else if (bytes >= 4) {
+    copy_piece<uint32_t>(to, from, bytes);
+  } else {
+    for (i64 i = 0; i < bytes; ++i) to[i] = from[i];
+  }
+}
 template <class T> TILEKILN_INLINE void put_zeros(T* to, i64 n) {
-  for (i64 i = 0; i < n; ++i) to[i] = T{};
+  if (n > 0) __builtin_memset(to, 0, n * sizeof *to);
 }
 template <class T> TILEKILN_INLINE void put_row(T* to, const T* from, i64 step, i64 n) {
-  if (step == 1) {
-    constexpr i64 some = 64 / sizeof(T);
-    for (; n >= some; n -= some, to += some, from += some) __builtin_memcpy(to, from, 64);
-    for (i64 i = 0; i < n; ++i) to[i] = from[i];
-    return;
+  if (step == 1) return copy_bytes((char*)to, (const char*)from, n * (i64)sizeof *to);
+  i64 i = 0;
+  if constexpr (sizeof(T) == sizeof(float)) {
+    if (step == 2) {
+      for (; i + kLanes < n; i += kLanes) {
+        vf even, odd;
+        even_odd((const float*)from + 2 * i, even, odd);
+        store_unaligned((float*)to + i, even);
+      }
+    }
   }
-  for (i64 i = 0; i < n; ++i) to[i] = from[i * step];
+  for (; i < n; ++i) to[i] = from[i * step];
 }
 
-// Rows of `row` elements, channels running faster, of pixels from `first` on.
+// Rows of `row` elements, in the order of words, of pixels from `first` on.
 template <class T>
 void gather_rows(const Convolution& c, i64 group, i64 first, i64 pixels, const Words& words, T* to, i64 row) {
-  const i64 channels = words.c1 - words.c0, count = words.count();
+  const i64 channels = words.c1 - words.c0, taps = words.t1 - words.t0;
   const conv::Steps& s = c.x_step;
   const T* const x = (const T*)c.x + (group * c.channels + words.c0) * s.channel;
-  const bool together = s.channel == 1 && c.tap[2] * s.at[2] == channels;  // taps of a row
+  const bool together = c.channels_inner && s.channel == 1 && c.tap[2] * s.at[2] == channels;  // taps of a row
+  const i64 by_tap = c.channels_inner ? channels : 1, by_channel = c.channels_inner ? 1 : taps;
   Pixel at(c, first);
   for (i64 m = 0; m < pixels; ++m, at.next(c), to += row) {
     const T* const image = x + at.image * s.batch;
-    T* own = to;
-    for (i64 t = words.t0; t < words.t1;) {
-      const i64 last = t % c.filter[2], some = words.t1 - t < c.filter[2] - last ? words.t1 - t : c.filter[2] - last;
-      const i64 a = place(c, 0, at.at[0], t / c.filter[2] / c.filter[1]),
-                b = place(c, 1, at.at[1], t / c.filter[2] % c.filter[1]);
-      t += some;
-      if (!inside(c, 0, a) || !inside(c, 1, b)) {
-        put_zeros(own, some * channels), own += some * channels;
-        continue;
-      }
-      const i64 from = place(c, 2, at.at[2], last);
-      const Range r = range_inside(from, c.tap[2], c.in[2], some);
-      const T* const line = image + a * s.at[0] + b * s.at[1];
-      put_zeros(own, r.low * channels);
-      if (together)
+    i64 d = words.t0 % c.filter[2], b = words.t0 / c.filter[2] % c.filter[1], a = words.t0 / c.filter[2] / c.filter[1];
+    for (i64 t = 0; t < taps;) {
+      const i64 some = taps - t < c.filter[2] - d ? taps - t : c.filter[2] - d;
+      const i64 depth = place(c, 0, at.at[0], a), height = place(c, 1, at.at[1], b), from = place(c, 2, at.at[2], d);
+      const bool there = inside(c, 0, depth) && inside(c, 1, height);
+      const T* const line = image + depth * s.at[0] + height * s.at[1];
+      if (there && together) {
+        const Range r = range_inside(from, c.tap[2], c.in[2], some);
+        T* const own = to + t * by_tap;
+        put_zeros(own, r.low * channels);
         put_row(own + r.low * channels, line + (from + r.low * c.tap[2]) * s.at[2], 1, (r.high - r.low) * channels);
-      else
-        for (i64 i = r.low; i < r.high; ++i)
-          put_row(own + i * channels, line + (from + i * c.tap[2]) * s.at[2], s.channel, channels);
-      put_zeros(own + r.high * channels, (some - r.high) * channels), own += some * channels;
+        put_zeros(own + r.high * channels, (some - r.high) * channels);
+      } else {
+        for (i64 i = 0; i < some; ++i) {
+          T* const own = to + (t + i) * by_tap;
+          const i64 width = from + i * c.tap[2];
+          if (there && inside(c, 2, width) && by_channel == 1)
+            put_row(own, line + width * s.at[2], s.channel, channels);
+          else if (there && inside(c, 2, width))
+            for (i64 k = 0; k < channels; ++k) own[k * by_channel] = line[width * s.at[2] + k * s.channel];
+          else
+            for (i64 k = 0; k < channels; ++k) own[k * by_channel] = T{};
+        }
+      }
+      t += some, d = 0;
+      if (++b == c.filter[1]) b = 0, ++a;
     }
-    put_zeros(own, row - count);
+    put_zeros(to + words.count(), row - words.count());
   }
 }
 
@@ -150,11 +187,12 @@ void gather_lanes(const Convolution& c, i64 group, i64 first, i64 pixels, i64 la
   segments(c, first, pixels, whole, [&](const Segment& segment) {
     const Pixel& at = segment.at;
     T* const column = to + segment.lane / whole * count * whole + segment.lane % whole;
+    i64 i = words.t0 % c.filter[2], j = words.t0 / c.filter[2] % c.filter[1], l = words.t0 / c.filter[2] / c.filter[1];
     for (i64 t = words.t0; t < words.t1; ++t) {
       T* own = column + (t - words.t0) * by_tap;
-      const i64 a = place(c, 0, at.at[0], t / c.filter[2] / c.filter[1]),
-                b = place(c, 1, at.at[1], t / c.filter[2] % c.filter[1]);
-      const i64 from = place(c, 2, at.at[2], t % c.filter[2]);
+      const i64 a = place(c, 0, at.at[0], l), b = place(c, 1, at.at[1], j), from = place(c, 2, at.at[2], i);
+      if (++i == c.filter[2]) i = 0, ++j;
+      if (j == c.filter[1]) j = 0, ++l;
       Range r = range_inside(from, c.step[2], c.in[2], segment.count);
       if (!inside(c, 0, a) || !inside(c, 1, b)) r = {segment.count, segment.count};
       const T* p = x + at.image * s.batch + a * s.at[0] + b * s.at[1] + (from + r.low * c.step[2]) * s.at[2];

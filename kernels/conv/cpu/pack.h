@@ -6,6 +6,18 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
+// Tells whether filters lie as rows of words, and which dimension of them runs faster.
+inline bool lies_in_rows(const Convolution& c, bool* channels_inner) {
+  const auto lies = [&](i64 channel, i64 pixel) {
+    for (int i = 3; i-- > 0; pixel *= c.filter[i]) {
+      if (c.filter[i] > 1 && c.w_step.at[i] != pixel) return false;
+    }
+    return c.channels == 1 || c.w_step.channel == channel;
+  };
+  *channels_inner = !lies(taps_of(c), 1) && lies(1, c.channels);
+  return *channels_inner || lies(taps_of(c), 1);
+}
+
 constexpr i64 kPanelOutputs = matrix::kPanelLanes;
 TILEKILN_INLINE i64 panels_of(const Convolution& c) { return (c.outputs + kPanelOutputs - 1) / kPanelOutputs; }
 // Elements of a word of panels; 0: int8, whose weights are rows.
@@ -20,20 +32,91 @@ inline i64 chunk_start(const Convolution& c, i64 number, int word) {
   return start;
 }
 
-template <class T> TILEKILN_INLINE i64 weight_at(const Convolution& c, i64 t, i64 channel) {
-  const i64 a = t / c.filter[2] / c.filter[1], b = t / c.filter[2] % c.filter[1], d = t % c.filter[2];
-  return channel * c.w_step.channel + a * c.w_step.at[0] + b * c.w_step.at[1] + d * c.w_step.at[2];
+// f(r, place) for words in order, `place` in elements from that of the first channel's first tap.
+template <class F> TILEKILN_INLINE void each_word(const Convolution& c, const Words& words, F&& f) {
+  const i64 channels = words.c1 - words.c0, taps = words.t1 - words.t0;
+  const i64 by_tap = c.channels_inner ? channels : 1, by_channel = c.channels_inner ? 1 : taps;
+  i64 d = words.t0 % c.filter[2], b = words.t0 / c.filter[2] % c.filter[1], a = words.t0 / c.filter[2] / c.filter[1];
+  for (i64 t = 0; t < taps; ++t) {
+    const i64 tap = a * c.w_step.at[0] + b * c.w_step.at[1] + d * c.w_step.at[2];
+    for (i64 k = 0; k < channels; ++k) f(t * by_tap + k * by_channel, tap + (words.c0 + k) * c.w_step.channel);
+    if (++d == c.filter[2]) d = 0, ++b;
+    if (b == c.filter[1]) b = 0, ++a;
+  }
 }
 
-template <class T, class F> TILEKILN_INLINE void each_word(const Convolution& c, const Words& words, F&& f) {
-  i64 r = 0;
-  if (c.channels_inner) {
-    for (i64 t = words.t0; t < words.t1; ++t)
-      for (i64 k = words.c0; k < words.c1; ++k) f(r++, weight_at<T>(c, t, k));
-    return;
+// Rows of words by columns: f(i, lanes) has word i of up to kLanes rows, `step` elements apart, that lie side by side in each.
+template <class T, class F> TILEKILN_INLINE void turn_rows(const T* from, i64 step, i64 rows, i64 count, F&& f) {
+  for (i64 i = 0; i < count; i += kLanes) {
+    const i64 some = count - i < kLanes ? count - i : kLanes;
+    vf r[kLanes];
+    if constexpr (sizeof(T) == sizeof(float)) {
+      if (some == kLanes && rows >= kLanes) {
+        TILEKILN_UNROLL(16) for (int n = 0; n < kLanes; ++n) r[n] = load_unaligned((const float*)from + n * step + i);
+      } else {
+        TILEKILN_UNROLL(1)
+        for (int n = 0; n < kLanes; ++n)
+          r[n] = n < rows ? widen_some((const float*)from + n * step + i, (int)some) : zero();
+      }
+    } else {
+      TILEKILN_UNROLL(1) for (int n = 0; n < kLanes; ++n) {
+        alignas(64) uint32_t wide[kLanes] = {};
+        if (n < rows)
+          for (i64 j = 0; j < some; ++j) wide[j] = from[n * step + i + j];
+        r[n] = load((const float*)wide);
+      }
+    }
+    transpose(r);
+    if (some == kLanes) {
+      TILEKILN_UNROLL(16) for (int n = 0; n < kLanes; ++n) f(i + n, r[n]);
+    } else {
+      TILEKILN_UNROLL(1) for (int n = 0; n < some; ++n) f(i + n, r[n]);
+    }
   }
-  for (i64 k = words.c0; k < words.c1; ++k)
-    for (i64 t = words.t0; t < words.t1; ++t) f(r++, weight_at<T>(c, t, k));
+}
+template <class T> TILEKILN_INLINE void put_lanes(T* to, int word, vf lanes) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    store((float*)to, lanes);
+  } else {
+    alignas(64) uint32_t wide[kLanes];
+    store((float*)wide, lanes);
+    if (word == 1)
+      for (int n = 0; n < kLanes; ++n) to[n] = (T)wide[n];
+    else
+      for (int n = 0; n < kLanes; ++n) to[2 * n] = (T)wide[n];
+  }
+}
+
+// Words of a chunk of kLanes outputs from `w` on, to lanes of a panel. Filters that lie together are read from one end to the other.
+template <class T> void pack_lanes(const Convolution& c, const Words& words, const T* w, i64 rows, T* to, int word) {
+  const i64 channels = words.c1 - words.c0, taps = words.t1 - words.t0, all = taps_of(c), step = c.w_step.batch;
+  const auto at = [&](i64 r)
+                      __attribute__((always_inline)) { return to + (r / word * kPanelOutputs) * word + r % word; };
+  bool inner;
+  const bool lies = lies_in_rows(c, &inner);
+  if (rows <= 0) {
+    for (i64 r = 0; r < words.count(); ++r) put_lanes(at(r), word, zero());
+  } else if (lies && inner == c.channels_inner) {
+    const i64 first = inner ? words.t0 * c.channels + words.c0 : words.c0 * all + words.t0;
+    const i64 row = inner ? c.channels : all, some = inner ? channels : taps, count = inner ? taps : channels;
+    if (some == row)
+      turn_rows(w + first, step, rows, some * count, [&](i64 r, vf x) { put_lanes(at(r), word, x); });
+    else
+      for (i64 i = 0; i < count; ++i)
+        turn_rows(w + first + i * row, step, rows, some, [&](i64 r, vf x) { put_lanes(at(i * some + r), word, x); });
+  } else if (lies && taps == all) {  // taps run faster in the filters, channels in words
+    i64 t = 0, k = 0;
+    turn_rows(w + words.c0 * all, step, rows, channels * all, [&](i64, vf x) {
+      put_lanes(at(t * channels + k), word, x);
+      if (++t == all) t = 0, ++k;
+    });
+  } else {
+    each_word(c, words, [&](i64 r, i64 place) {
+      alignas(64) T row[kLanes] = {};
+      for (i64 n = 0; n < rows && n < kLanes; ++n) row[n] = w[n * step + place];
+      for (i64 n = 0; n < kLanes; ++n) at(r)[n * word] = row[n];
+    });
+  }
 }
 
 // A unit is kPanelOutputs outputs of a group.
@@ -46,7 +129,7 @@ template <class T> void pack_weight(const Convolution& c, i64 unit, void* made) 
     const Words all = {0, taps_of(c), 0, c.channels};
     for (i64 n = 0; n < some; ++n) {
       T* const row = (T*)made + group * c.rows_group + (n0 + n) * c.rows_step;
-      each_word<T>(c, all, [&](i64 r, i64 at) { row[r] = w[n * c.w_step.batch + at]; });
+      each_word(c, all, [&](i64 r, i64 at) { row[r] = w[n * c.w_step.batch + at]; });
     }
     return;
   }
@@ -56,11 +139,8 @@ template <class T> void pack_weight(const Convolution& c, i64 unit, void* made) 
     const Words words = words_of(c, i);
     const i64 start = chunk_start(c, i, word), count = words.count(), whole = (count + word - 1) / word * word;
     T* const to = of_group + (panels * start + panel * whole) * kPanelOutputs;
-    each_word<T>(c, words, [&](i64 r, i64 at) {
-      T* const row = to + r / word * word * kPanelOutputs + r % word;
-      for (i64 n = 0; n < some; ++n) row[n * word] = w[n * c.w_step.batch + at];
-      for (i64 n = some; n < kPanelOutputs; ++n) row[n * word] = T{};
-    });
+    for (i64 n = 0; n < kPanelOutputs; n += kLanes)
+      pack_lanes<T>(c, words, w + n * c.w_step.batch, some - n, to + n * word, word);
     if (whole > count)
       for (i64 n = 0; n < kPanelOutputs; ++n) to[(count / word * kPanelOutputs + n) * word + count % word] = T{};
   }

@@ -128,7 +128,7 @@ template <class T> class Unit {
       gather_rows(c_, group_, first_, pixels_, words, gathered_, row);
       p.a = gathered_, p.lda = row;
     }
-    if (const int word = panel_word(c_)) {
+    if (const int word = c_.packed ? panel_word(c_) : 0) {
       const i64 start = chunk_start(c_, chunk, word), all = chunk_start(c_, c_.chunks, word);
       p.b = (const T*)c_.rows + (group_ * all + start) * panels_of(c_) * kPanelOutputs, p.b_panels = word;
     } else {
@@ -310,7 +310,7 @@ template <class T> void add_parts(const conv::WeightGradient& g, i64 output) {
   const float* const sums = g.sums + output * all;
   T* const dw = (T*)g.dw + output * c.w_step.batch;
   const Words words = {0, taps, 0, c.channels};
-  each_word<T>(c, words, [&](i64 r, i64 at) {
+  each_word(c, words, [&](i64 r, i64 at) {
     float sum = sums[r];
     for (i64 part = 1; part < g.parts; ++part) sum += sums[part * step + r];
     core::narrow(sum, dw[at]);
@@ -342,6 +342,10 @@ void pack(const Convolution& c, i64 unit, void* to) {
 }  // namespace
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET
 
-extern "C" const tilekiln::conv::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
-    tilekiln::cpu::forward, tilekiln::cpu::pack, tilekiln::cpu::weights, tilekiln::cpu::add_weights,
-    sizeof(tilekiln::cpu::GemmScratch)};
+extern "C" const tilekiln::conv::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {tilekiln::cpu::forward,
+                                                                            tilekiln::cpu::pack,
+                                                                            tilekiln::cpu::weights,
+                                                                            tilekiln::cpu::add_weights,
+                                                                            sizeof(tilekiln::cpu::GemmScratch),
+                                                                            0,
+                                                                            0};
