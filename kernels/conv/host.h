@@ -91,29 +91,33 @@ inline void cut(Convolution* c, int threads) {
   c->made = static_cast<u64>(c->tile * kMostLanes * 4 * (c->chunks > 1 ? c->chunks + 2 : 2));
 }
 
-// Pixels of a tile of a depthwise convolution, and columns of its rows.
-constexpr i64 kTilePixels = 1024, kTileColumns = 512;
+// Bytes of a tile of x of a depthwise convolution, and columns of its rows.
+constexpr i64 kTileBytes = 256 << 10, kFewTapsBytes = 48 << 10, kFewTaps = 16, kTileColumns = 512;
 
 [[nodiscard]] inline tilekiln_status launch_depthwise(const Run& call, const Choice& choice, Convolution c) {
   const Engine& engine = *static_cast<const Engine*>(choice.engine);
-  const i64 outputs = c.groups * c.outputs, panels = divide_up(outputs, engine.panel), taps = product(c.filter);
+  const i64 outputs = c.groups * c.outputs, vectors = divide_up(outputs, engine.lanes), taps = product(c.filter);
   const auto even = [](i64 length, i64 most) { return divide_up(length, divide_up(length, most)); };
-  c.some = even(c.out[2], kTileColumns), c.tile = even(c.out[1], std::max<i64>(1, kTilePixels / c.some));
-  // Tiles are halved where there are too few for the threads.
-  const i64 wanted = call.threads > 1 ? 3 * i64{call.threads} : 1, planes = c.batch * c.out[0];
-  while (c.tile > 4 && panels * planes * divide_up(c.out[1], c.tile) < wanted) c.tile = divide_up(c.tile, 2);
   const auto spread = [&](int i, i64 pixels) {
     return (pixels - 1) * c.step[i] + std::max<i64>(0, c.filter[i] - 1) * std::abs(c.tap[i]) + 1;
   };
-  c.gathered = static_cast<u64>(c.filter[0] * spread(1, c.tile) * spread(2, c.some) * engine.lanes) * sizeof(float);
-  c.made = static_cast<u64>((c.tile * c.some + 2 * engine.panel + engine.lanes) * engine.panel) * sizeof(float);
+  c.some = even(c.out[2], kTileColumns);
+  const i64 row = std::max<i64>(1, c.filter[0]) * spread(2, c.some) * engine.lanes * i64{sizeof(float)};
+  c.tile = even(c.out[1],
+                std::max<i64>(1, ((taps < kFewTaps ? kFewTapsBytes : kTileBytes) / row - spread(1, 1)) / c.step[1]));
+  // Tiles are halved where there are too few for the threads.
+  const i64 wanted = call.threads > 1 ? 3 * i64{call.threads} : 1, planes = c.batch * c.out[0];
+  while (c.tile > 4 && vectors * planes * divide_up(c.out[1], c.tile) < wanted) c.tile = divide_up(c.tile, 2);
+  constexpr i64 panel = matrix::kPanelLanes;
+  c.gathered = static_cast<u64>(row * spread(1, c.tile));
+  c.made = static_cast<u64>((c.tile * c.some + panel) * engine.lanes + 2 * panel * panel) * sizeof(float);
   CallMemory memory;
-  TILEKILN_TRY(memory.get(call, static_cast<size_t>(panels * engine.panel * std::max<i64>(taps, 1)) * sizeof(float)));
+  TILEKILN_TRY(memory.get(call, static_cast<size_t>(vectors * engine.lanes * std::max<i64>(taps, 1)) * sizeof(float)));
   c.rows = memory.as<char>();
   const double work = static_cast<double>(planes * c.out[1] * c.out[2]) * static_cast<double>(outputs * (taps + 8));
-  TILEKILN_TRY(launch_stage(call, choice, c, panels, static_cast<double>(outputs * taps) * 8, 0,
+  TILEKILN_TRY(launch_stage(call, choice, c, vectors, static_cast<double>(outputs * taps) * 8, 0,
                             [&](int64_t unit, void*) { engine.pack(c, unit, memory.as<char>()); }));
-  const i64 units = planes * divide_up(c.out[1], c.tile) * divide_up(c.out[2], c.some) * panels;
+  const i64 units = planes * divide_up(c.out[1], c.tile) * divide_up(c.out[2], c.some) * vectors;
   return launch_stage(call, choice, c, units, work, engine.scratch_bytes + c.gathered + c.made,
                       [&](int64_t unit, void* scratch) { engine.forward(c, unit, scratch); });
 }
@@ -122,7 +126,7 @@ constexpr i64 kTilePixels = 1024, kTileColumns = 512;
   const Engine& engine = *static_cast<const Engine*>(choice.engine);
   Convolution c = whole;
   if (c.batch * product(c.out) == 0) return TILEKILN_OK;
-  if (engine.panel > 0) return launch_depthwise(call, choice, c);
+  if (engine.lanes > 0) return launch_depthwise(call, choice, c);
   cut(&c, call.threads);
   const i64 words = c.channels * product(c.filter);
   CallMemory memory;

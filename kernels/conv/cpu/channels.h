@@ -88,8 +88,8 @@ void fill_lanes(const Convolution& c, const T* x, const conv::Steps& s, const Ti
               TILEKILN_UNROLL(16) for (int n = 0; n < kLanes; ++n) r[n] = widen(line + j + n * s.channel);
             } else {
               TILEKILN_UNROLL(1)
-              for (int n = 0; n < kLanes; ++n) r[n] =
-                  n < lanes ? widen_some(line + j + n * s.channel, (int)some) : zero();
+              for (int n = 0; n < kLanes; ++n)
+                r[n] = n < lanes ? widen_some(line + j + n * s.channel, (int)some) : zero();
             }
             transpose(r);
             if (some == kLanes) {

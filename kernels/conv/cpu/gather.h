@@ -59,8 +59,10 @@ TILEKILN_INLINE bool inside(const Convolution& c, int i, i64 at) { return at >= 
 // n numbers j from 0 on: those with 0 <= first + j step < length are [low, high).
 struct Range { i64 low, high; };
 TILEKILN_INLINE Range range_inside(i64 first, i64 step, i64 length, i64 n) {
-  if (step < 0) {  // as from the other end
-    const Range r = range_inside(first + (n - 1) * step, -step, length, n);
+  const i64 last = first + (n - 1) * step;
+  if (first >= 0 && first < length && last >= 0 && last < length) return {0, n};  // without a division
+  if (step < 0) {                                                                 // as from the other end
+    const Range r = range_inside(last, -step, length, n);
     return {n - r.high, n - r.low};
   }
   i64 low = first >= 0 ? 0 : (-first + step - 1) / step,
@@ -97,70 +99,78 @@ TILEKILN_INLINE void copy_bytes(char* to, const char* from, i64 bytes) {
 template <class T> TILEKILN_INLINE void put_zeros(T* to, i64 n) {
   if (n > 0) __builtin_memset(to, 0, n * sizeof *to);
 }
+template <class T> TILEKILN_INLINE void put_even(T* to, const T* from) {
+  vf even, odd;
+  even_odd((const float*)from, even, odd);
+  store_unaligned((float*)to, even);
+}
 template <class T> TILEKILN_INLINE void put_row(T* to, const T* from, i64 step, i64 n) {
+  if (n <= 0) return;
   if (step == 1) return copy_bytes((char*)to, (const char*)from, n * (i64)sizeof *to);
-  i64 i = 0;
   if constexpr (sizeof(T) == sizeof(float)) {
     if (step == 2) {
-      for (; i + kLanes < n; i += kLanes) {
-        vf even, odd;
-        even_odd((const float*)from + 2 * i, even, odd);
-        store_unaligned((float*)to + i, even);
-      }
+      i64 i = 0;
+      for (; i + kLanes < n; i += kLanes) put_even(to + i, from + 2 * i);
+      alignas(64) float rest[2 * kLanes];
+      const int left = int(2 * (n - i) - 1);  // nothing behind the last one
+      store(rest, widen_some((const float*)from + 2 * i, left));
+      if (left > kLanes) store(rest + kLanes, widen_some((const float*)from + 2 * i + kLanes, left - kLanes));
+      vf even, odd;
+      even_odd(rest, even, odd);
+      return narrow_some((float*)to + i, even, int(n - i));
     }
   }
-  for (; i < n; ++i) to[i] = from[i * step];
+  if constexpr (sizeof(T) == 2) {
+    if (step == 2) {  // words whose other half goes
+      for (i64 i = 0; i + 1 < n; ++i) {
+        uint32_t both;
+        __builtin_memcpy(&both, from + 2 * i, sizeof both);
+        to[i] = T(both);
+      }
+      to[n - 1] = from[2 * (n - 1)];
+      return;
+    }
+  }
+  for (i64 i = 0; i < n; ++i) to[i] = from[i * step];
 }
 
-// Rows of `row` elements, in the order of words, of pixels from `first` on.
-template <class T>
-void gather_rows(const Convolution& c, i64 group, i64 first, i64 pixels, const Words& words, T* to, i64 row) {
-  const i64 channels = words.c1 - words.c0, taps = words.t1 - words.t0;
-  const conv::Steps& s = c.x_step;
-  const T* const x = (const T*)c.x + (group * c.channels + words.c0) * s.channel;
-  const bool together = c.channels_inner && s.channel == 1 && c.tap[2] * s.at[2] == channels;  // taps of a row
-  const i64 by_tap = c.channels_inner ? channels : 1, by_channel = c.channels_inner ? 1 : taps;
-  Pixel at(c, first);
-  for (i64 m = 0; m < pixels; ++m, at.next(c), to += row) {
-    const T* const image = x + at.image * s.batch;
-    i64 d = words.t0 % c.filter[2], b = words.t0 / c.filter[2] % c.filter[1], a = words.t0 / c.filter[2] / c.filter[1];
-    for (i64 t = 0; t < taps;) {
-      const i64 some = taps - t < c.filter[2] - d ? taps - t : c.filter[2] - d;
-      const i64 depth = place(c, 0, at.at[0], a), height = place(c, 1, at.at[1], b), from = place(c, 2, at.at[2], d);
-      const bool there = inside(c, 0, depth) && inside(c, 1, height);
-      const T* const line = image + depth * s.at[0] + height * s.at[1];
-      if (there && together) {
-        const Range r = range_inside(from, c.tap[2], c.in[2], some);
-        T* const own = to + t * by_tap;
-        put_zeros(own, r.low * channels);
-        put_row(own + r.low * channels, line + (from + r.low * c.tap[2]) * s.at[2], 1, (r.high - r.low) * channels);
-        put_zeros(own + r.high * channels, (some - r.high) * channels);
+// Rows of words by columns: f(i, lanes) has word i of up to kLanes rows, `step` elements apart, that lie side by side in each.
+template <class T, class F> TILEKILN_INLINE void turn_rows(const T* from, i64 step, i64 rows, i64 count, F&& f) {
+  for (i64 i = 0; i < count; i += kLanes) {
+    const i64 some = count - i < kLanes ? count - i : kLanes;
+    vf r[kLanes];
+    if constexpr (sizeof(T) == sizeof(float)) {
+      if (some == kLanes && rows >= kLanes) {
+        TILEKILN_UNROLL(16) for (int n = 0; n < kLanes; ++n) r[n] = load_unaligned((const float*)from + n * step + i);
       } else {
-        for (i64 i = 0; i < some; ++i) {
-          T* const own = to + (t + i) * by_tap;
-          const i64 width = from + i * c.tap[2];
-          if (there && inside(c, 2, width) && by_channel == 1)
-            put_row(own, line + width * s.at[2], s.channel, channels);
-          else if (there && inside(c, 2, width))
-            for (i64 k = 0; k < channels; ++k) own[k * by_channel] = line[width * s.at[2] + k * s.channel];
-          else
-            for (i64 k = 0; k < channels; ++k) own[k * by_channel] = T{};
-        }
+        TILEKILN_UNROLL(1)
+        for (int n = 0; n < kLanes; ++n)
+          r[n] = n < rows ? widen_some((const float*)from + n * step + i, (int)some) : zero();
       }
-      t += some, d = 0;
-      if (++b == c.filter[1]) b = 0, ++a;
+    } else {
+      TILEKILN_UNROLL(1) for (int n = 0; n < kLanes; ++n) {
+        alignas(64) uint32_t wide[kLanes] = {};
+        const T* const row = from + n * step + i;
+        if (n < rows && some == kLanes)
+          for (int j = 0; j < kLanes; ++j) wide[j] = row[j];
+        else if (n < rows)
+          for (i64 j = 0; j < some; ++j) wide[j] = row[j];
+        r[n] = load((const float*)wide);
+      }
     }
-    put_zeros(to + words.count(), row - words.count());
+    transpose(r);
+    if (some == kLanes) {
+      TILEKILN_UNROLL(16) for (int n = 0; n < kLanes; ++n) f(i + n, r[n]);
+    } else {
+      TILEKILN_UNROLL(1) for (int n = 0; n < some; ++n) f(i + n, r[n]);
+    }
   }
 }
-
 // Pixels of a row of y, of a tile, whose lanes lie together.
 struct Segment {
   Pixel at;
   i64 lane, count;
 };
-// Some of them by a tap, in x: those from `low` to `high` exist.
-struct Tapped { i64 from, low, high; };
 
 // f(segment) for pixels from `first` on, of which those up to `pixels` exist; lanes are cut at multiples of `whole`.
 template <class F> TILEKILN_INLINE void segments(const Convolution& c, i64 first, i64 pixels, i64 whole, F&& f) {
@@ -173,6 +183,78 @@ template <class F> TILEKILN_INLINE void segments(const Convolution& c, i64 first
     lane += some, at.at[2] += some;
     if (at.at[2] == c.out[2]) at.next_row(c);
   }
+}
+
+// Taps [d, d + some) of a row of a filter, of one pixel: those from `from` on in `line`, a row of x.
+template <class T>
+void gather_taps(const Convolution& c, const T* line, bool there, i64 from, i64 some, i64 channels, i64 by_tap,
+                 i64 by_channel, T* to) {
+  const conv::Steps& s = c.x_step;
+  const Range r = there ? range_inside(from, c.tap[2], c.in[2], some) : Range{0, 0};
+  if (by_channel != 1 && sizeof(T) == sizeof(float) && s.channel == 1 && some >= kLanes / 2) {
+    for (i64 k = 0; k < channels; ++k) {
+      put_zeros(to + k * by_channel, r.low);
+      put_zeros(to + k * by_channel + r.high, some - r.high);
+    }
+    for (i64 i = r.low; i < r.high; i += kLanes) {
+      const i64 rows = r.high - i < kLanes ? r.high - i : kLanes;
+      turn_rows(line + (from + i * c.tap[2]) * s.at[2], c.tap[2] * s.at[2], rows, channels,
+                [&](i64 k, vf x) { narrow_some((float*)to + i + k * by_channel, x, (int)rows); });
+    }
+    return;
+  }
+  for (i64 i = 0; i < some; ++i) {
+    T* const own = to + i * by_tap;
+    const T* const pixel = line + (from + i * c.tap[2]) * s.at[2];
+    const bool is = i >= r.low && i < r.high;
+    if (is && by_channel == 1)
+      put_row(own, pixel, s.channel, channels);
+    else
+      for (i64 k = 0; k < channels; ++k) own[k * by_channel] = is ? pixel[k * s.channel] : T{};
+  }
+}
+
+// Rows of `row` elements, in the order of words, of pixels from `first` on.
+template <class T>
+void gather_rows(const Convolution& c, i64 group, i64 first, i64 pixels, const Words& words, T* to, i64 row) {
+  const i64 channels = words.c1 - words.c0, taps = words.t1 - words.t0, count = words.count();
+  const conv::Steps& s = c.x_step;
+  const T* const x = (const T*)c.x + (group * c.channels + words.c0) * s.channel;
+  const bool together = c.channels_inner && s.channel == 1 && c.tap[2] * s.at[2] == channels;  // taps of a row
+  const i64 by_tap = c.channels_inner ? channels : 1, by_channel = c.channels_inner ? 1 : taps;
+  segments(c, first, pixels, pixels, [&](const Segment& segment) {
+    const Pixel& at = segment.at;
+    const T* const image = x + at.image * s.batch;
+    T* const rows = to + segment.lane * row;
+    i64 d = words.t0 % c.filter[2], b = words.t0 / c.filter[2] % c.filter[1], a = words.t0 / c.filter[2] / c.filter[1];
+    for (i64 t = 0; t < taps;) {
+      const i64 some = taps - t < c.filter[2] - d ? taps - t : c.filter[2] - d;
+      const i64 depth = place(c, 0, at.at[0], a), height = place(c, 1, at.at[1], b), from = place(c, 2, at.at[2], d);
+      const bool there = inside(c, 0, depth) && inside(c, 1, height);
+      const T* const line = image + depth * s.at[0] + height * s.at[1];
+      T* own = rows + t * by_tap;
+      // Pixels whose taps are all there.
+      Range whole = {0, 0};
+      if (there && together) {
+        const Range one = range_inside(from, c.step[2], c.in[2], segment.count);
+        const Range other = range_inside(from + (some - 1) * c.tap[2], c.step[2], c.in[2], segment.count);
+        whole = {one.low > other.low ? one.low : other.low, one.high < other.high ? one.high : other.high};
+        if (whole.high < whole.low) whole.high = whole.low;
+      }
+      const T* pixel = line + (from + whole.low * c.step[2]) * s.at[2];
+      const i64 step = c.step[2] * s.at[2], bytes = some * channels * (i64)sizeof(T);
+      for (i64 i = 0; i < whole.low; ++i)
+        gather_taps(c, line, there, from + i * c.step[2], some, channels, by_tap, by_channel, own + i * row);
+      for (i64 i = whole.low; i < whole.high; ++i, pixel += step)
+        copy_bytes((char*)(own + i * row), (const char*)pixel, bytes);
+      for (i64 i = whole.high; i < segment.count; ++i)
+        gather_taps(c, line, there, from + i * c.step[2], some, channels, by_tap, by_channel, own + i * row);
+      t += some, d = 0;
+      if (++b == c.filter[1]) b = 0, ++a;
+    }
+    if (row > count)
+      for (i64 i = 0; i < segment.count; ++i) put_zeros(rows + i * row + count, row - count);
+  });
 }
 
 // Lanes of pixels from `first` on, padded to `lanes`, in panels of `whole` lanes, [panel][word][lane]; words as channels_inner says.

@@ -45,76 +45,63 @@ template <class F> TILEKILN_INLINE void each_word(const Convolution& c, const Wo
   }
 }
 
-// Rows of words by columns: f(i, lanes) has word i of up to kLanes rows, `step` elements apart, that lie side by side in each.
-template <class T, class F> TILEKILN_INLINE void turn_rows(const T* from, i64 step, i64 rows, i64 count, F&& f) {
-  for (i64 i = 0; i < count; i += kLanes) {
-    const i64 some = count - i < kLanes ? count - i : kLanes;
-    vf r[kLanes];
-    if constexpr (sizeof(T) == sizeof(float)) {
-      if (some == kLanes && rows >= kLanes) {
-        TILEKILN_UNROLL(16) for (int n = 0; n < kLanes; ++n) r[n] = load_unaligned((const float*)from + n * step + i);
-      } else {
-        TILEKILN_UNROLL(1)
-        for (int n = 0; n < kLanes; ++n)
-          r[n] = n < rows ? widen_some((const float*)from + n * step + i, (int)some) : zero();
-      }
-    } else {
-      TILEKILN_UNROLL(1) for (int n = 0; n < kLanes; ++n) {
-        alignas(64) uint32_t wide[kLanes] = {};
-        if (n < rows)
-          for (i64 j = 0; j < some; ++j) wide[j] = from[n * step + i + j];
-        r[n] = load((const float*)wide);
-      }
-    }
-    transpose(r);
-    if (some == kLanes) {
-      TILEKILN_UNROLL(16) for (int n = 0; n < kLanes; ++n) f(i + n, r[n]);
-    } else {
-      TILEKILN_UNROLL(1) for (int n = 0; n < some; ++n) f(i + n, r[n]);
-    }
-  }
+template <class T> TILEKILN_INLINE void put_words(T* to, vf lanes) {
+  alignas(64) uint32_t wide[kLanes];
+  store((float*)wide, lanes);
+  if constexpr (sizeof(T) == sizeof(float))
+    __builtin_memcpy(to, wide, sizeof wide);
+  else
+    for (int n = 0; n < kLanes; ++n) to[n] = (T)wide[n];
 }
-template <class T> TILEKILN_INLINE void put_lanes(T* to, int word, vf lanes) {
+
+// Lanes to those of word r of a panel, an element of `word` of them.
+template <class T> TILEKILN_INLINE void put_lanes(T* panel, i64 r, int word, vf lanes) {
   if constexpr (sizeof(T) == sizeof(float)) {
-    store((float*)to, lanes);
+    store((float*)panel + r * kPanelOutputs, lanes);
   } else {
     alignas(64) uint32_t wide[kLanes];
     store((float*)wide, lanes);
-    if (word == 1)
+    if (word == 1) {
+      T* const to = panel + r * kPanelOutputs;
       for (int n = 0; n < kLanes; ++n) to[n] = (T)wide[n];
+      return;
+    }
+    uint32_t* const to = (uint32_t*)(void*)panel + r / 2 * kPanelOutputs;
+    uint32_t pairs[kLanes];  // the other half stays
+    __builtin_memcpy(pairs, to, sizeof pairs);
+    if (r % 2 == 0)
+      for (int n = 0; n < kLanes; ++n) pairs[n] = (pairs[n] & 0xffff0000u) | wide[n];
     else
-      for (int n = 0; n < kLanes; ++n) to[2 * n] = (T)wide[n];
+      for (int n = 0; n < kLanes; ++n) pairs[n] = (pairs[n] & 0xffffu) | wide[n] << 16;
+    __builtin_memcpy(to, pairs, sizeof pairs);
   }
 }
 
 // Words of a chunk of kLanes outputs from `w` on, to lanes of a panel. Filters that lie together are read from one end to the other.
 template <class T> void pack_lanes(const Convolution& c, const Words& words, const T* w, i64 rows, T* to, int word) {
   const i64 channels = words.c1 - words.c0, taps = words.t1 - words.t0, all = taps_of(c), step = c.w_step.batch;
-  const auto at = [&](i64 r)
-                      __attribute__((always_inline)) { return to + (r / word * kPanelOutputs) * word + r % word; };
   bool inner;
   const bool lies = lies_in_rows(c, &inner);
   if (rows <= 0) {
-    for (i64 r = 0; r < words.count(); ++r) put_lanes(at(r), word, zero());
+    for (i64 r = 0; r < words.count(); ++r) put_lanes(to, r, word, zero());
   } else if (lies && inner == c.channels_inner) {
     const i64 first = inner ? words.t0 * c.channels + words.c0 : words.c0 * all + words.t0;
     const i64 row = inner ? c.channels : all, some = inner ? channels : taps, count = inner ? taps : channels;
     if (some == row)
-      turn_rows(w + first, step, rows, some * count, [&](i64 r, vf x) { put_lanes(at(r), word, x); });
+      turn_rows(w + first, step, rows, some * count, [&](i64 r, vf x) { put_lanes(to, r, word, x); });
     else
       for (i64 i = 0; i < count; ++i)
-        turn_rows(w + first + i * row, step, rows, some, [&](i64 r, vf x) { put_lanes(at(i * some + r), word, x); });
+        turn_rows(w + first + i * row, step, rows, some, [&](i64 r, vf x) { put_lanes(to, i * some + r, word, x); });
   } else if (lies && taps == all) {  // taps run faster in the filters, channels in words
     i64 t = 0, k = 0;
     turn_rows(w + words.c0 * all, step, rows, channels * all, [&](i64, vf x) {
-      put_lanes(at(t * channels + k), word, x);
+      put_lanes(to, t * channels + k, word, x);
       if (++t == all) t = 0, ++k;
     });
   } else {
     each_word(c, words, [&](i64 r, i64 place) {
-      alignas(64) T row[kLanes] = {};
-      for (i64 n = 0; n < rows && n < kLanes; ++n) row[n] = w[n * step + place];
-      for (i64 n = 0; n < kLanes; ++n) at(r)[n * word] = row[n];
+      T* const row = to + r / word * kPanelOutputs * word + r % word;
+      for (i64 n = 0; n < kLanes; ++n) row[n * word] = n < rows ? w[n * step + place] : T{};
     });
   }
 }

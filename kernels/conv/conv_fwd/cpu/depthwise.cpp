@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Depthwise convolutions, of one channel a group, for one target: lanes run along outputs whatever the layout. A tile of x lies in cache, padded,
 // as vectors of channels; sums of its pixels become out by the epilogue of gemm, transposed where y has its pixels side by side.
+#include <type_traits>
+
 #include "kernels/conv/cpu/channels.h"
 #include "kernels/conv/cpu/pack.h"
 #include "kernels/gemm/cpu/scratch.h"
@@ -27,95 +29,163 @@ template <int N, int Step> TILEKILN_INLINE void pixel_sums(const Taps& taps, con
       }
     }
   }
-  TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) store(to + i * kPanel, sum[i]);
+  TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) store(to + i * kLanes, sum[i]);
 }
+// The same of rows of F taps that lie side by side, Step 1 or 2: each vector of x is read once for all of them. back: the last tap comes first.
+template <int N, int Step, int F>
+TILEKILN_INLINE void filter_sums(const Taps& taps, const float* x, const float* w, float* to) {
+  constexpr int kRead = (N - 1) * Step + F;
+  const bool back = taps.column < 0;
+  const i64 next = back ? -kLanes : kLanes;
+  x += back ? (F - 1) * taps.column : 0, w += back ? (F - 1) * kLanes : 0;
+  vf sum[N];
+  TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) sum[i] = zero();
+  for (i64 a = 0; a < taps.planes; ++a) {
+    for (i64 b = 0; b < taps.rows; ++b, w += F * kLanes) {
+      const float* const from = x + a * taps.plane + b * taps.row;
+      vf row[kRead];
+      TILEKILN_UNROLL(24) for (int i = 0; i < kRead; ++i) row[i] = load(from + i * kLanes);
+      TILEKILN_UNROLL(8) for (int t = 0; t < F; ++t) {
+        const vf factor = load(w + t * next);
+        TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) sum[i] = fma(row[i * Step + t], factor, sum[i]);
+      }
+    }
+  }
+  TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) store(to + i * kLanes, sum[i]);
+}
+template <int N, int Step> TILEKILN_INLINE void block_sums(const Taps& taps, const float* x, const float* w,
+                                                           float* to) {
+  if constexpr (kLanes == 16 && N >= 7 && Step > 0) {
+    if (taps.column == kLanes || taps.column == -kLanes) {
+      if (taps.columns == 3) return filter_sums<N, Step, 3>(taps, x, w, to);
+      if (taps.columns == 5) return filter_sums<N, Step, 5>(taps, x, w, to);
+      if (taps.columns == 7 && Step == 1) return filter_sums<N, Step, 7>(taps, x, w, to);
+    }
+  }
+  pixel_sums<N, Step>(taps, x, w, to);
+}
+
 // Pixels of a row, as evenly as 8 at a time allow.
 template <int Step> void row_sums(const Taps& taps, const float* x, const float* w, float* to, i64 pixels) {
   const i64 step = taps.step * kLanes;
   for (i64 i = 0, parts = (pixels + 7) / 8; i < pixels; --parts) {
     const i64 some = (pixels - i + parts - 1) / parts;
     const float* const from = x + i * step;
-    float* const sums = to + i * kPanel;
+    float* const sums = to + i * kLanes;
     switch (some) {
-      case 1: pixel_sums<1, Step>(taps, from, w, sums); break;
-      case 2: pixel_sums<2, Step>(taps, from, w, sums); break;
-      case 3: pixel_sums<3, Step>(taps, from, w, sums); break;
-      case 4: pixel_sums<4, Step>(taps, from, w, sums); break;
-      case 5: pixel_sums<5, Step>(taps, from, w, sums); break;
-      case 6: pixel_sums<6, Step>(taps, from, w, sums); break;
-      case 7: pixel_sums<7, Step>(taps, from, w, sums); break;
-      default: pixel_sums<8, Step>(taps, from, w, sums);
+      case 1: block_sums<1, Step>(taps, from, w, sums); break;
+      case 2: block_sums<2, Step>(taps, from, w, sums); break;
+      case 3: block_sums<3, Step>(taps, from, w, sums); break;
+      case 4: block_sums<4, Step>(taps, from, w, sums); break;
+      case 5: block_sums<5, Step>(taps, from, w, sums); break;
+      case 6: block_sums<6, Step>(taps, from, w, sums); break;
+      case 7: block_sums<7, Step>(taps, from, w, sums); break;
+      default: block_sums<8, Step>(taps, from, w, sums);
     }
     i += some;
   }
 }
 
-// A panel of outputs of a tile.
+// A vector of outputs of a tile.
 class Tile {
  public:
   Tile(const Convolution& c, i64 unit, void* scratch)
       : c_(c), size_(c.out_dtype == matrix::OutDtype::fp16 || c.out_dtype == matrix::OutDtype::bf16 ? 2 : 4) {
-    const i64 outputs = c.groups * c.outputs, panels = (outputs + kPanel - 1) / kPanel;
-    k_ = unit % panels * kPanel, unit /= panels;
-    count_ = least<i64>(kPanel, outputs - k_);
-    place_ = TilePlace(c, unit);
+    const i64 outputs = c.groups * c.outputs, vectors = (outputs + kLanes - 1) / kLanes;
+    k_ = unit % vectors * kLanes, count_ = least<i64>(kLanes, outputs - k_);
+    place_ = TilePlace(c, unit / vectors);
     x_ = (float*)scratch, sums_ = (float*)((char*)scratch + c.gathered);
-    turned_ = sums_ + c.tile * c.some * kPanel, block_ = (char*)(turned_ + kPanel * kPanel);
+    panel_ = sums_ + (c.tile * c.some + kPanel) * kLanes, block_ = (char*)(panel_ + kPanel * kPanel);
   }
 
   void run() {
     const Taps taps(c_, place_);
-    const i64 all = c_.filter[0] * c_.filter[1] * c_.filter[2], rows = place_.rows, columns = place_.columns;
-    for (i64 lane = 0; lane < count_; lane += kLanes) {
-      const i64 k = k_ + lane;
-      fill_channels(c_, c_.x, c_.x_step, place_, k, c_.outputs, least<i64>(kLanes, count_ - lane), x_);
-      const float* const w = (const float*)c_.rows + k * all;
-      for (i64 i = 0; i < rows; ++i) {
-        const float* const from = x_ + taps.first + i * c_.step[1] * taps.line;
-        float* const to = sums_ + i * columns * kPanel + lane;
-        taps.step == 1 ? row_sums<1>(taps, from, w, to, columns) : row_sums<0>(taps, from, w, to, columns);
-      }
+    const i64 all = c_.filter[0] * c_.filter[1] * c_.filter[2], columns = place_.columns;
+    fill_channels(c_, c_.x, c_.x_step, place_, k_, c_.outputs, count_, x_);
+    const float* const w = (const float*)c_.rows + k_ * all;
+    const auto sums = taps.step == 1 ? row_sums<1> : taps.step == 2 ? row_sums<2> : row_sums<0>;
+    const bool rows = c_.y_step.channel == 1;
+    for (i64 i = 0; i < place_.rows; ++i) {
+      float* const to = sums_ + (rows ? 0 : i * columns * kLanes);
+      sums(taps, x_ + taps.first + i * c_.step[1] * taps.line, w, to, columns);
+      if (rows) finish_row(i);
     }
-    if (c_.dtype == matrix::Dtype::int8) {
-      for (i64 i = 0; i < rows * columns * kPanel; ++i) {
-        const int whole = (int)sums_[i];
-        __builtin_memcpy(sums_ + i, &whole, sizeof whole);
-      }
-    }
-    finish();
+    if (!rows) finish_lanes();
   }
 
  private:
-  void finish() {
+  matrix::Problem problem(i64 rows, i64 columns) const {
     matrix::Problem p = {};
     p.dtype = c_.dtype, p.out_dtype = c_.out_dtype, p.activation = c_.activation, p.alpha = 1, p.beta = 1;
-    p.clamp_min = c_.clamp_min, p.clamp_max = c_.clamp_max;
-    p.row_scale_step = 1;
-    const i64 pixels = place_.rows * place_.columns;
-    const bool pixels_together = c_.out[2] == place_.columns && c_.y_step.at[1] == c_.out[2] * c_.y_step.at[2] &&
-                                 (!c_.residual || c_.residual_step.at[1] == c_.out[2] * c_.residual_step.at[2]);
-    const i64 run = pixels_together ? pixels : place_.columns;
-    for (i64 first = 0; first < pixels; first += run) {
-      Pixel at = place_.pixel;
-      at.at[1] += first / place_.columns;
-      c_.y_step.channel == 1 ? finish_rows(p, at, first, run) : finish_lanes(p, at, first, run);
-    }
+    p.clamp_min = c_.clamp_min, p.clamp_max = c_.clamp_max, p.row_scale_step = 1;
+    p.m = (int)rows, p.n = (int)columns;
+    p.bias = c_.bias ? c_.bias + k_ : nullptr;
+    return p;
   }
   const char* residual(const Pixel& at) const {
     return c_.residual ? c_.residual + (at.in(c_.residual_step) + k_ * c_.residual_step.channel) * size_ : nullptr;
   }
-  void finish_rows(matrix::Problem p, const Pixel& at, i64 first, i64 run) {
-    p.m = (int)run, p.n = (int)count_;
-    p.bias = c_.bias ? c_.bias + k_ : nullptr, p.column_scale = c_.scale ? c_.scale + k_ : nullptr;
-    p.out = c_.y + (at.in(c_.y_step) + k_) * size_, p.out_row = c_.y_step.at[2];
-    p.c = {residual(at), c_.residual_step.at[2], c_.residual_step.channel};
-    finish_of(p).block(p, sums_ + first * kPanel, 0, 0, (int)run, (int)count_);
+  // Exact sums of int8, which fp32 holds, as integers.
+  void to_integers(float* sums, i64 count) const {
+    if (c_.dtype != matrix::Dtype::int8) return;
+    for (i64 i = 0; i < count; ++i) {
+      const int whole = (int)sums[i];
+      __builtin_memcpy(sums + i, &whole, sizeof whole);
+    }
   }
-  // Pixels by 16 or as many as lanes are transposed first.
-  void finish_lanes(matrix::Problem p, const Pixel& at, i64 first, i64 run) {
-    p.m = (int)count_, p.n = (int)run;
-    p.bias = c_.bias ? c_.bias + k_ : nullptr, p.bias_of_rows = true;
-    p.row_scale = c_.scale ? c_.scale + k_ : nullptr;
+
+  // A row of pixels of y, whose channels lie together.
+  void finish_row(i64 row) {
+    Pixel at = place_.pixel;
+    at.at[1] += row;
+    char* const y = c_.y + (at.in(c_.y_step) + k_) * size_;
+    const bool plain = c_.activation == matrix::Activation::none || c_.activation == matrix::Activation::relu;
+    if (plain && !c_.residual && c_.dtype != matrix::Dtype::int8) {
+      switch (c_.out_dtype) {
+        case matrix::OutDtype::fp16: return put_pixels((fp16*)y);
+        case matrix::OutDtype::bf16: return put_pixels((bf16*)y);
+        default: return put_pixels((float*)y);
+      }
+    }
+    matrix::Problem p = problem(place_.columns, count_);
+    p.column_scale = c_.scale ? c_.scale + k_ : nullptr;
+    p.out = y, p.out_row = c_.y_step.at[2];
+    p.c = {residual(at), c_.residual_step.at[2], c_.residual_step.channel};
+    to_integers(sums_, place_.columns * kLanes);
+    const Finish finish = finish_of(p);
+    for (i64 m = 0; m < place_.columns; m += kPanel) {
+      const i64 some = least<i64>(kPanel, place_.columns - m);
+      for (i64 i = 0; i < some; ++i) store(panel_ + i * kPanel, load(sums_ + (m + i) * kLanes));
+      finish.block(p, panel_, (int)m, 0, (int)some, (int)count_);
+    }
+  }
+  template <class T> void put_pixels(T* y) const {
+    const vf bias = c_.bias ? widen_some(c_.bias + k_, (int)count_) : zero();
+    const bool relu = c_.activation == matrix::Activation::relu;
+    for (i64 i = 0; i < place_.columns; ++i, y += c_.y_step.at[2]) {
+      vf x = load(sums_ + i * kLanes);
+      if (c_.bias) x = add(x, bias);
+      if (relu) x = max(zero(), x);
+      count_ == kLanes ? narrow(y, x) : narrow_some(y, x, (int)count_);
+    }
+  }
+
+  // Pixels of y that lie side by side, by panels that are transposed first.
+  void finish_lanes() {
+    const i64 pixels = place_.rows * place_.columns;
+    to_integers(sums_, pixels * kLanes);
+    const bool together = c_.out[2] == place_.columns && c_.y_step.at[1] == c_.out[2] * c_.y_step.at[2] &&
+                          (!c_.residual || c_.residual_step.at[1] == c_.out[2] * c_.residual_step.at[2]);
+    const i64 run = together ? pixels : place_.columns;
+    for (i64 first = 0; first < pixels; first += run) {
+      Pixel at = place_.pixel;
+      at.at[1] += first / place_.columns;
+      finish_run(at, first, run);
+    }
+  }
+  void finish_run(const Pixel& at, i64 first, i64 run) {
+    matrix::Problem p = problem(count_, run);
+    p.bias_of_rows = true, p.row_scale = c_.scale ? c_.scale + k_ : nullptr;
     p.c = {residual(at), c_.residual_step.channel, c_.residual_step.at[2]};
     char* const y = c_.y + (at.in(c_.y_step) + k_ * c_.y_step.channel) * size_;
     const bool direct = c_.y_step.at[2] == 1;
@@ -124,20 +194,14 @@ class Tile {
     for (i64 n = 0; n < run; n += kPanel) {
       const i64 some = least<i64>(kPanel, run - n);
       for (i64 i = 0; i < some; i += kLanes) {
-        for (i64 lane = 0; lane < count_; lane += kLanes) {
-          vf r[kLanes];
-          TILEKILN_UNROLL(16) for (int j = 0; j < kLanes; ++j) r[j] = load(sums_ + (first + n + i + j) * kPanel + lane);
-          transpose(r);
-          TILEKILN_UNROLL(16) for (int j = 0; j < kLanes; ++j) store(turned_ + (lane + j) * kPanel + i, r[j]);
-        }
+        vf r[kLanes];
+        TILEKILN_UNROLL(16) for (int j = 0; j < kLanes; ++j) r[j] = load(sums_ + (first + n + i + j) * kLanes);
+        transpose(r);
+        TILEKILN_UNROLL(16) for (int j = 0; j < kLanes; ++j) store(panel_ + j * kPanel + i, r[j]);
       }
-      if (direct) {
-        finish.block(p, turned_, 0, (int)n, (int)count_, (int)some);
-        continue;
-      }
-      p.c.data = c_.residual ? residual(at) + n * c_.residual_step.at[2] * size_ : nullptr;
-      finish.block(p, turned_, 0, 0, (int)count_, (int)some);
-      for (i64 k = 0; k < count_; ++k) {
+      if (!direct) p.c.data = c_.residual ? residual(at) + n * c_.residual_step.at[2] * size_ : nullptr;
+      finish.block(p, panel_, 0, direct ? (int)n : 0, (int)count_, (int)some);
+      for (i64 k = 0; k < count_ && !direct; ++k) {
         for (i64 i = 0; i < some; ++i)
           __builtin_memcpy(y + (k * c_.y_step.channel + (n + i) * c_.y_step.at[2]) * size_,
                            block_ + (k * kPanel + i) * size_, size_);
@@ -149,23 +213,27 @@ class Tile {
   const i64 size_;
   i64 k_, count_;
   TilePlace place_;
-  float *x_, *sums_, *turned_;
+  float *x_, *sums_, *panel_;
   char* block_;
 };
 
 void forward(const Convolution& c, i64 unit, void* scratch) { Tile(c, unit, scratch).run(); }
 
-// A panel of outputs, [vector of outputs][tap].
+// A vector of outputs, [tap][lane].
 template <class T> void pack_taps(const Convolution& c, i64 unit, float* to) {
   const i64 all = c.groups * c.outputs, taps = c.filter[0] * c.filter[1] * c.filter[2];
   const Words words = {0, taps, 0, 1};
   bool inner;
-  const bool lies = sizeof(T) == sizeof(float) && c.w_group == c.outputs * c.w_step.batch && lies_in_rows(c, &inner);
-  for (i64 first = unit * kPanel; first < (unit + 1) * kPanel; first += kLanes) {
+  const bool lies = sizeof(T) > 1 && c.w_group == c.outputs * c.w_step.batch && lies_in_rows(c, &inner);
+  for (i64 first = unit * kLanes; first < (unit + 1) * kLanes; first += kLanes) {
     float* const block = to + first * taps;
     if (lies && first < all) {
-      turn_rows((const float*)c.w + first * c.w_step.batch, c.w_step.batch, all - first, taps,
-                [&](i64 t, vf x) { store(block + t * kLanes, x); });
+      using Word = std::conditional_t<sizeof(T) == sizeof(float), float, uint16_t>;
+      turn_rows((const Word*)c.w + first * c.w_step.batch, c.w_step.batch, all - first, taps, [&](i64 t, vf x) {
+        alignas(64) Word row[kLanes];
+        put_words(row, x);
+        if constexpr (sizeof(T) > 1) store(block + t * kLanes, widen((const T*)row));
+      });
       continue;
     }
     for (i64 n = 0; n < kLanes; ++n) {
@@ -188,4 +256,4 @@ void pack(const Convolution& c, i64 unit, void* to) {
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET
 
 extern "C" const tilekiln::conv::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
-    tilekiln::cpu::forward, tilekiln::cpu::pack, nullptr, nullptr, 0, tilekiln::cpu::kPanel, tilekiln::cpu::kLanes};
+    tilekiln::cpu::forward, tilekiln::cpu::pack, nullptr, nullptr, 0, tilekiln::cpu::kLanes};

@@ -347,5 +347,4 @@ extern "C" const tilekiln::conv::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {tile
                                                                             tilekiln::cpu::weights,
                                                                             tilekiln::cpu::add_weights,
                                                                             sizeof(tilekiln::cpu::GemmScratch),
-                                                                            0,
                                                                             0};
