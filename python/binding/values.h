@@ -95,9 +95,9 @@ static int read_word(PyObject* value, const char* name, const char* const* words
       *result = i;
       return 0;
     }
-  char list[128];
+  char list[512] = "";
   size_t length = 0;
-  for (int32_t i = 0; words[i]; ++i)
+  for (int32_t i = 0; words[i] && length < sizeof(list); ++i)
     length += (size_t)snprintf(list + length, sizeof(list) - length, "%s'%s'",
                                i == 0         ? ""
                                : words[i + 1] ? ", "
