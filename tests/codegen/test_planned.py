@@ -38,7 +38,7 @@ COUNTS = {
         "fmha_batch_prefill": 6304,
     },
     "ck-gfx90a": {"fmha_fwd": 7208 - 360, "fmha_bwd_dq_dk_dv": 6720},
-    "ck-gfx950": {"fmha_fwd": 7672},
+    "ck-gfx950": {"fmha_fwd": 7672, "fmha_bwd_convert_dq": 120},
     "ck-gfx1100": {"fmha_fwd": 5376},
     "ck-gfx1201": {"fmha_fwd": 4472},
 }
@@ -60,9 +60,9 @@ NAMES = {
         "_dbias_mask_dropout_wg16_storerandval_ndeterministic_ntrload_gfx9",
         "fmha_bwd_dot_do_o_d64_bf16_b64_batch_o2_npad_gfx9",
         "fmha_bwd_dot_do_o_d256_bf16_b64_batch_o2_psdv_gfx9",
-        "fmha_bwd_convert_dq_d32_fp16_b64x128_batch_o2_pd_deterministic_gfx9",
-        "fmha_bwd_convert_dq_d96_fp16_b64x0_batch_o2_pd_ndeterministic_gfx9",
-        "fmha_bwd_convert_dq_d32_bf16_b64x0_batch_o2_psd_ndeterministic_gfx9",
+        "fmha_bwd_convert_dq_d32_fp16_b64_batch_o2_pd_deterministic_gfx9",
+        "fmha_bwd_convert_dq_d96_fp16_b64_batch_o2_pd_ndeterministic_gfx9",
+        "fmha_bwd_convert_dq_d32_bf16_b64_batch_o2_psd_ndeterministic_gfx9",
     ],
     "ck-gfx1100": [
         "fmha_fwd_splitkv_d32_fp16_batch_b16x64x16x32x32x32_r1x2x1_r1x2x1_w16x16x16_w16x16x16_qr_nwarp_sshuffle_vr_pssk"
@@ -99,7 +99,7 @@ GRAMMAR = {
     r"_wg16_storerandval)"
     rf"_n?deterministic_n?trload_{_ARCH}",
     "fmha_bwd_dot_do_o": rf"fmha_bwd_dot_do_o_d\d+_{_DTYPE}_b\d+_(?:batch|group)_o\d+_(?:npad|ps|pdv|psdv)_{_ARCH}",
-    "fmha_bwd_convert_dq": rf"fmha_bwd_convert_dq_d\d+_{_DTYPE}_b\d+x\d+_(?:batch|group)_o\d+"
+    "fmha_bwd_convert_dq": rf"fmha_bwd_convert_dq_d\d+_{_DTYPE}_b\d+_(?:batch|group)_o\d+"
     rf"_(?:npad|ps|pd|psd)_n?deterministic"
     rf"_{_ARCH}",
 }
