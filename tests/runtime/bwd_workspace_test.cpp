@@ -172,7 +172,7 @@ void worked_batch_examples() {
   CHECK(pack(a, nullptr, nullptr, segment.data()) == 134217728);
   CHECK(reinterpret_cast<int32_t*>(segment.data())[0] == 8);
   CHECK(dq_acc_upper_bound(a, 2048, 4096) == 134217728);
-  CHECK(zeroed_by_prepare(a, false) && !zeroed_by_stage(a));
+  CHECK(zeroed_by_prepare(a) && !zeroed_by_stage(a));
 
   BwdWorkspaceShape b = a;
   b.batch = 1;
@@ -249,17 +249,14 @@ void sizes_of_the_other_modes() {
   CHECK(layout.host == 4096 && layout.raw == 16 && layout.offsets == absent && layout.batch_state == absent);
   Segment segment(layout.host);
   CHECK(pack(shape, nullptr, nullptr, segment.data()) == 4 * 3 * 4 * 100 * 64);
-  CHECK(zeroed_by_prepare(shape, false));
+  CHECK(zeroed_by_prepare(shape));
   shape.group = true;
   const int32_t q[] = {0, 10, 10, 77}, k[] = {0, 5, 9, 9};
   CHECK(pack(shape, q, k, segment.data()) == 4 * 4 * 77 * 64);
   CHECK(dq_acc_upper_bound(shape, 77, 5) == 4 * 4 * 77 * 64);
-  CHECK(zeroed_by_prepare(shape, false) && !zeroed_by_stage(shape));
+  CHECK(zeroed_by_prepare(shape) && !zeroed_by_stage(shape));
   shape.deterministic = true;
-  CHECK(!zeroed_by_prepare(shape, true) && zeroed_by_stage(shape));
-  shape.direct = true;
-  CHECK(layout_of(shape).host == 0 && pack(shape, q, k, nullptr) == 0 && dq_acc_upper_bound(shape, 77, 5) == 0);
-  CHECK(zeroed_by_prepare(shape, true) && !zeroed_by_prepare(shape, false) && !zeroed_by_stage(shape));
+  CHECK(!zeroed_by_prepare(shape) && zeroed_by_stage(shape));
 }
 
 void random_group_schedules(int count) {

@@ -113,7 +113,7 @@ class Inspection {
     out->dq_acc_offset = layout.host;
     out->nsplits_count = layout.nsplits_count;
     out->workers = shape_.workers;
-    out->zero_dq_acc = zeroed_by_prepare(shape_, p_.causal != 0);
+    out->zero_dq_acc = zeroed_by_prepare(shape_);
     out->prezero = zeroed_by_stage(shape_);
     if (shape_.batch_schedule()) {
       const BatchJobs jobs = batch_jobs(shape_);

@@ -159,7 +159,7 @@ tilekiln_status BwdLauncher::prepare(const tilekiln_tensor* workspace, const til
   const u64 device_bytes = pack(plan.shape, arguments.q(), arguments.k(), host.get());
   TILEKILN_TRY(check_workspace_size(arguments.workspace, host_bytes + device_bytes));
   TILEKILN_TRY(copy(plan, arguments.workspace.data, host.get(), host_bytes, Direction::to_device));
-  if (!zeroed_by_prepare(plan.shape, plan.traits.features.mask)) return TILEKILN_OK;
+  if (!zeroed_by_prepare(plan.shape)) return TILEKILN_OK;
   return fill(plan, arguments.workspace.data + host_bytes, device_bytes);
 }
 
@@ -223,7 +223,7 @@ tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, con
   const auto step = [&]<class Function>(Function function) {
     tasks[count++] = std::make_unique<FunctionTask<Function>>(std::move(function));
   };
-  if (zeroed_by_prepare(plan->shape, plan->traits.features.mask)) {
+  if (zeroed_by_prepare(plan->shape)) {
     const u64 bytes = workspace_size() - host_bytes;
     step([plan, to, host_bytes, bytes] { return fill(*plan, to + host_bytes, bytes); });
   }

@@ -261,8 +261,7 @@ tilekiln_status convert_dq(HostCall& host) {
 // The accumulator of a prepared workspace is used up; a run over it without another prepare would add to it.
 tilekiln_status spoil_prepared(HostCall& host) {
   const BwdCall& call = host.call;
-  if (call.memory != BwdMemory::prepared || !zeroed_by_prepare(host.units.shape, host.problem.features.mask))
-    return TILEKILN_OK;
+  if (call.memory != BwdMemory::prepared || !zeroed_by_prepare(host.units.shape)) return TILEKILN_OK;
   return call.backend->fill(call.device, call.native, host.buffers.workspace, 0, host.units.layout.raw);
 }
 

@@ -135,7 +135,6 @@ uint64_t pack_group(const BwdWorkspaceShape& shape, const int32_t* seqstart_q, c
 
 BwdWorkspaceLayout layout_of(const BwdWorkspaceShape& shape) {
   BwdWorkspaceLayout layout;
-  if (shape.direct) return layout;
   const auto segment = [&](int64_t bytes) {
     const uint64_t at = layout.raw;
     layout.raw += static_cast<uint64_t>(round_up(bytes, 16));
@@ -155,7 +154,6 @@ BwdWorkspaceLayout layout_of(const BwdWorkspaceShape& shape) {
 
 uint64_t pack(const BwdWorkspaceShape& shape, const int32_t* seqstart_q, const int32_t* seqstart_k, void* host) {
   const BwdWorkspaceLayout layout = layout_of(shape);
-  if (shape.direct) return 0;
   memset(host, 0, layout.host);
   char* const bytes = static_cast<char*>(host);
   if (shape.group_schedule()) return pack_group(shape, seqstart_q, seqstart_k, layout, bytes);
@@ -167,7 +165,6 @@ uint64_t pack(const BwdWorkspaceShape& shape, const int32_t* seqstart_q, const i
 }
 
 uint64_t dq_acc_upper_bound(const BwdWorkspaceShape& shape, int64_t total_q, int64_t max_seqlen_k) {
-  if (shape.direct) return 0;
   int64_t factor = 1;
   if (shape.group_schedule()) {
     factor = ceil_div<int64_t>(max_seqlen_k, shape.tile_k);
@@ -196,12 +193,6 @@ int default_workers(const BwdWorkspaceShape& shape, int64_t rows, int64_t longes
   }
   const int64_t splits = std::clamp<int64_t>(chunks, 1, ceil_div(enough, heads));
   return static_cast<int>(heads * splits);
-}
-
-bool zeroed_by_prepare(const BwdWorkspaceShape& shape, bool has_mask) {
-  if (shape.group_schedule()) return false;
-  if (shape.direct && shape.deterministic) return has_mask;
-  return true;
 }
 
 BatchJobs batch_jobs(const BwdWorkspaceShape& shape) {

@@ -19,14 +19,13 @@ namespace tilekiln::fmha {
 // The numbers that decide the layout. `workers` are logical: they stand for compute units and belong to the problem.
 struct BwdWorkspaceShape {
   bool group = false, deterministic = false;
-  bool direct = false;  // the main stage writes dq itself: no workspace
   int batch = 0, nhead_q = 0, hdim_q = 0;
   int tile_q = 0, tile_k = 0;  // queries and keys of the main stage's tile
   int workers = 0;
   int64_t seqlen_q = 0, seqlen_k = 0;  // batch mode: of each sequence
 
-  bool group_schedule() const { return group && deterministic && !direct; }
-  bool batch_schedule() const { return !group && deterministic && !direct; }
+  bool group_schedule() const { return group && deterministic; }
+  bool batch_schedule() const { return !group && deterministic; }
 };
 
 // The share of a worker and its start: the work [w_lo, w_hi), counted in rows of chunks along (batch, head, chunk).
@@ -67,8 +66,8 @@ uint64_t dq_acc_upper_bound(const BwdWorkspaceShape& shape, int64_t total_q, int
 // the threads there are, and is known before any seqstart is.
 int default_workers(const BwdWorkspaceShape& shape, int64_t rows, int64_t longest);
 
-// Tells whether preparing the workspace zeroes dq_acc; `has_mask` matters to a direct main stage only.
-bool zeroed_by_prepare(const BwdWorkspaceShape& shape, bool has_mask);
+// Tells whether preparing the workspace zeroes dq_acc.
+inline bool zeroed_by_prepare(const BwdWorkspaceShape& shape) { return !shape.group_schedule(); }
 // Tells whether a stage before the main one zeroes it instead: its size is then known on the device only. Heads do not all
 // own every slot (more than half of random schedules leave some unowned), so each must be zero before the sum.
 inline bool zeroed_by_stage(const BwdWorkspaceShape& shape) { return shape.group_schedule(); }
