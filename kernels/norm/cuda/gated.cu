@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Rows of silu(gate) up, and their gradients. With s = sigmoid(gate):
-//   y = gate s up, of which silu(-infinity) is 0;  dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s
-// -D: HELD, STAGES (0), BACKWARD (0, 1); TILEKILN_FP16, TILEKILN_FP32.
+// Rows of act(gate) up, and their gradients, act silu or gelu:
+//   y = act(gate) up, of which act(-infinity) is 0;  dgate = dy up act'(gate),  dup = dy act(gate)
+// -D: HELD, STAGES (0), BACKWARD (0, 1), GELU (0, 1); TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/norm/cuda/rows.h"
 
 namespace tilekiln::cuda::norm {
@@ -11,6 +11,43 @@ using Problem = tilekiln::norm::Gated;
 TILEKILN_DEVICE float silu(float x) {
   x = x < -1e30f ? -1e30f : x;
   return __fdividef(x, 1.f + exp2_approx(-kLog2E * x));
+}
+
+// An activation and its derivative.
+struct Sloped { float value, slope; };
+// Silu, s = sigmoid(x): x s and s (1 + x (1 - s)).
+TILEKILN_DEVICE Sloped silu_sloped(float x) {
+  const float s = __fdividef(1.f, 1.f + exp2_approx(-kLog2E * x));
+  return {x * s, s * fmaf(x, 1.f - s, 1.f)};
+}
+
+TILEKILN_DEVICE float within(float x, float most) { return x > most ? most : x < -most ? -most : x; }
+// Gelu, F = (1 + erf(x / sqrt 2)) / 2: x F and F + x exp(-x^2 / 2) / sqrt(2 pi), which is 0 or 1 far from 0. 1 - erf by Abramowitz and Stegun
+// 7.1.26, absolute error 1.5e-7.
+TILEKILN_DEVICE Sloped gelu_sloped(float x) {
+  const float near = within(x, 50.f), size = fabsf(near), z = 0.70710678118655f * size;
+  const float gauss = exp2_approx(-kLog2E * z * z), t = __fdividef(1.f, fmaf(0.3275911f, z, 1.f));
+  float y = fmaf(1.061405429f, t, -1.453152027f);
+  y = fmaf(y, t, 1.421413741f), y = fmaf(y, t, -0.284496736f), y = fmaf(y, t, 0.254829592f);
+  const float half = 0.5f * (y * t) * gauss, f = near < 0 ? half : 1.f - half;
+  return {fmaxf(x, 0.f) - size * half, fmaf(0.398942280401433f * near, gauss, f)};
+}
+// Gelu by its tanh, s = sigmoid(2 y), y = sqrt(2 / pi) (x + 0.044715 x^3): x s and s + x s (1 - s) (2 y)'.
+TILEKILN_DEVICE Sloped gelu_tanh_sloped(float x) {
+  const float near = within(x, 50.f), square = near * near;
+  const float cube = fmaf(square, 0.0713548162726f, 1.59576912160573f),
+              rise = fmaf(square, 0.2140644488178f, 1.59576912160573f);
+  const float e = exp2_approx(fminf(-kLog2E * near * cube, 100.f)), s = __fdividef(1.f, 1.f + e);
+  return {(x < -50.f ? -50.f : x) * s, fmaf(near * rise * (e * s), s, s)};
+}
+
+TILEKILN_DEVICE Sloped sloped(const Problem& a, float x) {
+  if constexpr (GELU) return a.tanh ? gelu_tanh_sloped(x) : gelu_sloped(x);
+  return silu_sloped(x);
+}
+TILEKILN_DEVICE float activated(const Problem& a, float x) {
+  if constexpr (GELU) return sloped(a, x).value;
+  return silu(x);
 }
 
 TILEKILN_DEVICE void gradients(const Params<Problem>& p) {
@@ -40,9 +77,9 @@ TILEKILN_DEVICE void gradients(const Params<Problem>& p) {
         widen(dys[i], d), widen(gates[i], g), widen(ups[i], u);
 #pragma unroll
         for (int e = 0; e < kWide; ++e) {
-          const float s = __fdividef(1.f, 1.f + exp2_approx(-kLog2E * g[e])), of_up = d[e] * u[e];
-          u[e] = d[e] * (g[e] * s);
-          g[e] = of_up * (s * fmaf(g[e], 1.f - s, 1.f));
+          const Sloped act = sloped(a, g[e]);
+          const float of_up = d[e] * u[e];
+          u[e] = d[e] * act.value, g[e] = of_up * act.slope;
         }
         store_vector(dgate + j, narrow(g), bytes, p.wide), store_vector(dup + j, narrow(u), bytes, p.wide);
       }
@@ -64,7 +101,7 @@ TILEKILN_DEVICE void gated(const Params<Problem>& p) {
       float g[kWide], u[kWide];
       widen(of_gate, g), widen(of_up, u);
 #pragma unroll
-      for (int e = 0; e < kWide; ++e) g[e] = silu(g[e]) * u[e];
+      for (int e = 0; e < kWide; ++e) g[e] = activated(a, g[e]) * u[e];
       store_vector(y + j, narrow(g), bytes(j), wide);
     };
     uint4 gates[kHeld], ups[kHeld];

@@ -6,6 +6,7 @@ namespace tilekiln::norm {
 
 // One call, after every check. Strides are in elements; a row is contiguous. out may be out_a; lse may be null.
 struct MergeProblem {
+  static constexpr bool launches_kernels = true;
   const void *out_a, *out_b;
   const float *lse_a, *lse_b;
   void* out;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The blocks engine of silu_and_mul.
+// The blocks engine of silu_and_mul, and of the family that TILEKILN_FAMILY names.
 #include "kernels/norm/cuda/launch.h"
+
+#ifndef TILEKILN_FAMILY
+#define TILEKILN_FAMILY _silu_and_mul
+#endif
 
 namespace tilekiln::cuda::norm {
 namespace {
@@ -15,4 +19,4 @@ tilekiln_status launch_gated(const Site& site, const void* problem) {
 }  // namespace tilekiln::cuda::norm
 
 extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET,
-                                                        _silu_and_mul) = {tilekiln::cuda::norm::launch_gated};
+                                                        TILEKILN_FAMILY) = {tilekiln::cuda::norm::launch_gated};

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The blocks engine of silu_and_mul_bwd.
+// The blocks engine of silu_and_mul_bwd, and of the family that TILEKILN_FAMILY names.
 #include "kernels/norm/cuda/launch.h"
+
+#ifndef TILEKILN_FAMILY
+#define TILEKILN_FAMILY _silu_and_mul_bwd
+#endif
 
 namespace tilekiln::cuda::norm {
 namespace {
@@ -20,4 +24,4 @@ tilekiln_status launch_gradients(const Site& site, const void* problem) {
 }  // namespace tilekiln::cuda::norm
 
 extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET,
-                                                        _silu_and_mul_bwd) = {tilekiln::cuda::norm::launch_gradients};
+                                                        TILEKILN_FAMILY) = {tilekiln::cuda::norm::launch_gradients};
