@@ -66,11 +66,13 @@ except ImportError:  # Transformers 4, whose encoders make their masks themselve
 
 from ._core.native import NoKernelError  # noqa: E402
 from .api.operators import _call  # noqa: E402
-from .torch import calls, dot_product  # noqa: E402
+from .torch import calls, dot_product, own_attention  # noqa: E402
 from .torch.distributed import context  # noqa: E402
 from .torch.functions import flex as functions_flex  # noqa: E402
 
 NAME = "tilekiln"
+OWN = moe is not None  # from Transformers 5 on
+"""Have models that compute their attention themselves our modules?"""
 FLASH = {
     "flash_attention_2": "tilekiln.compat.flash_attn",
     "flash_attention_3": "tilekiln.compat.flash_attn_3.flash_attn_interface",
@@ -112,11 +114,13 @@ def register(
     """
     _warn_of_untested(transformers.__version__)
     AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, mask)
+    AttentionMaskInterface.register(NAME, own_attention.never_none(mask))
     if moe is not None:
         moe.ALL_EXPERTS_FUNCTIONS.register(NAME, experts)
     if NAME not in _undo:
         _undo[NAME] = [_replace(flash, "_lazy_imports", _flash_functions)]
+        for one, new in own_attention.METHODS.items() if OWN else ():
+            _undo[NAME].append(_replace(PreTrainedModel, one, functools.partial(new, NAME)))
         if hasattr(ContinuousBatchingManager, SWITCH):
             AttentionInterface.register(BATCHING, attention)
             AttentionMaskInterface.register(BATCHING, mask)
@@ -249,8 +253,9 @@ def why_not(model: Any) -> str | None:
     for part in found.values():
         name = type(part).__name__
         if not part._can_set_attn_implementation():
-            return f"{name} computes its attention itself and asks no AttentionInterface"
-        if not part._supports_flash_attn and not (part._supports_sdpa and _hands_position_bias(part)):
+            if (why := own_attention.why_not(part, OWN)) is not None:
+                return why
+        elif not part._supports_flash_attn and not (part._supports_sdpa and _hands_position_bias(part)):
             return f"{name} does not support flash attention, whose masks and arguments {NAME!r} takes"
     return None
 
@@ -377,6 +382,7 @@ def attention(
     s_aux: Tensor | None = None,
     position_ids: Tensor | None = None,
     position_bias: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
     cu_seq_lens_k: Tensor | None = None,
     cache: Any = None,
@@ -387,7 +393,7 @@ def attention(
 
     query (batch, nhead_q, seqlen_q, hdim), key and value (batch, nhead_k, seqlen_k, hdim). Returns (batch, seqlen_q,
     nhead_q, hdim) and no probabilities. Positions of padding are 0. s_aux: a learned sink per head. position_bias:
-    (1 or batch, nhead_q, seqlen_q, seqlen_k), added to the scores.
+    (1 or batch, nhead_q, seqlen_q, seqlen_k), added to the scores. alibi_slopes: fp32 (nhead_q,), of masks by name.
     """
     if torch.onnx.is_in_onnx_export() and not (softcap and attention_mask is not None):
         said: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
@@ -410,6 +416,8 @@ def attention(
         options["softcap"] = softcap
     if s_aux is not None:
         options["sink"] = s_aux.float()
+    if alibi_slopes is not None:
+        options["alibi_slopes"] = alibi_slopes
     if cache is not None:
         where = {**others, "cu_seq_lens_k": cu_seq_lens_k}
         key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=where)

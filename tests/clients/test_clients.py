@@ -103,6 +103,7 @@ WITH_ANOTHER_TRANSFORMERS = {
         "not fp16 and not bf16",
         [
             "test_transformers.py",
+            "test_own_attention.py",
             "test_transformers_windows.py",
             "test_optimize_verify.py",
             "test_optimize.py",

@@ -540,20 +540,20 @@ def test_experts_by_name(name, load, monkeypatch):
 
 def test_models_that_do_not_take_the_word(face):
     """`why_not` says so before, `reads_attention` after; Transformers logs a warning and changes nothing."""
-    small = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    bloom = transformers.BloomForCausalLM(transformers.BloomConfig(hidden_size=32, n_layer=1, n_head=2, **small))
+    small = {"vocab_size": 64, "d_model": 32, "num_layers": 1, "attention_heads": 2, "ffn_dim": 32}
+    xglm = transformers.XGLMForCausalLM(transformers.XGLMConfig(**small))
     llama = make("Llama")
     wrapped = torch.nn.Sequential(llama, torch.nn.Linear(2, 2))
-    said = "BloomForCausalLM computes its attention itself"
-    reasons = (bloom, said), (torch.nn.Linear(2, 2), "Linear is no model")
+    said = "XGLMForCausalLM computes its attention itself"
+    reasons = (xglm, said), (torch.nn.Linear(2, 2), "Linear is no model")
     for model, reason in reasons:
         assert re.match(reason, face.why_not(model))
     assert face.why_not(llama) is None
     assert face.why_not(wrapped) is None
     assert face.reads_attention(wrapped) == {"0": "sdpa", "0.model": "sdpa"}
-    for model in (bloom, llama):
+    for model in (xglm, llama):
         model.set_attn_implementation("tilekiln")
-    assert set(face.reads_attention(bloom).values()) == {"eager"}
+    assert set(face.reads_attention(xglm).values()) == {"eager"}
     assert set(face.reads_attention(wrapped).values()) == {"tilekiln"}
 
 

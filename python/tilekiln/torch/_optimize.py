@@ -494,6 +494,11 @@ def _verify(
             why = before.why_not(model, compare)
 
 
+def _is_linear(module: Any) -> bool:
+    """Falcon's subclass computes the same."""
+    return type(module) is torch.nn.Linear or type(module).__name__ == "FalconLinear"
+
+
 def _is_norm(module: Any) -> bool:
     known = (torch.nn.LayerNorm, torch.nn.RMSNorm)
     return isinstance(module, known) or (
@@ -521,7 +526,7 @@ def _is_attention(module: Any) -> bool:
 
 Kinds = dict[str, tuple[Callable[[Any], bool], Callable[..., str]]]
 KINDS: Kinds = {
-    "linear": (lambda module: type(module) is torch.nn.Linear, _linear),
+    "linear": (_is_linear, _linear),
     "experts": (_is_experts, _experts),
     "checkpoint": (checkpoint_weight.is_checkpoint_layer, _checkpoint_layer),
     "norm": (_is_norm, _norm),
