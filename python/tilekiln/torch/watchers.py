@@ -7,12 +7,17 @@ import threading
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import operators
 
 _keys = torch._C._dispatch_keys
 _included = torch._C._dispatch_tls_local_include_set
 _is_compiling = torch.compiler.is_compiling
+_is_dynamo = torch.compiler.is_dynamo_compiling
+_modes = torch._C._len_torch_dispatch_stack
+_transform = torch._C._functorch.peek_interpreter_stack
+_casts = torch._C._is_any_autocast_enabled
 
 
 def _plain(device: str | torch.device) -> list[tuple[int, int]]:
@@ -74,6 +79,17 @@ def untouched(*tensors: Tensor | None) -> bool:
             return False
         met = True
     return True
+
+
+def idle() -> bool:
+    """Does this thread neither trace, transform, cast nor take tangents?
+
+    A fifth of what `untouched` takes, for calls that only tensors of type Tensor reach and whose binding refuses what
+    else they may be: wrapped, sparse, with a negative bit.
+    """
+    if _is_dynamo() or _modes() or _casts():
+        return False
+    return forward_ad._current_level < 0 and _transform() is None
 
 
 def transformed() -> bool:

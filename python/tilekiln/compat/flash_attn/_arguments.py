@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ..._core.native import ArgumentError, NoKernelError
 from ...api.operators import _call
 from ...torch import calls, operators
+from ...torch.watchers import idle
 from .._modules import FaceArgumentError
 
 
@@ -29,11 +29,11 @@ def plainly(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal
 
     None where something watches, and where it refuses: the longer way may take a copy, and has the words of errors.
     """
-    if not calls.untouched(q, k, v) or not q.is_cpu or q.dim() != 4 or q.dtype not in operators.FLOATS:
+    if not (idle() and type(q) is type(k) is type(v) is Tensor):
         return None
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+    if not q.is_cpu or q.dim() != 4 or q.dtype not in operators.FLOATS:
         return None
-    if torch.is_autocast_enabled("cpu") or forward_ad._current_level >= 0:
+    if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
         return None
     given: dict[str, Any] = {"causal": True} if causal else {}
     if softmax_scale is not None:

@@ -98,6 +98,11 @@ def _attend(
 
 
 @errors_as_upstream(window="window_size", lse="softmax_lse")
+def _attended(q: Tensor, k: Tensor, v: Tensor, alibi_slopes: Tensor | None, **named: Any) -> Any:
+    """named: further arguments of `_attend`."""
+    return _attend((q, k, v), None, {}, alibi_slopes=alibi_slopes, **named)
+
+
 def flash_attn_func(
     q: Tensor,
     k: Tensor,
@@ -120,9 +125,9 @@ def flash_attn_func(
         made = plainly(q, k, v, softmax_scale, causal)
         if made is not None:
             return made
-    return _attend(
-        (q, k, v), None, {},
-        dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+    return _attended(
+        q, k, v, alibi_slopes, dropout_p=dropout_p, softmax_scale=softmax_scale, causal=causal, window_size=window_size,
+        softcap=softcap, deterministic=deterministic, return_attn_probs=return_attn_probs,
     )  # fmt: skip
 
 

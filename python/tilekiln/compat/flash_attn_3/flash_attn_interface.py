@@ -125,6 +125,18 @@ def _packed(
 
 
 @errors_as_upstream(window="window_size", lse="softmax_lse")
+def _attended(
+    q: Tensor, k: Tensor, v: Tensor, qv: Tensor | None, q_descale: Tensor | None, k_descale: Tensor | None,
+    v_descale: Tensor | None, softmax_scale: float | None, causal: bool, hints: tuple[int, bool | None, int],
+    *given: Any,
+) -> Any:  # fmt: skip
+    """hints: num_splits, pack_gqa, sm_margin; given: as `_batched` takes them behind its descales."""
+    check_hints(*hints, qv)
+    check_chunk(given[1])
+    out, lse = _batched(q, k, v, softmax_scale, causal, (q_descale, k_descale, v_descale), *given)
+    return (out, lse) if given[-1] else out
+
+
 def flash_attn_func(
     q: Tensor,
     k: Tensor,
@@ -148,18 +160,18 @@ def flash_attn_func(
 
     Returns out (batch, seqlen_q, nheads, headdim_v), or (out, softmax_lse) with return_attn_probs.
     """
-    check_hints(num_splits, pack_gqa, sm_margin, qv)
-    check_chunk(attention_chunk)
-    plain = type(window_size) is tuple and window_size == (-1, -1) and q_descale is k_descale is v_descale is None
-    if plain and not (attention_chunk or softcap or return_attn_probs):
+    if (
+        type(window_size) is tuple and window_size == (-1, -1) and num_splits == 1
+        and qv is q_descale is k_descale is v_descale is None and pack_gqa is None
+        and not (attention_chunk or softcap or return_attn_probs or sm_margin)
+    ):  # fmt: skip
         made = plainly(q, k, v, softmax_scale, causal)
         if made is not None:
             return made
-    out, lse = _batched(
-        q, k, v, softmax_scale, causal, (q_descale, k_descale, v_descale), window_size, attention_chunk, softcap,
-        deterministic, return_attn_probs,
+    return _attended(
+        q, k, v, qv, q_descale, k_descale, v_descale, softmax_scale, causal, (num_splits, pack_gqa, sm_margin),
+        window_size, attention_chunk, softcap, deterministic, return_attn_probs,
     )  # fmt: skip
-    return (out, lse) if return_attn_probs else out
 
 
 @errors_as_upstream(window="window_size", lse="softmax_lse")

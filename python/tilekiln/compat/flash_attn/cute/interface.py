@@ -87,6 +87,25 @@ def _window(window_size: Any, causal: bool) -> Window:
 
 
 @errors_as_upstream(window="window_size", sink="learnable_sink")
+def _attended(
+    q: Tensor, k: Tensor, v: Tensor, qv: Tensor | None, gather_kv_indices: Tensor | None, learnable_sink: Tensor | None,
+    softmax_scale: float | None, causal: bool, window_size: Any, softcap: float, deterministic: bool,
+    functions: tuple[Any, ...], aux_scalars: Any, return_lse: bool,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """functions: score_mod, mask_mod, aux_tensors, block_sparse_tensors."""
+    _check_absent(qv=qv, gather_kv_indices=gather_kv_indices, aux_scalars=aux_scalars or None)
+    window = _window(window_size, causal)
+    score_mod, mask_mod, _, block_sparse_tensors = functions
+    if any(one is not None for one in (score_mod, mask_mod, block_sparse_tensors)):
+        _check_absent(softcap=softcap or None, learnable_sink=learnable_sink)
+        out, lse = _functions.attend(q, k, v, softmax_scale, causal, window, *functions)
+        return out, lse if return_lse else None
+    return attend(
+        q, k, v, {}, softmax_scale, causal, window, softcap or 0.0, sink=learnable_sink, deterministic=deterministic,
+        return_lse=return_lse,
+    )  # fmt: skip
+
+
 def flash_attn_func(
     q: Tensor,
     k: Tensor,
@@ -114,21 +133,17 @@ def flash_attn_func(
 
     out (batch, seqlen_q, nheads, headdim_v); lse is None without return_lse.
     """
-    _check_absent(qv=qv, gather_kv_indices=gather_kv_indices, aux_scalars=aux_scalars or None)
-    if any(one is not None for one in (score_mod, mask_mod, block_sparse_tensors)):
-        _check_absent(softcap=softcap or None, learnable_sink=learnable_sink)
-        window = _window(window_size, causal)
-        functions = score_mod, mask_mod, aux_tensors, block_sparse_tensors
-        out, lse = _functions.attend(q, k, v, softmax_scale, causal, window, *functions)
-        return out, lse if return_lse else None
-    plain = type(window_size) is tuple and window_size == (None, None) and learnable_sink is None
-    if plain and not (softcap or return_lse):
+    if (
+        type(window_size) is tuple and window_size == (None, None)
+        and qv is gather_kv_indices is learnable_sink is score_mod is mask_mod is block_sparse_tensors is None
+        and not (softcap or return_lse or aux_scalars)
+    ):  # fmt: skip
         made = plainly(q, k, v, softmax_scale, causal)
         if made is not None:
             return made, None
-    return attend(
-        q, k, v, {}, softmax_scale, causal, _window(window_size, causal), softcap or 0.0, sink=learnable_sink,
-        deterministic=deterministic, return_lse=return_lse,
+    return _attended(
+        q, k, v, qv, gather_kv_indices, learnable_sink, softmax_scale, causal, window_size, softcap, deterministic,
+        (score_mod, mask_mod, aux_tensors, block_sparse_tensors), aux_scalars, return_lse,
     )  # fmt: skip
 
 

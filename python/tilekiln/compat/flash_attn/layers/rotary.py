@@ -93,13 +93,13 @@ def apply_rotary_emb(
     is in fp32, the result of x's dtype. inplace: x is written, and returned, or a view of all of it where x requires
     grad; that x may be a leaf.
     """
+    if not inplace or not (x.requires_grad and torch.is_grad_enabled()):
+        return apply_rotary(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, inplace)
 
     def turn(tensor: Tensor, conjugate: bool) -> None:
         apply_rotary(tensor, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, True, conjugate)
 
-    if inplace:
-        return _in_place(x, turn)
-    return apply_rotary(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved)
+    return _in_place(x, turn)
 
 
 apply_rotary_emb_func = apply_rotary_emb

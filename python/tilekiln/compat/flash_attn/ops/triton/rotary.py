@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....._core.native import ArgumentError, NoKernelError
 from .....api.operators import _call, at_hand_has
 from .....torch import calls, operators
+from .....torch.watchers import idle
 from .... import _absent
 from ...._modules import FaceArgumentError
 
@@ -38,6 +40,10 @@ def apply_rotary(
     angle the other way round, which is the backward. The computation is in fp32, the result of x's dtype, a new tensor
     that autograd can differentiate; inplace: x is written and returned, which autograd allows where it allows x.add_().
     """
+    if cu_seqlens is None and type(seqlen_offsets) is int:
+        quick = _quickly(x, cos, sin, seqlen_offsets, interleaved, inplace, conjugate)
+        if quick is not None:
+            return quick
     half = cos.shape[-1]
     if 2 * half > x.shape[-1]:
         raise FaceArgumentError(
@@ -73,6 +79,30 @@ def apply_rotary(
         return torch.cat([rotated, x[..., 2 * half :]], -1)
     x[..., : 2 * half] = rotated
     return x
+
+
+def _quickly(
+    x: Tensor, cos: Tensor, sin: Tensor, start: int, interleaved: bool, inplace: bool, conjugate: bool
+) -> Tensor | None:
+    """The operator's call of tensors of the CPU that nothing watches; None where it refuses, whose words are upstream's
+    elsewhere, or may.
+    """
+    if not (idle() and type(x) is type(cos) is type(sin) is Tensor and x.is_cpu and x.dim() == 4 and cos.numel()):
+        return None
+    if (x.requires_grad or cos.requires_grad or sin.requires_grad) and torch.is_grad_enabled():
+        return None
+    given: dict[str, Any] = {"start": start} if start else {}
+    if interleaved:
+        given["interleaved"] = True
+    if conjugate:
+        given["conjugate"] = True
+    if inplace:
+        given["y"] = x
+    try:
+        made: Tensor = _call("rotary", (x, cos, sin), given)
+    except (ArgumentError, NoKernelError):
+        return None
+    return made
 
 
 class _Rotary(torch.autograd.Function):
