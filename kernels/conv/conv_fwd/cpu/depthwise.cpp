@@ -31,7 +31,8 @@ template <int N, int Step> TILEKILN_INLINE void pixel_sums(const Taps& taps, con
   }
   TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) store(to + i * kLanes, sum[i]);
 }
-// The same of rows of F taps that lie side by side, Step 1 or 2: each vector of x is read once for all of them. back: the last tap comes first.
+// A row of F taps that lie side by side, Step 1 or 2: a vector of x is read once for all of them. back: the last tap
+// comes first.
 template <int N, int Step, int F>
 TILEKILN_INLINE void filter_sums(const Taps& taps, const float* x, const float* w, float* to) {
   constexpr int kRead = (N - 1) * Step + F;
