@@ -8,7 +8,7 @@
                               case whose parameter `mode` is one, as both builds of all engines cost minutes
 
     @pytest.mark.turns(0)     runs every other day, those of 0 on even ones and those of 1 on odd: a build from nothing
-                              of some twenty seconds, whose like runs each day
+                              of some twenty seconds, whose like runs each day; turns(3, 4): the last day of four
 
 A case that is named on the command line runs, whatever was drawn.
 """
@@ -43,7 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "instrumented(mode): without --full only on the days of that build mode (tests/sampling.py)"
     )
-    config.addinivalue_line("markers", "turns(0 or 1): without --full only every other day (tests/sampling.py)")
+    config.addinivalue_line(
+        "markers", "turns(number, of=2): without --full only one day of so many (tests/sampling.py)"
+    )
 
 
 @pytest.hookimpl(optionalhook=True)  # of xdist
@@ -92,7 +94,7 @@ def mode_of_the_day(config: pytest.Config) -> str:
 
 def _of_another_day(item: pytest.Item, seed: int) -> bool:
     mark = item.get_closest_marker("turns")
-    return mark is not None and seed % 2 != mark.args[0]
+    return mark is not None and seed % (mark.args[1] if mark.args[1:] else 2) != mark.args[0]
 
 
 def _mode(item: pytest.Item) -> str:

@@ -112,6 +112,8 @@ import pytest
 def test_even(): pass
 @pytest.mark.turns(1)
 def test_odd(): pass
+@pytest.mark.turns(3, 4)
+def test_fourth(): pass
 """
 
 
@@ -119,8 +121,9 @@ def test_turns(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_days=TURNS)
     for words, passed in (
         (["--sample-seed=20261122"], {"test_even"}),
-        (["--sample-seed=20261123"], {"test_odd"}),
-        (["--full"], {"test_even", "test_odd"}),
+        (["--sample-seed=20261123"], {"test_odd", "test_fourth"}),
+        (["--sample-seed=20261121"], {"test_odd"}),
+        (["--full"], {"test_even", "test_odd", "test_fourth"}),
         (["--sample-seed=1", "test_days.py::test_even"], {"test_even"}),
     ):
         said = pytester.runpytest_inprocess("-p", "tests.sampling", "-v", *words)

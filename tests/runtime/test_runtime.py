@@ -103,11 +103,12 @@ def test_fp8_caches(build_program: Build, receipt: str) -> None:
 
 
 @pytest.mark.instrumented("thread")
+@pytest.mark.turns(3, 4)  # with the next: the engines of fp8 in that mode
 def test_fp8_caches_without_races(build_program: Build) -> None:
     passes(build_program("fp8/kv_fp8", receipt="fp8", mode="thread"))
 
 
-@pytest.mark.parametrize("mode", ["release", "thread"])
+@pytest.mark.parametrize("mode", ["release", pytest.param("thread", marks=pytest.mark.turns(3, 4))])
 def test_errors_of_a_stream(build_program: Build, mode: str) -> None:
     passes(build_program("fp8/stream_errors", receipt="fp8", mode=mode))
 
