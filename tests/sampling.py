@@ -67,6 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     named = {argument.replace("\\", "/") for argument in config.args if "::" in argument}
     matrices: dict[str, list[pytest.Function]] = {}
     for item in items:
+        if getattr(config.option, "quick", False) and item.get_closest_marker("quick"):
+            continue  # tests/quick.py draws those of all
         if isinstance(item, pytest.Function) and item.get_closest_marker("sampled") and hasattr(item, "callspec"):
             matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
     other = {mode for mode in INSTRUMENTED if mode != mode_of_the_day(config)}

@@ -20,6 +20,10 @@ def test_cases(a): pass
 @pytest.mark.parametrize("a", range(5))
 @pytest.mark.parametrize("b", range(3))
 def test_each(a, b): pass
+@pytest.mark.sampled(2)
+@pytest.mark.quick(each="c")
+@pytest.mark.parametrize("c", range(7))
+def test_each_of_a_sample(c): pass
 @pytest.mark.day
 def test_long(): pass
 def test_short(): pass
@@ -40,14 +44,14 @@ def run(pytester: pytest.Pytester, *words: str) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("words", "passed"),
     [
-        ([], 2 + 3 + 1 + 2),
-        (["--day"], 9 + 15 + 1 + 1 + 4),
-        (["--full"], 9 + 15 + 1 + 1 + 4),
-        (["test_what_runs.py"], 9 + 15 + 1 + 1 + 4),
+        ([], 2 + 3 + 7 + 1 + 2),
+        (["--day"], 9 + 15 + 2 + 1 + 1 + 4),
+        (["--full"], 9 + 15 + 7 + 1 + 1 + 4),
+        (["test_what_runs.py"], 9 + 15 + 2 + 1 + 1 + 4),
         (["-k", "long or short"], 2),
         (["--quick", "-k", "long or short"], 1),
         (["--receipt", "flash"], 2),
-        (["-n", "1"], 2 + 3 + 1 + 2),
+        (["-n", "1"], 2 + 3 + 7 + 1 + 2),
     ],
 )
 def test_what_runs(pytester: pytest.Pytester, words: list[str], passed: int) -> None:
