@@ -65,6 +65,7 @@ def test_the_tree_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, said) == (0, "everything generated is up to date\n")
 
 
+@pytest.mark.day
 def test_a_stale_file_ends_the_check_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,7 @@ GROUPS = [
 ]
 
 
+@pytest.mark.quick(each="receipt")
 @pytest.mark.parametrize(("receipt", "dtype", "mode", "mask"), GROUPS, ids=lambda value: value)
 def test_every_instance_computes(load, receipt, dtype, mode, mask):
     """One reference per signature, every usable target against it, at head dims just inside the instance's."""

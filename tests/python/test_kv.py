@@ -109,6 +109,7 @@ def test_an_append_into_rows_whose_k_and_v_have_other_strides(flash, what, wide)
         assert reference.excess("fp32", expected_out, out) <= 1
 
 
+@pytest.mark.quick(each="num_splits")
 @pytest.mark.parametrize("num_splits", [0, 1, 2, 3, 7, 64, 128])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_splits_change_rounding_only(flash, num_splits, threads):
