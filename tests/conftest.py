@@ -61,14 +61,19 @@ def shared_objects() -> list[str]:
     return given or ([] if re.search(r"\s", str(OBJECTS)) else [f"cache={OBJECTS}"])
 
 
-PATH, CCACHE_DIR = os.environ["PATH"], os.environ.get("CCACHE_DIR")
+def _compilers() -> dict[str, str]:
+    """PATH and settings of ccache."""
+    return {name: value for name, value in os.environ.items() if name == "PATH" or name.startswith("CCACHE_")}
+
+
+COMPILERS = _compilers()
 
 
 def remembered() -> dict[str, str]:
     """This environment, with ccache as compilers where TILEKILN_TEST_LAUNCHER names it: what builds in other trees and
     by other tools compile, the next one takes. A test with a PATH or a cache of its own keeps it."""
     ccache = shutil.which("ccache") if os.environ.get("TILEKILN_TEST_LAUNCHER") == "ccache" else None
-    if ccache is None or not CCACHE_DIR or (os.environ["PATH"], os.environ.get("CCACHE_DIR")) != (PATH, CCACHE_DIR):
+    if ccache is None or "CCACHE_DIR" not in COMPILERS or _compilers() != COMPILERS:
         return dict(os.environ)
     folder = ROOT / "build" / "test-compilers"
     for name in ("g++", "gcc", "c++", "cc", "clang++-22"):
@@ -76,7 +81,7 @@ def remembered() -> dict[str, str]:
             folder.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):  # of another worker
                 (folder / name).symlink_to(ccache)
-    return {**os.environ, "PATH": f"{folder}{os.pathsep}{PATH}"}
+    return {**os.environ, "PATH": f"{folder}{os.pathsep}{COMPILERS['PATH']}"}
 
 
 class Scons:

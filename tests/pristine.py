@@ -38,6 +38,6 @@ class Pristine:
 
 
 def _state(path: Path) -> tuple[int, int, int, int]:
-    """What a change of a file's text or mode alters."""
+    """Altered by any change of a file's text or mode."""
     status = path.stat()
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode

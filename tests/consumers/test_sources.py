@@ -41,6 +41,7 @@ def build(tree: Path) -> Path:
 
 
 @pytest.mark.day
+@pytest.mark.turns(0)
 def test_the_description_is_enough_to_build(tmp_path: Path) -> None:
     run(sys.executable, "-m", "codegen", "sources", *PLAN, "--write", tmp_path / "tree", cwd=ROOT)
     library = ctypes.CDLL(str(build(tmp_path / "tree")))

@@ -28,7 +28,12 @@ PROGRAMS = ("attention_c", "attention_cpp", "bad_input", "threads", "fork", "kv_
 CMAKE = [pytest.mark.needs("cmake", "ninja"), pytest.mark.turns(1)]
 
 
-@pytest.fixture(params=["make", pytest.param("llvm", marks=pytest.mark.turns(0)), pytest.param("cmake", marks=CMAKE)])
+LLVM, MAKE = pytest.mark.turns(1), pytest.mark.turns(0)
+
+
+@pytest.fixture(
+    params=[pytest.param("make", marks=MAKE), pytest.param("llvm", marks=LLVM), pytest.param("cmake", marks=CMAKE)]
+)
 def vendored(request: pytest.FixtureRequest) -> Vendored:
     return request.getfixturevalue(f"made_by_{request.param}")
 
@@ -74,6 +79,7 @@ def test_only_the_c_abi_is_exported(vendored: Vendored) -> None:
     assert ".debug_info" not in run("readelf", "-SW", vendored.library)
 
 
+@MAKE
 def test_nothing_is_built_twice(made_by_make: Vendored) -> None:
     assert "Nothing to be done" in run("make", cwd=made_by_make.tree)
 
@@ -112,6 +118,7 @@ def test_two_trees_in_one_project(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@MAKE
 def test_the_tests_of_the_abi(made_by_make: Vendored, tmp_path: Path, name: str) -> None:
     program = next(p for p in read_programs(str(ROOT / "tests/programs.yaml")) if p.name == name)
     assert program.links == "library"
@@ -151,6 +158,7 @@ CLUSTERS = {f"share/modulefiles/tilekiln/{(ROOT / 'VERSION').read_text().strip()
 """Of an installation alone: a vendored tree is a part of another package."""
 
 
+@MAKE
 def test_make_installs_what_scons_installs(made_by_make: Vendored, installed: Path, tmp_path: Path) -> None:
     run("make", "install", f"DESTDIR={tmp_path}", "PREFIX=/opt/tk", cwd=made_by_make.tree)
     here = installed_files(tmp_path / "opt/tk")
@@ -169,6 +177,7 @@ def test_cmake_installs_what_scons_installs(made_by_cmake: Vendored, installed: 
     assert here == {path for path in installed_files(installed) if "flash" not in path} - CLUSTERS
 
 
+@MAKE
 def test_the_facade_calls_it(made_by_make: Vendored, binding: Path) -> None:
     """The demo ends with 1 when a result is above its bound."""
     said = run(
@@ -179,6 +188,7 @@ def test_the_facade_calls_it(made_by_make: Vendored, binding: Path) -> None:
 
 @pytest.mark.torch
 @pytest.mark.needs("cmake", "ninja")
+@MAKE
 def test_a_pytorch_extension(made_by_make: Vendored, tmp_path: Path) -> None:
     use = Path(__file__).parent / "torch_extension/use.py"
     said = run(sys.executable, use, made_by_make.tree, made_by_make.library.parent, tmp_path, cwd=tmp_path)
