@@ -15,12 +15,14 @@ AVX2 = "kernels/targets/cpu-avx2.yaml"
 
 
 @pytest.mark.day
-def test_every_instance_is_reached_and_every_problem_has_a_kernel() -> None:
-    root = tree()
-    found = reach.reach(root, root.all_receipts())
+def test_every_instance_is_reached_and_every_problem_has_a_kernel(pytestconfig: pytest.Config) -> None:
+    """A third of the receipts a day, all with --full."""
+    root, day = tree(), pytestconfig.option.sample_seed
+    whole = pytestconfig.option.full
+    found = reach.reach(root, root.all_receipts() if whole else root.all_receipts()[day % 3 :: 3])
     assert found.failures == []
-    assert found.instances > found.signatures > 10_000
-    assert found.by_number
+    assert found.instances > found.signatures > (10_000 if whole else 100)
+    assert found.by_number or not whole
     assert str(found).startswith(f"all is reached: {found.instances:,} instances of {found.signatures:,} signatures, ")
 
 

@@ -356,13 +356,13 @@ WORDS = (
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.day
 def test_no_edit_ends_in_anything_but_a_message(copy: Copy, seed: int) -> None:
     """Lines and words lost, doubled and exchanged: all is well still, or a CodegenError says what is not."""
     random = Random(seed)
     paths = sorted(copy.path.rglob("*.yaml"))
-    for _ in range(30):
+    for _ in range(10):
         path = random.choice(paths)
         old = path.read_text()
         lines = old.splitlines(keepends=True)
