@@ -92,6 +92,7 @@ def test_wrong_choices_are_said() -> None:
         assert says in done.stderr
 
 
+@pytest.mark.turns(0)
 def test_a_small_part_of_the_table(tmp_path: Path, build_library: Callable[..., Path], binding: Path) -> None:
     """Real calls beside real peers; only how fast they are is nothing to assert."""
     libraries = [build_library(receipt) for receipt in ("flash", "pytorch", "norm_default")]

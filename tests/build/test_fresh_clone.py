@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.day
+@pytest.mark.turns(1)
 def test_tests_are_collected_before_anything_is_built(copy_sources, tmp_path):
     tree = copy_sources(tmp_path / "tree").root
     for name in ("tests", "examples", "docs", "tools"):

@@ -55,6 +55,7 @@ def test_touching_without_change(built_tree):
 
 
 @pytest.mark.day
+@pytest.mark.turns(0)
 def test_a_header_of_the_rows(built_tree):
     built_tree.append("kernels/runtime/row.h", "// changed\n")
     compiled = built_tree.built(*built_tree.SMALL).actions("compile")

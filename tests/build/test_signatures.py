@@ -62,6 +62,7 @@ def read_by_compiler(tree):
 
 
 @pytest.mark.day
+@pytest.mark.turns(1)
 def test_an_edited_header_remakes_what_includes_it(tree, fake_tools, pytestconfig):
     """24 headers of the day, or all, are edited in turn: what scons would compile is what g++ -MM says reads it."""
     arguments = [f"receipt={','.join(RECEIPTS)}", *SOME, "default"]

@@ -71,15 +71,18 @@ def test_transformers_with_padding(run, lock):
     run("padded_models.py", lock)
 
 
+@pytest.mark.turns(1)
 def test_ring_flash_attn(run):
     """Of the older ones: under Transformers 5 the package wants a function that is no longer there."""
     run("ring.py", "clients-older", processes=2)
 
 
+@pytest.mark.turns(0)
 def test_yunchang(run):
     run("long_context.py", "clients", processes=2)
 
 
+@pytest.mark.turns(1)
 def test_accelerate_context_parallel(run):
     run("context_parallel.py", "accelerate", processes=2, receipts=("flash",))
 
@@ -88,6 +91,7 @@ def test_names_that_others_import(run):
     run("names.py", "clients")
 
 
+@pytest.mark.turns(0)
 def test_modernbert(run):
     run("modernbert.py", "clients-older")
 
@@ -133,10 +137,12 @@ def test_other_versions_of_transformers(overlay, tmp_path, request, lock):
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
 
 
+@pytest.mark.turns(0)
 def test_onnx_export(run):
     run("onnx_export.py", "onnx", receipts=("flash", "pytorch", "fp32"))
 
 
+@pytest.mark.turns(1)
 def test_torchao_quantises(run):
     run("torchao_models.py", "torchao", receipts=("flash", "gemm_default", "gemm_linear", "norm_default"))
 

@@ -115,6 +115,7 @@ def test_the_module(modules: str) -> None:
 
 @pytest.mark.needs("slurmctld", "slurmd", "munged", "modulecmd")
 @pytest.mark.day
+@pytest.mark.turns(1)
 def test_its_jobs(
     modules: str,
     slurm: dict[str, str],

@@ -20,7 +20,7 @@ def test_by_hand(build_program: Build, name: str, mode: str) -> None:
     passes(build_program(f"dispatcher_{name}", mode=mode))
 
 
-@pytest.mark.parametrize("mode", ["release", "sanitize", "thread"])
+@pytest.mark.parametrize("mode", ["release", "sanitize", pytest.param("thread", marks=pytest.mark.turns(3, 4))])
 def test_registries(build_program: Build, tmp_path: Path, mode: str) -> None:
     passes(build_program("dispatcher_registry", mode=mode), str(tmp_path))
 
