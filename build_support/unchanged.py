@@ -39,6 +39,8 @@ class Stamp:
 
     def __init__(self, name: str, sources: str) -> None:
         self._name, self._sources = name, sources
+        self._kept: tuple[list[str], list[str], str, Any] | None = None
+        atexit.register(self._write)  # after all that a build registers later: its journal is gone by then
 
     def found(self) -> str | None:
         """What the build said that left everything as it is now; None where something is not."""
@@ -60,11 +62,14 @@ class Stamp:
         if not any(map(_is_script, programs)) and all(tree().target(name).backend_.host for name in variant.targets):
             numpy = f"{extension_python.this().numpy_include}/numpy/_numpyconfig.h"
             folders = [variant.directory, COMMON_HEADERS, variant.python_directory]
-            atexit.register(self._write, folders, [*programs, numpy], said, goal)
+            self._kept = folders, [*programs, numpy], said, goal
 
-    def _write(self, folders: Sequence[str], programs: Sequence[str], said: str, goal: Any) -> None:
+    def _write(self) -> None:
+        if not self._kept:
+            return
         import SCons.Node
 
+        folders, programs, said, goal = self._kept
         if goal.get_state() not in (SCons.Node.up_to_date, SCons.Node.executed):
             return
         path = f"{folders[0]}/{PREFIX}{self._name}.json"

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from codegen.plan.plan import Plan
+from codegen.schema import select
 from codegen.schema.operators import COMMON, Operator
 from codegen.schema.places import Places
 from codegen.schema.tree import Tree
@@ -18,13 +19,13 @@ ALWAYS = ("kernels/runtime/*.cpp", "kernels/runtime/registry/*.cpp")
 def operators(plan: Plan) -> list[Operator]:
     """Those with a stage of their own in the plan, and those whose stages they may run.
 
-    Of an area whose operators stay together all, unless where= left out a family of the receipt.
+    Of an area whose operators stay together all, unless where= names families.
     """
     families = {instance.family for instance in plan.instances}
     every = plan.tree.operators.values()
     main = [one for one in every if not families.isdisjoint(set(one.file.stages) - set(one.file.optional))]
     used = [one for one in every if any(set(one.file.stages) <= set(of.file.stages) for of in main)]
-    if plan.where and not families.issuperset(plan.source.clauses):
+    if any(condition.axis == "family" for clause in select.parse(plan.where) for condition in clause):
         return used
     whole = {operator.area_room for operator in used if operator.area.together and not operator.file.area}
     return [one for one in every if one in used or (one.area_room in whole and not one.file.area)]

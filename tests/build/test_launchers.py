@@ -110,12 +110,12 @@ def library(tree) -> str:
 
 
 def some_units(tree) -> list[str]:
-    """Rows, table and manifest of a release build and two sources of the runtime: some ten units and no engine."""
+    """Rows, table and manifest of a release build and host code of two operators: some ten units and no engine."""
     objects = f"build/{tree.variant.replace('debug', 'release')}/obj"
     return [
         f"{objects}/rows",
         f"{objects}/fp32_min",
-        *(f"{objects}/runtime/{name}.o" for name in ("status", "environment")),
+        *(f"{objects}/attention/fmha_fwd_{name}/host.o" for name in ("pagedkv", "splitkv")),
     ]
 
 
