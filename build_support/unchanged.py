@@ -44,7 +44,7 @@ class Stamp:
 
     def found(self) -> str | None:
         """What the build said that left everything as it is now; None where something is not."""
-        for path in glob.glob(f"build/*/{PREFIX}{self._name}.json"):
+        for path in glob.glob(f"build/*/{PREFIX}{self._name}"):
             with contextlib.suppress(OSError, ValueError, KeyError):
                 with open(path, encoding="utf-8") as file:
                     kept = json.load(file)
@@ -72,7 +72,7 @@ class Stamp:
         folders, programs, said, goal = self._kept
         if goal.get_state() not in (SCons.Node.up_to_date, SCons.Node.executed):
             return
-        path = f"{folders[0]}/{PREFIX}{self._name}.json"
+        path = f"{folders[0]}/{PREFIX}{self._name}"
         kept = {"said": said, "folders": folders, "programs": programs, "state": self._state(folders, programs)}
         with contextlib.suppress(OSError):
             with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
