@@ -28,6 +28,7 @@ struct Convolution {
   matrix::Activation activation;
   bool lanes_along_pixels;  // else along outputs
   bool packed;              // its weight, by `pack`: a matrix of rows lies as it is
+  bool turned;              // a matrix that lies has words as rows
   bool channels_inner;      // of a weight as rows of words: channels run faster than taps
   const char *x, *w;
   char* y;

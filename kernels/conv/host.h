@@ -69,12 +69,15 @@ inline void cut(Convolution* c, int threads) {
   c->lanes_along_pixels = c->y_step.channel != 1 || c->outputs * c->groups == 1;
   const bool lies = taps > 0 && lies_in_rows(*c, &c->channels_inner);
   // Few pixels are worth no packing of a weight that lies in rows of words; gathering in the order of its words is.
-  c->packed = !lies || (!c->lanes_along_pixels && pixels > (c->channels_inner ? 2 * kMostRows : kFewPixels));
-  if (c->packed) c->channels_inner = !c->lanes_along_pixels || taps == 0;
+  // Of 1 x 1 filters whose outputs lie together, as those of gradients: the same matrix, turned.
+  c->turned = taps == 1 && !lies && c->w_step.batch == 1;
+  c->packed =
+      !c->turned && (!lies || (!c->lanes_along_pixels && pixels > (c->channels_inner ? 2 * kMostRows : kFewPixels)));
+  if (c->packed || c->turned) c->channels_inner = true;
   if (c->packed)
     c->rows_step = c->channels * taps, c->rows_group = c->outputs * c->rows_step;
   else
-    c->rows = c->w, c->rows_step = c->w_step.batch, c->rows_group = c->w_group;
+    c->rows = c->w, c->rows_step = c->turned ? c->w_step.channel : c->w_step.batch, c->rows_group = c->w_group;
   cut_words(c, kMostWords);
   const i64 words = c->chunk.outer * c->chunk.inner;
   const i64 unit = c->lanes_along_pixels ? kLanes : 1;
@@ -94,31 +97,35 @@ inline void cut(Convolution* c, int threads) {
 // Bytes of a tile of x of a depthwise convolution, and columns of its rows.
 constexpr i64 kTileBytes = 256 << 10, kFewTapsBytes = 48 << 10, kFewTaps = 16, kTileColumns = 512;
 
+// Cuts planes of out into tiles, for `units` a tile. Returns how many tiles there are of a plane.
+inline i64 cut_planes(Convolution* c, i64 lanes, i64 units, int threads) {
+  const auto even = [](i64 length, i64 most) { return divide_up(length, divide_up(length, most)); };
+  const auto spread = [&](int i, i64 pixels) {
+    return (pixels - 1) * c->step[i] + std::max<i64>(0, c->filter[i] - 1) * std::abs(c->tap[i]) + 1;
+  };
+  c->some = even(c->out[2], kTileColumns);
+  const i64 row = std::max<i64>(1, c->filter[0]) * spread(2, c->some) * lanes * i64{sizeof(float)};
+  const i64 bytes = product(c->filter) < kFewTaps ? kFewTapsBytes : kTileBytes;
+  c->tile = even(c->out[1], std::max<i64>(1, (bytes / row - spread(1, 1)) / c->step[1]));
+  // Tiles are halved where there are too few for the threads.
+  const i64 wanted = threads > 1 ? 3 * i64{threads} : 1;
+  while (c->tile > 4 && units * divide_up(c->out[1], c->tile) < wanted) c->tile = divide_up(c->tile, 2);
+  c->gathered = static_cast<u64>(row * spread(1, c->tile));
+  c->made = static_cast<u64>((c->tile * c->some + kLanes) * lanes + 2 * kLanes * kLanes) * sizeof(float);
+  return divide_up(c->out[1], c->tile) * divide_up(c->out[2], c->some);
+}
+
 [[nodiscard]] inline tilekiln_status launch_depthwise(const Run& call, const Choice& choice, Convolution c) {
   const Engine& engine = *static_cast<const Engine*>(choice.engine);
   const i64 outputs = c.groups * c.outputs, vectors = divide_up(outputs, engine.lanes), taps = product(c.filter);
-  const auto even = [](i64 length, i64 most) { return divide_up(length, divide_up(length, most)); };
-  const auto spread = [&](int i, i64 pixels) {
-    return (pixels - 1) * c.step[i] + std::max<i64>(0, c.filter[i] - 1) * std::abs(c.tap[i]) + 1;
-  };
-  c.some = even(c.out[2], kTileColumns);
-  const i64 row = std::max<i64>(1, c.filter[0]) * spread(2, c.some) * engine.lanes * i64{sizeof(float)};
-  c.tile = even(c.out[1],
-                std::max<i64>(1, ((taps < kFewTaps ? kFewTapsBytes : kTileBytes) / row - spread(1, 1)) / c.step[1]));
-  // Tiles are halved where there are too few for the threads.
-  const i64 wanted = call.threads > 1 ? 3 * i64{call.threads} : 1, planes = c.batch * c.out[0];
-  while (c.tile > 4 && vectors * planes * divide_up(c.out[1], c.tile) < wanted) c.tile = divide_up(c.tile, 2);
-  constexpr i64 panel = matrix::kPanelLanes;
-  c.gathered = static_cast<u64>(row * spread(1, c.tile));
-  c.made = static_cast<u64>((c.tile * c.some + panel) * engine.lanes + 2 * panel * panel) * sizeof(float);
+  const i64 planes = c.batch * c.out[0], tiles = cut_planes(&c, engine.lanes, vectors * planes, call.threads);
   CallMemory memory;
   TILEKILN_TRY(memory.get(call, static_cast<size_t>(vectors * engine.lanes * std::max<i64>(taps, 1)) * sizeof(float)));
   c.rows = memory.as<char>();
   const double work = static_cast<double>(planes * c.out[1] * c.out[2]) * static_cast<double>(outputs * (taps + 8));
   TILEKILN_TRY(launch_stage(call, choice, c, vectors, static_cast<double>(outputs * taps) * 8, 0,
                             [&](int64_t unit, void*) { engine.pack(c, unit, memory.as<char>()); }));
-  const i64 units = planes * divide_up(c.out[1], c.tile) * divide_up(c.out[2], c.some) * vectors;
-  return launch_stage(call, choice, c, units, work, engine.scratch_bytes + c.gathered + c.made,
+  return launch_stage(call, choice, c, planes * tiles * vectors, work, engine.scratch_bytes + c.gathered + c.made,
                       [&](int64_t unit, void* scratch) { engine.forward(c, unit, scratch); });
 }
 
@@ -151,25 +158,31 @@ constexpr i64 kWeightUnits = 16, kWeightWords = 256, kWeightPixels = 512;
   const Engine& engine = *static_cast<const Engine*>(choice.engine);
   WeightGradient g = whole;
   Convolution& c = g.of;
-  c.lanes_along_pixels = c.y_step.channel != 1 || c.outputs * c.groups == 1;
-  c.channels_inner = !c.lanes_along_pixels;
-  cut_words(&c, kWeightWords);
   const i64 pixels = c.batch * product(c.out), words = c.channels * product(c.filter), rows = c.groups * c.outputs;
-  const i64 unit = c.lanes_along_pixels ? kLanes : 1;
-  c.tile =
-      std::max<i64>(1, divide_up(divide_up(pixels, std::max<i64>(1, divide_up(pixels, kWeightPixels))), unit) * unit);
-  c.tiles = divide_up(pixels, c.tile);
-  g.parts = std::clamp<i64>(kWeightUnits / (c.groups * c.chunks), 1, std::max<i64>(1, c.tiles));
+  i64 units = 0, sums = rows * words;  // of a part
+  if (engine.lanes > 0) {
+    units = divide_up(rows, engine.lanes), sums = units * engine.lanes * words;
+    if (pixels > 0) c.tiles = c.batch * c.out[0] * cut_planes(&c, engine.lanes, 1, 1);
+  } else {
+    c.lanes_along_pixels = c.y_step.channel != 1 || c.outputs * c.groups == 1;
+    c.channels_inner = !c.lanes_along_pixels;
+    cut_words(&c, kWeightWords);
+    const i64 unit = c.lanes_along_pixels ? kLanes : 1;
+    c.tile =
+        std::max<i64>(1, divide_up(divide_up(pixels, std::max<i64>(1, divide_up(pixels, kWeightPixels))), unit) * unit);
+    c.tiles = divide_up(pixels, c.tile);
+    c.gathered =
+        static_cast<u64>(divide_up((c.tile + 64) * (c.chunk.outer * c.chunk.inner + 16) * size_of(c.dtype), 64) * 64);
+    c.made = static_cast<u64>(divide_up(c.tile * c.outputs * size_of(c.dtype), 64) * 64);
+    units = c.groups * c.chunks;
+  }
+  g.parts = std::clamp<i64>(kWeightUnits / units, 1, std::max<i64>(1, c.tiles));
   g.some = divide_up(c.tiles, g.parts);
-  c.gathered =
-      static_cast<u64>(divide_up((c.tile + 64) * (c.chunk.outer * c.chunk.inner + 16) * size_of(c.dtype), 64) * 64);
-  c.made = static_cast<u64>(divide_up(c.tile * c.outputs * size_of(c.dtype), 64) * 64);
   CallMemory memory;
-  TILEKILN_TRY(memory.get(call, static_cast<size_t>(g.parts * rows * words) * sizeof(float)));
+  TILEKILN_TRY(memory.get(call, static_cast<size_t>(g.parts * sums) * sizeof(float)));
   g.sums = memory.as<float>();
   const double work = static_cast<double>(pixels) * static_cast<double>(rows) * static_cast<double>(words);
-  TILEKILN_TRY(launch_stage(call, choice, g, g.parts * c.groups * c.chunks, work,
-                            engine.scratch_bytes + c.gathered + c.made,
+  TILEKILN_TRY(launch_stage(call, choice, g, g.parts * units, work, engine.scratch_bytes + c.gathered + c.made,
                             [&](int64_t number, void* scratch) { engine.weights(g, number, scratch); }));
   return launch_stage(call, choice, g, rows, static_cast<double>(g.parts * rows * words), 0,
                       [&](int64_t number, void*) { engine.add(g, number); });

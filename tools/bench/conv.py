@@ -4,7 +4,7 @@
 One pinned thread; thread CPU time, measured in turns (A, B, A); figures are medians of the ratios of PyTorch's time to
 ours. A layer is NCHW, as PyTorch's default is, or channels last, x and y both. data and weight: the gradients alone.
 
-    tools/dev --with torch python tools/bench conv [--dtypes fp32,bf16] [--batch 1] [--layers resnet] [--what data]
+    tools/dev --with torch python tools/bench conv [--dtypes fp32,bf16] [--layers resnet] [--what forward,data,weight]
 """
 
 from __future__ import annotations

@@ -6,6 +6,13 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
+TILEKILN_INLINE bool taps_lie(const Convolution& c) {
+  i64 step = 1;
+  for (int i = 3; i-- > 0; step *= c.filter[i]) {
+    if (c.filter[i] > 1 && c.w_step.at[i] != step) return false;
+  }
+  return true;
+}
 // Tells whether filters lie as rows of words, and which dimension of them runs faster.
 inline bool lies_in_rows(const Convolution& c, bool* channels_inner) {
   const auto lies = [&](i64 channel, i64 pixel) {
@@ -52,6 +59,13 @@ template <class T> TILEKILN_INLINE void put_words(T* to, vf lanes) {
     __builtin_memcpy(to, wide, sizeof wide);
   else
     for (int n = 0; n < kLanes; ++n) to[n] = (T)wide[n];
+}
+
+template <class T> TILEKILN_INLINE void put_some(T* to, vf lanes, int n) {
+  if constexpr (sizeof(T) == sizeof(float)) return narrow_some((float*)to, lanes, n);
+  alignas(64) T row[kLanes];
+  put_words(row, lanes);
+  for (int i = 0; i < n; ++i) to[i] = row[i];
 }
 
 // Lanes to those of word r of a panel, an element of `word` of them.
@@ -113,11 +127,22 @@ template <class T> void pack_weight(const Convolution& c, i64 unit, void* made) 
   const T* const w = (const T*)c.w + group * c.w_group + n0 * c.w_step.batch;
   const int word = panel_word(c);
   if (c.lanes_along_pixels || word == 0) {
+    T* const rows = (T*)made + group * c.rows_group + n0 * c.rows_step;
     const Words all = {0, taps_of(c), 0, c.channels};
-    for (i64 n = 0; n < some; ++n) {
-      T* const row = (T*)made + group * c.rows_group + (n0 + n) * c.rows_step;
-      each_word(c, all, [&](i64 r, i64 at) { row[r] = w[n * c.w_step.batch + at]; });
+    if (taps_lie(c) && c.w_step.batch == all.t1 && sizeof(T) > 1 && c.channels_inner) {
+      // A gradient's filters: of a channel, the taps of all outputs lie together.
+      for (i64 k = 0; k < c.channels; k += kLanes) {
+        const int lanes = int(c.channels - k < kLanes ? c.channels - k : kLanes);
+        i64 n = 0, t = 0;
+        turn_rows(w + k * c.w_step.channel, c.w_step.channel, lanes, some * all.t1, [&](i64, vf x) {
+          put_some(rows + n * c.rows_step + t * c.channels + k, x, lanes);
+          if (++t == all.t1) t = 0, ++n;
+        });
+      }
+      return;
     }
+    for (i64 n = 0; n < some; ++n)
+      each_word(c, all, [&](i64 r, i64 at) { rows[n * c.rows_step + r] = w[n * c.w_step.batch + at]; });
     return;
   }
   const i64 all = chunk_start(c, c.chunks, word);

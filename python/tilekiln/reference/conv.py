@@ -240,8 +240,10 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
     groups = random.one((1, 1, 2, 3, 16, 40))
     of_group = random.one((1, 2, 3, 16, 33)) if groups < 16 else random.one((1, 1, 2))
     outputs = groups * (random.one((1, 2, 5, 16, 64, 70)) if groups < 16 else random.one((1, 2)))
+    if signature.get("pipeline") == "depthwise":
+        of_group, outputs = (of_group, groups) if operator == "conv_bwd_data" else (1, outputs)
     if groups == 1 and signature["layout"] == "nhwgc":
-        of_group, outputs = max(of_group, 2), max(outputs, 2)
+        groups, outputs = 2, 2 * outputs
     lengths = [random.one(LENGTHS if spatial < 3 else LENGTHS[:6]) for _ in range(spatial)]
     window: dict[str, Any] = {}
     sizes = [random.one((1, 1, 2, 3, 3, 5)) for _ in range(spatial)]
@@ -254,6 +256,8 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
     lengths = [max(n, tap * (size - 1) + 1) for n, tap, size in zip(lengths, reach.dilation, reach.filter, strict=True)]
     lengths[-1] += reach.stride[-1]  # channels of a pixel alone would be of either layout
     batch, out = random.one((0, 1, 1, 2, 3)), reach.out(lengths)
+    if signature["layout"] == "nhwgc":
+        batch = max(batch, 1)  # strides of no element say nothing
     dtype, to = signature["dtype"], signature.get("out_dtype", signature["dtype"])
 
     def numbers(*shape: int) -> Array:

@@ -20,7 +20,7 @@ from tilekiln._generated.tables import OPERATORS
 from tilekiln.api._refusals import wrong_argument
 from tilekiln.api.launcher import BackwardLauncher
 
-from . import batching, lower_calls, operators
+from . import batching, convolution, lower_calls, operators
 from .lower_calls import NO_SECOND, tensor_dims
 
 KEEPS_ORDER = "keeps_order"
@@ -248,10 +248,13 @@ def _register_named(name: str) -> None:
 
 def define(name: str) -> None:
     """Registers the derivative of an operator other than attention; without one, a backward that says so."""
-    have = [one for one, table in OPERATORS.items() if table.backward]
-    if name in have and name != "fmha_fwd":
+    have = [one for one, table in OPERATORS.items() if table.backward or one == "conv_fwd"]
+    if name == "conv_fwd":
+        convolution.register()
+    elif name in have and name != "fmha_fwd":
         _register_named(name)
-    if name in have or name in [OPERATORS[one].backward for one in have] or OPERATORS[name].written:
+    backward = {OPERATORS[one].backward for one in have} | set(convolution.BACKWARD)
+    if name in have or name in backward or OPERATORS[name].written:
         return
 
     def no_backward(ctx: Any, *_: Any) -> Any:

@@ -253,8 +253,85 @@ void pack(const Convolution& c, i64 unit, void* to) {
   }
 }
 
+// Onto sums of F taps of a row of a filter: those of pixels of a tile, dy as vectors side by side.
+template <int F> void tap_sums(const Taps& taps, const TilePlace& place, i64 down, const float* x, const float* dy,
+                               float* to) {
+  vf sum[F];
+  TILEKILN_UNROLL(8) for (int t = 0; t < F; ++t) sum[t] = load(to + t * kLanes);
+  const i64 step = taps.step * kLanes, column = taps.column;
+  for (i64 i = 0; i < place.rows; ++i) {
+    const float* from = x + i * down * taps.line;
+    for (i64 j = 0; j < place.columns; ++j, from += step, dy += kLanes) {
+      const vf d = load(dy);
+      TILEKILN_UNROLL(8) for (int t = 0; t < F; ++t) sum[t] = fma(load(from + t * column), d, sum[t]);
+    }
+  }
+  TILEKILN_UNROLL(8) for (int t = 0; t < F; ++t) store(to + t * kLanes, sum[t]);
+}
+
+// A part of the tiles, of a vector of outputs: sums are [part][vector][tap][lane].
+void weights(const conv::WeightGradient& g, i64 unit, void* scratch) {
+  const Convolution& c = g.of;
+  const i64 outputs = c.groups * c.outputs, vectors = (outputs + kLanes - 1) / kLanes, all = taps_of(c);
+  const i64 part = unit / vectors, k = unit % vectors * kLanes, count = least<i64>(kLanes, outputs - k);
+  float* const sums = g.sums + unit * all * kLanes;
+  float* const x = (float*)scratch;
+  float* const dy = (float*)((char*)scratch + c.gathered);
+  __builtin_memset(sums, 0, all * kLanes * sizeof *sums);
+  Convolution plain = c;  // dy as a tile of its own pixels
+  for (int i = 0; i < 3; ++i)
+    plain.in[i] = c.out[i], plain.filter[i] = plain.step[i] = plain.tap[i] = 1, plain.start[i] = 0;
+  for (i64 tile = part * g.some; tile < least(c.tiles, (part + 1) * g.some); ++tile) {
+    const TilePlace place(c, tile);
+    const Taps taps(c, place);
+    fill_channels(c, c.x, c.x_step, place, k, c.outputs, count, x);
+    fill_channels(plain, c.y, c.y_step, place, k, 1, count, dy);
+    float* to = sums;
+    for (i64 a = 0; a < taps.planes; ++a) {
+      for (i64 b = 0; b < taps.rows; ++b) {
+        const float* from = x + taps.first + a * taps.plane + b * taps.row;
+        for (i64 t = 0; t < taps.columns;) {
+          const int some = int(least<i64>(taps.columns - t, 8));
+          const auto sum = [&]<int F>() { tap_sums<F>(taps, place, c.step[1], from, dy, to); };
+          switch (some) {
+            case 1: sum.template operator()<1>(); break;
+            case 2: sum.template operator()<2>(); break;
+            case 3: sum.template operator()<3>(); break;
+            case 4: sum.template operator()<4>(); break;
+            case 5: sum.template operator()<5>(); break;
+            case 6: sum.template operator()<6>(); break;
+            case 7: sum.template operator()<7>(); break;
+            default: sum.template operator()<8>();
+          }
+          t += some, to += some * kLanes, from += some * taps.column;
+        }
+      }
+    }
+  }
+}
+
+template <class T> void add_taps(const conv::WeightGradient& g, i64 output) {
+  const Convolution& c = g.of;
+  const i64 all = taps_of(c), vectors = (c.groups * c.outputs + kLanes - 1) / kLanes;
+  const float* const sums = g.sums + output / kLanes * all * kLanes + output % kLanes;
+  T* const dw = (T*)g.dw + output * c.w_step.batch;
+  each_word(c, {0, all, 0, 1}, [&](i64 t, i64 at) {
+    float sum = sums[t * kLanes];
+    for (i64 part = 1; part < g.parts; ++part) sum += sums[(part * vectors * all + t) * kLanes];
+    core::narrow(sum, dw[at]);
+  });
+}
+void add_weights(const conv::WeightGradient& g, i64 output) {
+  switch (g.dtype) {
+    case matrix::OutDtype::fp16: return add_taps<fp16>(g, output);
+    case matrix::OutDtype::bf16: return add_taps<bf16>(g, output);
+    default: return add_taps<float>(g, output);
+  }
+}
+
 }  // namespace
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET
 
 extern "C" const tilekiln::conv::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
-    tilekiln::cpu::forward, tilekiln::cpu::pack, nullptr, nullptr, 0, tilekiln::cpu::kLanes};
+    tilekiln::cpu::forward, tilekiln::cpu::pack, tilekiln::cpu::weights, tilekiln::cpu::add_weights, 0,
+    tilekiln::cpu::kLanes};

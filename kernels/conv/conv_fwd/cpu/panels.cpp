@@ -132,13 +132,15 @@ template <class T> class Unit {
       const i64 start = chunk_start(c_, chunk, word), all = chunk_start(c_, c_.chunks, word);
       p.b = (const T*)c_.rows + (group_ * all + start) * panels_of(c_) * kPanelOutputs, p.b_panels = word;
     } else {
-      p.b = (const T*)c_.rows + group_ * c_.rows_group + row_start(words), p.b_columns = true, p.ldb = c_.rows_step;
+      p.b = (const T*)c_.rows + group_ * c_.rows_group + row_start(words);
+      p.b_columns = !c_.turned, p.ldb = c_.rows_step;
     }
   }
 
   void lanes_operands(Problem& p, const Words& words) {
     p.m = (int)c_.outputs, p.n = (int)pixels_;
-    p.a = (const T*)c_.rows + group_ * c_.rows_group + row_start(words), p.lda = c_.rows_step;
+    p.a = (const T*)c_.rows + group_ * c_.rows_group + row_start(words);
+    p.a_columns = c_.turned, p.lda = c_.rows_step;
     const conv::Steps steps = of_outputs(c_);
     if (c_.chunks == 1 && taps_of(c_) == 1 && step_of(c_, steps) == 1 &&
         in_one_run(first_, pixels_, run_of(c_, steps)) && no_padding()) {
@@ -153,6 +155,7 @@ template <class T> class Unit {
 
   // A place of a row of words.
   i64 row_start(const Words& words) const {
+    if (c_.turned) return words.c0 * c_.rows_step;
     return c_.channels_inner ? words.t0 * c_.channels + words.c0 : words.c0 * taps_of(c_) + words.t0;
   }
   // The place in x of the first pixel's first tap.
@@ -171,7 +174,8 @@ template <class T> class Unit {
 
   // p of outputs [k0, k1).
   Problem of_outputs_from(Problem p, i64 k0, i64 k1) const {
-    const i64 from = c_.lanes_along_pixels ? k0 * p.lda
+    const i64 from = c_.turned               ? k0
+                     : c_.lanes_along_pixels ? k0 * p.lda
                      : p.b_panels
                          ? k0 / kPanelOutputs * ((p.k + p.b_panels - 1) / p.b_panels * p.b_panels) * kPanelOutputs
                          : k0 * p.ldb;
