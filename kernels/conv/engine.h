@@ -26,10 +26,12 @@ struct Convolution {
   matrix::Dtype dtype;
   matrix::OutDtype out_dtype;
   matrix::Activation activation;
-  bool lanes_along_pixels;  // else along outputs
-  bool packed;              // its weight, by `pack`: a matrix of rows lies as it is
-  bool turned;              // a matrix that lies has words as rows
-  bool channels_inner;      // of a weight as rows of words: channels run faster than taps
+  bool lanes_along_pixels;          // else along outputs
+  bool packed;                      // its weight, by `pack`: a matrix of rows lies as it is
+  bool turned;                      // a matrix that lies has words as rows
+  bool channels_inner;              // of a weight as rows of words: channels run faster than taps
+  bool taps_lie;                    // the taps of a filter's channel follow each other
+  bool filters_lie, filters_inner;  // filters are rows of words; their channels run faster than their taps
   const char *x, *w;
   char* y;
   const char* residual;       // null: without

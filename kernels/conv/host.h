@@ -39,16 +39,20 @@ inline Convolution convolution(const Window& window, const Lengths& in, const Le
 constexpr i64 kGathered = 1 << 20, kLeastRows = 48, kMostRows = 240, kLanes = matrix::kPanelLanes, kMostLanes = 256,
               kMostWords = 6144, kFewPixels = 64;
 
-// Tells whether a weight lies as rows of words, and which dimension of them runs faster.
-inline bool lies_in_rows(const Convolution& c, bool* channels_inner) {
-  const auto lies = [&](i64 channel, i64 pixel) {
-    for (int i = kSpatial; i-- > 0; pixel *= c.filter[i]) {
-      if (c.filter[i] > 1 && c.w_step.at[i] != pixel) return false;
+// Sets whether filters lie as rows of words, and which dimension of them runs faster.
+inline void look_at_filters(Convolution* c) {
+  const auto lies = [&](i64 pixel) {
+    for (int i = kSpatial; i-- > 0; pixel *= c->filter[i]) {
+      if (c->filter[i] > 1 && c->w_step.at[i] != pixel) return false;
     }
-    return c.channels == 1 || c.w_step.channel == channel;
+    return true;
   };
-  *channels_inner = !lies(product(c.filter), 1) && lies(1, c.channels);
-  return *channels_inner || lies(product(c.filter), 1);
+  const auto has_channels = [&](i64 step) { return c->channels == 1 || c->w_step.channel == step; };
+  const i64 taps = product(c->filter);
+  c->taps_lie = lies(1);
+  const bool outer = c->taps_lie && has_channels(taps);
+  c->filters_inner = !outer && lies(c->channels) && has_channels(1);
+  c->filters_lie = taps > 0 && (outer || c->filters_inner);
 }
 
 // Chunks of at most so many words.
@@ -67,7 +71,8 @@ inline void cut_words(Convolution* c, i64 most) {
 inline void cut(Convolution* c, int threads) {
   const i64 taps = product(c->filter), pixels = c->batch * product(c->out), size = size_of(c->dtype);
   c->lanes_along_pixels = c->y_step.channel != 1 || c->outputs * c->groups == 1;
-  const bool lies = taps > 0 && lies_in_rows(*c, &c->channels_inner);
+  const bool lies = c->filters_lie;
+  c->channels_inner = c->filters_inner;
   // Few pixels are worth no packing of a weight that lies in rows of words; gathering in the order of its words is.
   // Of 1 x 1 filters whose outputs lie together, as those of gradients: the same matrix, turned.
   c->turned = taps == 1 && !lies && c->w_step.batch == 1;
@@ -133,6 +138,7 @@ inline i64 cut_planes(Convolution* c, i64 lanes, i64 units, int threads) {
   const Engine& engine = *static_cast<const Engine*>(choice.engine);
   Convolution c = whole;
   if (c.batch * product(c.out) == 0) return TILEKILN_OK;
+  look_at_filters(&c);
   if (engine.lanes > 0) return launch_depthwise(call, choice, c);
   cut(&c, call.threads);
   const i64 words = c.channels * product(c.filter);

@@ -6,25 +6,6 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-TILEKILN_INLINE bool taps_lie(const Convolution& c) {
-  i64 step = 1;
-  for (int i = 3; i-- > 0; step *= c.filter[i]) {
-    if (c.filter[i] > 1 && c.w_step.at[i] != step) return false;
-  }
-  return true;
-}
-// Tells whether filters lie as rows of words, and which dimension of them runs faster.
-inline bool lies_in_rows(const Convolution& c, bool* channels_inner) {
-  const auto lies = [&](i64 channel, i64 pixel) {
-    for (int i = 3; i-- > 0; pixel *= c.filter[i]) {
-      if (c.filter[i] > 1 && c.w_step.at[i] != pixel) return false;
-    }
-    return c.channels == 1 || c.w_step.channel == channel;
-  };
-  *channels_inner = !lies(taps_of(c), 1) && lies(1, c.channels);
-  return *channels_inner || lies(taps_of(c), 1);
-}
-
 constexpr i64 kPanelOutputs = matrix::kPanelLanes;
 TILEKILN_INLINE i64 panels_of(const Convolution& c) { return (c.outputs + kPanelOutputs - 1) / kPanelOutputs; }
 // Elements of a word of panels; 0: int8, whose weights are rows.
@@ -94,8 +75,7 @@ template <class T> TILEKILN_INLINE void put_lanes(T* panel, i64 r, int word, vf 
 // Words of a chunk of kLanes outputs from `w` on, to lanes of a panel. Filters that lie together are read from one end to the other.
 template <class T> void pack_lanes(const Convolution& c, const Words& words, const T* w, i64 rows, T* to, int word) {
   const i64 channels = words.c1 - words.c0, taps = words.t1 - words.t0, all = taps_of(c), step = c.w_step.batch;
-  bool inner;
-  const bool lies = lies_in_rows(c, &inner);
+  const bool lies = c.filters_lie, inner = c.filters_inner;
   if (rows <= 0) {
     for (i64 r = 0; r < words.count(); ++r) put_lanes(to, r, word, zero());
   } else if (lies && inner == c.channels_inner) {
@@ -129,7 +109,7 @@ template <class T> void pack_weight(const Convolution& c, i64 unit, void* made) 
   if (c.lanes_along_pixels || word == 0) {
     T* const rows = (T*)made + group * c.rows_group + n0 * c.rows_step;
     const Words all = {0, taps_of(c), 0, c.channels};
-    if (taps_lie(c) && c.w_step.batch == all.t1 && sizeof(T) > 1 && c.channels_inner) {
+    if (c.taps_lie && c.w_step.batch == all.t1 && sizeof(T) > 1 && c.channels_inner) {
       // A gradient's filters: of a channel, the taps of all outputs lie together.
       for (i64 k = 0; k < c.channels; k += kLanes) {
         const int lanes = int(c.channels - k < kLanes ? c.channels - k : kLanes);

@@ -31,8 +31,7 @@ template <int N, int Step> TILEKILN_INLINE void pixel_sums(const Taps& taps, con
   }
   TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) store(to + i * kLanes, sum[i]);
 }
-// A row of F taps that lie side by side, Step 1 or 2: a vector of x is read once for all of them. back: the last tap
-// comes first.
+// Sums over rows of F taps that lie side by side, Step 1 or 2: each vector of x is read once for all of them. back: the last tap comes first.
 template <int N, int Step, int F>
 TILEKILN_INLINE void filter_sums(const Taps& taps, const float* x, const float* w, float* to) {
   constexpr int kRead = (N - 1) * Step + F;
@@ -224,8 +223,7 @@ void forward(const Convolution& c, i64 unit, void* scratch) { Tile(c, unit, scra
 template <class T> void pack_taps(const Convolution& c, i64 unit, float* to) {
   const i64 all = c.groups * c.outputs, taps = c.filter[0] * c.filter[1] * c.filter[2];
   const Words words = {0, taps, 0, 1};
-  bool inner;
-  const bool lies = sizeof(T) > 1 && c.w_group == c.outputs * c.w_step.batch && lies_in_rows(c, &inner);
+  const bool lies = sizeof(T) > 1 && c.w_group == c.outputs * c.w_step.batch && c.filters_lie;
   for (i64 first = unit * kLanes; first < (unit + 1) * kLanes; first += kLanes) {
     float* const block = to + first * taps;
     if (lies && first < all) {
@@ -253,7 +251,7 @@ void pack(const Convolution& c, i64 unit, void* to) {
   }
 }
 
-// Onto sums of F taps of a row of a filter: those of pixels of a tile, dy as vectors side by side.
+// Adds to sums of F taps of a row of a filter: those of pixels of a tile, dy as vectors side by side.
 template <int F> void tap_sums(const Taps& taps, const TilePlace& place, i64 down, const float* x, const float* dy,
                                float* to) {
   vf sum[F];
