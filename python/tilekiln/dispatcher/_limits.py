@@ -9,4 +9,4 @@ Made by `python -m codegen operators --write` from the families' family.yaml and
 from __future__ import annotations
 
 TILE_MOST = {'batched_gemm': {'tile_m': 256, 'tile_n': 256, 'tile_k': 1024}, 'flatmm': {'tile_m': 256, 'tile_n': 256, 'tile_k': 1024}, 'gemm': {'tile_m': 256, 'tile_n': 256, 'tile_k': 1024}, 'gemm_list': {'tile_m': 256, 'tile_n': 256, 'tile_k': 1024}, 'gemm_multi_d': {'tile_m': 256, 'tile_n': 256, 'tile_k': 1024}, 'gemm_quant': {'tile_m': 256, 'tile_n': 256, 'tile_k': 1024}, 'grouped_gemm': {'tile_m': 256, 'tile_n': 256, 'tile_k': 1024}}
-LDS_BYTES = {'gfx1100': 65536, 'gfx1201': 65536, 'gfx90a': 65536, 'gfx942': 65536, 'gfx950': 163840}
+LDS_BYTES = {'gfx1100': 65536, 'gfx1201': 65536, 'gfx1250': 327680, 'gfx90a': 65536, 'gfx942': 65536, 'gfx950': 163840}
