@@ -40,6 +40,12 @@ COMPARES = [
     _compare("v_cmp_o_f32", lambda a, b: ~(np.isnan(f(a)) | np.isnan(f(b))), "qq"),
     _compare("v_cmp_lg_f32", lambda a, b: (f(a) < f(b)) | (f(a) > f(b)), "qq"),
     _compare("v_cmp_lt_f16", lambda a, b: half(a) < half(b), "hh", GFX9),
+    Case(
+        "v_cmp_ngt_f16_sdwa {vcc}, {a}, {b} src0_sel:WORD_1 src1_sel:DWORD\nv_cndmask_b32 {d}, 0, 1, {vcc}",
+        lambda a, b: (~(half(a, True) > half(b))).astype(U32),
+        GFX9,
+        "hh",
+    ),
     _compare("v_cmp_gt_u16", lambda a, b: low(a) > low(b), "uu", GFX9),
     _compare(
         "v_cmp_le_i16",

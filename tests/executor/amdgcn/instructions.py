@@ -258,6 +258,7 @@ THREE_SOURCES = [
     *_three("v_mad_i32_i24", each(lambda a, b, c: _signed(a & 0xFFFFFF, 24) * _signed(b & 0xFFFFFF, 24) + c)),
     Case("v_bitop3_b32 {d}, {a}, {b}, {c} bitop3:0x96", lambda a, b, c: a ^ b ^ c, ("gfx950",), "uuu"),
     Case("v_bitop3_b32 {d}, {a}, {b}, {c} bitop3:0x2c", each(_bitop), ("gfx950",), "uuu"),
+    Case("v_bitop3_b16 {d}, {a}, {b}, {c} bitop3:0x96", lambda a, b, c: low(a ^ b ^ c), ("gfx950",), "uuu"),
     Case(
         "v_pk_fma_f16 {d}, {a}, {b}, {c}",
         lambda a, b, c: halves(
@@ -478,6 +479,9 @@ OTHERS = [
         "mmm",
         exact=False,
     ),
+    Case("v_mad_f32 {d}, {a}, {b}, {c}", lambda a, b, c: bits(f(a) * f(b) + f(c)), ("gfx90a",), "mmm"),
+    Case("v_madmk_f32 {d}, {a}, 0x40200000, {b}", lambda a, b: bits(f(a) * F32(2.5) + f(b)), ("gfx90a",), "mm"),
+    Case("v_madak_f32 {d}, {a}, {b}, 0x40200000", lambda a, b: bits(f(a) * f(b) + F32(2.5)), ("gfx90a",), "mm"),
     Case(
         "v_fmamk_f32 {d}, {a}, 0x40200000, {b}",
         lambda a, b: bits((f(a).astype(F64) * 2.5 + f(b)).astype(F32)),

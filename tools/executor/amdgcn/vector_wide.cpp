@@ -92,16 +92,17 @@ template <class Body> void multiply_add(Wave& wave, const Instruction& in, Body 
 }
 
 template <class Test> void compare(Wave& wave, const Instruction& in, Type type, Test test) {
-  if (in.sdwa || in.dpp >= 0) fault("DECODE", wave, in, "a compare with SDWA or DPP");
   const Operand &left = in.operand[in.operands - 2], &right = in.operand[in.operands - 1];
-  u64 defined = ~0ull, mask = 0;
-  Lanes room[4];
-  const u32* a = read_vector(wave, in, left, 0, type, room[0], defined);
-  const u32* b = read_vector(wave, in, right, 0, type, room[1], defined);
-  const u32 *a1 = a, *b1 = b;
+  const bool plain = type != Type::b64 && !left.negate && !left.absolute && !right.negate && !right.absolute;
+  if (in.dpp >= 0 || (in.sdwa && !plain)) fault("DECODE", wave, in, "a compare with DPP, or SDWA and modifiers");
+  Sources s;
+  read_sources(wave, in, s, 2, type, in.operands - 2);
+  u64 defined = s.defined, mask = 0;
+  Lanes room[2];
+  const u32 *a = s.value[0], *b = s.value[1], *a1 = a, *b1 = b;
   if (type == Type::b64) {
-    a1 = read_vector(wave, in, left, 1, type, room[2], defined);
-    b1 = read_vector(wave, in, right, 1, type, room[3], defined);
+    a1 = read_vector(wave, in, left, 1, type, room[0], defined);
+    b1 = read_vector(wave, in, right, 1, type, room[1], defined);
   }
   each_lane([&](int lane) { mask |= u64(test(a[lane] | u64(a1[lane]) << 32, b[lane] | u64(b1[lane]) << 32)) << lane; });
   const u64 exec = wave.exec();
