@@ -119,20 +119,22 @@ class Tree:
         return Targets(self.places, self._names("kernels/targets"), self.backends)
 
     def target(self, name: str) -> Target:
+        """By its name, or that of a GPU (gfx942, sm90a) of which one target can be built."""
+        of_gpu = [one for one in self.targets.values() if one.name.endswith(f"-{name}") and not self._of_host(one)]
+        if len(of_gpu) == 1:
+            return of_gpu[0]
         if name not in self.every_target:
             raise CodegenError(f"{self._no_target(name)}\ntargets: {', '.join(self.targets)}")
         return self.every_target[name]
 
+    def _of_host(self, target: Target) -> bool:
+        return bool(self.backends[target.backend].host)
+
     def _no_target(self, word: str) -> str:
-        """With the nearest: of a chip those of every backend, and what for; `portable` is the first of the host."""
+        """With the nearest; `portable` is the first of the host."""
         if word.lower() == "portable":
             return f"no target '{word}'; nearest: {next(iter(self.of_host))}"
-        of_chip = [one for one in self.every_target.values() if one.name.endswith(f"-{word}")]
-        if len(of_chip) < 2:
-            return no_such("target", word, [*self.targets, *self.planned])
-        of_chip.sort(key=lambda one: one.planned)
-        near = [f"{one.name} ({'lists a plan, builds nothing' if one.planned else 'builds'})" for one in of_chip]
-        return f"no target '{word}'; nearest: {', '.join(near)}"
+        return no_such("target", word, [*self.targets, *self.planned])
 
     def native(self) -> Target:
         """The best target of this machine's own processors."""

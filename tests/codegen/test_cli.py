@@ -120,9 +120,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
             f"no target 'portable'; nearest: cpu-generic\ntargets: {', '.join(TARGETS)}",
         ),
         (
-            ["list", "flash", "--target", "gfx942"],
-            "no target 'gfx942'; nearest: hip-gfx942 (builds), ck-gfx942 (lists a plan, builds nothing)\n"
-            f"targets: {', '.join(TARGETS)}",
+            ["list", "flash", "--target", "gfx940"],
+            f"no target 'gfx940'; nearest: ck-gfx950\ntargets: {', '.join(TARGETS)}",
         ),
         (
             ["list", "flash", "--family", "fmha"],
@@ -170,6 +169,14 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 )
 def test_an_error_is_one_literal_text_on_stderr_and_exit_code_2(run: Run, words: list[str], message: str) -> None:
     assert run(*words) == (2, "", f"codegen: {message}\n")
+
+
+def test_a_gpu_is_a_target_by_its_own_name(run: Run) -> None:
+    """Of ck-gfx942 and hip-gfx942 that which is built."""
+    words = "list", "2", "--where", "family=fmha_fwd hdim_q=64 dtype=bf16", "--target"
+    code, text, _ = run(*words, "gfx942")
+    assert (code, text) == run(*words, "hip-gfx942")[:2]
+    assert "_hip_gfx942\n" in text
 
 
 def test_docs_are_current(real: Tree) -> None:

@@ -32,6 +32,12 @@ def main(words: str) -> int:
         "fmha-fwd -mode=1 -p_drop=0.2 -drop_seed=7 -drop_offset=3",
         "fmha-fwd -num_splits=3 -mask=2",
         "fmha-fwd -page_block_size=16 -num_splits=0 -s=1 -s_k=48",
+        "fmha-fwd -mode=1 -s=33,7 -s_k=40,9 -mask=2",
+        "fmha-fwd -mode=1 -s=33,7 -s_k=40,9 -s_kpad=64",
+        "fmha-fwd -s=2 -s_k=40 -s_knew=3 -mask=2 -rotary_dim=32 -rotary_interleaved=0 -lse=1 -num_splits=2",
+        "fmha-fwd -s=3 -s_k=40 -s_knew=3 -rotary_dim=64 -cache_batch_idx=1 -bias=a",
+        "fmha-fwd -s=1 -s_k=48 -s_knew=4 -page_block_size=16",
+        "fmha-bwd -mode=1 -s=33,7 -mask=1",
         "fmha-bwd -mask=2 -d_v=64 -init=0",
         "fmha-bwd -bias=e -dbias=1 -deterministic=1 -iperm=0 -operm=0 -scale=0.2",
         "fmha-bwd -mode=1 -p_drop=0.1 -init=2",
@@ -94,7 +100,7 @@ def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     both = {*shared.split(), "drop_prefs", "timer", "warmup", "repeat"}
     forward = "scale_s range_q range_k range_v range_p range_o squant vlayout lse s_knew s_kpad num_splits"
     forward += " rotary_dim rotary_interleaved page_block_size cache_batch_idx"
-    ours = {"threads", "receipt"}
+    ours = {"threads", "device", "receipt"}
     assert both | set(forward.split()) | ours == set(FORWARD)
     assert both | {"scale", "dbias", "deterministic"} | ours == set(BACKWARD)
     for program, options in (("fmha-fwd", FORWARD), ("fmha-bwd", BACKWARD)):
@@ -109,7 +115,7 @@ def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
         ("fmha-fwd -hk=3", "there is no option -hk; did you mean -h_k?"),
         ("fmha-fwd s=3", "'s=3': must be an option and its value, such as -s=1024"),
         ("fmha-fwd -s", "'-s': must be an option and its value, such as -s=1024"),
-        ("fmha-fwd -s=1,2", "-s: was '1,2', must be one integer of 1 or more"),
+        ("fmha-fwd -s=1,2", "-s: was '1,2', must be one integer of 1 or more; -mode=1"),
         ("fmha-fwd -b=0", "-b: was '0', must be one integer of 1 or more"),
         ("fmha-fwd -mask=7", "-mask: was '7', must be 0, 1, 2, t, b, t:l,r, b:l,r, xt:w, xb:w or g:y,x"),
         ("fmha-fwd -mask=t:1", "-mask: was 't:1', must be 0, 1"),
@@ -118,7 +124,17 @@ def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
         ("fmha-fwd -prec=bf8", "-prec: was 'bf8', must be fp16 or bf16 or fp32 or fp8: no kernels of it"),
         ("fmha-fwd -vlayout=c", "-vlayout: was 'c', must be r: no kernels of a transposed v"),
         ("fmha-fwd -squant=1", "-squant: was '1', must be auto or 0: fp8 is timed with q_descale"),
-        ("fmha-fwd -s_knew=1", "-s_knew: was '1', must be 0: time it by tilekiln bench fmha_fwd_appendkv"),
+        ("fmha-fwd -s=9 -s_knew=10", "-s_knew: was '10', must be at most 9: -s_k counts the new keys too"),
+        ("fmha-fwd -s_knew=1 -mode=1", "-mode: was '1', must be 0 with -s_knew"),
+        (
+            "fmha-fwd -s_knew=1 -rotary_dim=24",
+            "-rotary_dim: was '24', must be a multiple of 16 up to the head",
+        ),
+        ("fmha-fwd -rotary_dim=16", "-rotary_dim: was '16', must be 0 without -s_knew"),
+        ("fmha-fwd -mode=1 -s=1,2,3", "-s: was '1,2,3', must be one integer, or 2 with commas between"),
+        ("fmha-fwd -mode=1 -s=9 -s_kpad=8", "-s_kpad: was '8', must be -1, or with -mode=1 at least 9"),
+        ("fmha-fwd -mode=1 -s=9,8 -num_splits=2", "-s: was '9,8', must be one integer with -num_splits"),
+        ("fmha-fwd -device=tpu", "-device: was 'tpu', must be cpu or cuda or hip"),
         ("fmha-fwd -operm=0", "-operm: was '0', must be 1 as -iperm"),
         ("fmha-fwd -p_drop=1", "-p_drop: was '1', must be a number of 0 or more and below 1"),
         ("fmha-fwd -p_drop=0.5 -num_splits=2", "-p_drop: was 0.5, must be 0 with -num_splits"),
@@ -132,6 +148,17 @@ def test_wrong_options_are_named(words: str, said: str, capsys: pytest.CaptureFi
     assert main(words) == 2
     program = words.partition(" ")[0]
     assert capsys.readouterr().err.startswith(f"tilekiln {program}: {said}")
+
+
+def test_a_machine_without_the_device_says_so(
+    monkeypatch: pytest.MonkeyPatch, load: Callable[..., tk.Library], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tilekiln.bench import device
+
+    monkeypatch.setitem(device.KINDS, "cuda", device.KINDS["cuda"]._replace(libraries=("libabsent.so.1",)))
+    assert main(f"fmha-fwd {SMALL} -device=cuda -receipt={load('aiter').path}") == 2
+    said = "tilekiln fmha-fwd: device: was 'cuda', must be cpu: there is no libabsent.so.1 on this machine\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_layout_of_the_bench_has_its_sizes(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,12 +28,12 @@ class Option(NamedTuple):
 
 _SHARED = {
     "v": Option("1", "1: the answer is held to the float64 reference, 0: it is not", ("0", "1", "2")),
-    "mode": Option("0", "0: batch, 1: group, sequences of equal length one after the other", ("0", "1")),
+    "mode": Option("0", "0: batch, 1: group, sequences one after the other", ("0", "1")),
     "b": Option("2", "batch"),
     "h": Option("8", "heads of q"),
     "h_k": Option("-1", "heads of k and v, -1: as h"),
-    "s": Option("3328", "seqlen_q"),
-    "s_k": Option("-1", "seqlen_k, -1: as s"),
+    "s": Option("3328", "seqlen_q; in group mode as many as sequences with commas between, or one"),
+    "s_k": Option("-1", "seqlen_k, those of s_knew with it, -1: as s"),
     "d": Option("128", "head dim of q and k"),
     "d_v": Option("-1", "head dim of v, -1: as d"),
     "iperm": Option("1", "1: b h s d, 0: b s h d; of results too", ("0", "1")),
@@ -50,9 +50,9 @@ _SHARED = {
     "warmup": Option("5", "calls before"),
     "repeat": Option("20", "samples"),
     "threads": Option("1", "threads of the call; wall time from 2 on. CK has no such option"),
+    "device": Option("cpu", "cpu, cuda, hip; of these wall time. CK has no such option", ("cpu", "cuda", "hip")),
     "receipt": Option("", "the library, by its receipt or path [one that has it]. CK has no such option"),
 }
-_CACHES = "time it by tilekiln bench fmha_fwd_appendkv or fmha_fwd_splitkv"
 _RANGES = "fp8 is timed with q_descale, k_descale and v_descale: tilekiln bench fmha_fwd dtype=fp8bf16"
 FORWARD = {
     **_SHARED,
@@ -63,11 +63,11 @@ FORWARD = {
     "vlayout": Option("r", "v is seqlen x head dim", ("r",), "no kernels of a transposed v"),
     "num_splits": Option("1", "parts of the keys, 0: chosen by the sizes; other than 1 without dropout, by split-KV"),
     "page_block_size": Option("0", "tokens of a page of k and v, 0: they are not paged"),
-    "s_knew": Option("0", "new keys", ("0",), _CACHES),
-    "s_kpad": Option("-1", "stride between sequences", ("-1",), _CACHES),
-    "rotary_dim": Option("0", "rotary embedding of new keys", ("0",), _CACHES),
-    "rotary_interleaved": Option("1", "of rotary_dim", ("0", "1")),
-    "cache_batch_idx": Option("0", "sequences of the cache by index", ("0",), _CACHES),
+    "s_knew": Option("0", "new keys, the last of s_k: they are written into the cache, then all are attended to"),
+    "s_kpad": Option("-1", "tokens from one sequence of k and v to the next, in group mode, -1: none between"),
+    "rotary_dim": Option("0", "rotary embedding of q and of the new keys, a multiple of 16; with -s_knew"),
+    "rotary_interleaved": Option("1", "of rotary_dim: 1: pairs 2i, 2i + 1, 0: i, i + rotary_dim / 2", ("0", "1")),
+    "cache_batch_idx": Option("0", "1: sequences of the cache by index, from the last; with -s_knew", ("0", "1")),
     "squant": Option("auto", "static quantisation of P and O", ("auto", "0"), _RANGES),
     **{f"range_{name}": Option(most, f"of squant, the range of {name}", (most,), _RANGES)
        for name, most in (("q", "16"), ("k", "16"), ("v", "16"), ("p", "1"), ("o", "16"))},
@@ -148,6 +148,18 @@ def _whole(given: dict[str, str], name: str, least: int = 1) -> int:
     return int(value)
 
 
+def _lengths(given: dict[str, str], name: str, batch: int) -> list[int]:
+    """One length for each sequence."""
+    parts = given[name].split(",")
+    if len(parts) > 1 and (given["mode"] == "0" or len(parts) != batch):
+        form = f"one integer, or {batch} with commas between, one a sequence" if given["mode"] == "1" else (
+            "one integer of 1 or more; -mode=1 takes one a sequence"
+        )  # fmt: skip
+        raise ArgumentError(f"-{name}: was {given[name]!r}, must be {form}")
+    made = [_whole({name: one}, name) for one in parts]
+    return made if len(made) > 1 else made * batch
+
+
 def _number(given: dict[str, str], name: str, most: float = math.inf) -> float:
     try:
         value = float(given[name])
@@ -205,8 +217,13 @@ def settings_of(program: str, given: dict[str, str]) -> Any:
     """The call of `tilekiln bench` that the options say."""
     from .settings import Settings
 
-    batch, heads, queries = _whole(given, "b"), _whole(given, "h"), _whole(given, "s")
-    keys, dim = _else(given, "s_k", queries), _whole(given, "d")
+    batch, heads, dim = _whole(given, "b"), _whole(given, "h"), _whole(given, "d")
+    of_q = _lengths(given, "s", batch)
+    of_k = of_q if given["s_k"] == "-1" else _lengths(given, "s_k", batch)
+    queries, keys = of_q[0], of_k[0]
+    pad = -1 if given.get("s_kpad", "-1") == "-1" else _whole(given, "s_kpad")
+    if pad >= 0 and (given["mode"] == "0" or pad < max(of_k)):
+        raise ArgumentError(f"-s_kpad: was '{pad}', must be -1, or with -mode=1 at least {max(of_k)}, the longest -s_k")
     if given["iperm"] != given["operm"]:
         raise ArgumentError(
             f"-operm: was {given['operm']!r}, must be {given['iperm']} as -iperm: arrays have one layout"
@@ -218,21 +235,35 @@ def settings_of(program: str, given: dict[str, str]) -> Any:
         "hdim_v": str(_else(given, "d_v", dim)), "dtype": dtype, "bias": kind,
     }  # fmt: skip
     if given["mode"] == "1":
-        words |= {"mode": "group", "total_q": str(batch * queries), "total_k": str(batch * keys)}
+        total_k = sum(of_k) if pad < 0 else batch * pad
+        words |= {"mode": "group", "total_q": str(sum(of_q)), "total_k": str(total_k)}
     else:
         words |= {"seqlen_q": str(queries), "seqlen_k": str(keys)}
+    uneven = pad >= 0 or len({*of_q}) > 1 or len({*of_k}) > 1
     drop = _number(given, "p_drop", 1.0)
     splits, page = (_whole(given, name, 0) if name in given else 0 for name in ("num_splits", "page_block_size"))
     operator = "fmha_bwd" if program == "fmha-bwd" else "fmha_fwd"
     if operator == "fmha_fwd" and (splits != 1 or page):
         if drop:
             raise ArgumentError(f"-p_drop: was {given['p_drop']}, must be 0 with -num_splits and -page_block_size")
+        if uneven:
+            raise ArgumentError(f"-s: was {given['s']!r}, must be one integer with -num_splits and -page_block_size, "
+                                "as -s_k, and -s_kpad -1")  # fmt: skip
         operator = "fmha_fwd_splitkv"
         if page:
             blocks = -(-keys // page)
             words |= {"paged": "yes", "pages": str(batch * blocks), "page_size": str(page)}
             words.pop("seqlen_k", None)
             words.pop("total_k", None)
+    new = _whole(given, "s_knew", 0) if "s_knew" in given else 0
+    rotary = _whole(given, "rotary_dim", 0) if new else 0
+    if not new:
+        for name in ("rotary_dim", "cache_batch_idx"):
+            if given.get(name, "0") != "0":
+                raise ArgumentError(f"-{name}: was {given[name]!r}, must be 0 without -s_knew")
+    else:
+        words = _appending(given, words, new, rotary, keys)
+        operator = "fmha_fwd_appendkv"
     if dtype == "fp8bf16":
         words |= {"q_descale": "yes", "k_descale": "yes", "v_descale": "yes"}
     if given.get("lse") == "1":
@@ -241,9 +272,18 @@ def settings_of(program: str, given: dict[str, str]) -> Any:
         words["dbias"] = "yes"
     settings = Settings(operator, words)
     settings.arguments.update(mask(given["mask"]))
+    if uneven:
+        starts = {"seqstart_q": of_q, "seqstart_k": of_k if pad < 0 else [pad] * batch}
+        settings.indices = {name: np.cumsum([0, *lengths]) for name, lengths in starts.items()}
+        if pad >= 0:
+            settings.wanted.add("seqlen_k")
+            settings.indices["seqlen_k"] = np.array(of_k)
+    if rotary:
+        settings.lengths["Rd"] = rotary // 2
+        settings.arguments["rotary_interleaved"] = given["rotary_interleaved"] == "1"
     if given["iperm"] == "1" and given["mode"] == "0":
         settings.arguments["layout"] = "bhsd"
-    if operator == "fmha_fwd_splitkv":
+    if operator == "fmha_fwd_splitkv" or (new and splits != 1):
         settings.arguments["num_splits"] = splits
     scale = _number(given, "scale" if program == "fmha-bwd" else "scale_s")
     if scale:
@@ -259,6 +299,31 @@ def settings_of(program: str, given: dict[str, str]) -> Any:
     return settings
 
 
+def _appending(given: dict[str, str], words: dict[str, str], new: int, rotary: int, keys: int) -> dict[str, str]:
+    """Words of the call that writes `new` keys behind the others, rotates, and attends to all."""
+    if given["mode"] == "1" or _number(given, "p_drop", 1.0):
+        name = "mode" if given["mode"] == "1" else "p_drop"
+        raise ArgumentError(
+            f"-{name}: was {given[name]!r}, must be 0 with -s_knew: caches have batches, and no dropout"
+        )
+    if new > keys:
+        raise ArgumentError(f"-s_knew: was '{new}', must be at most {keys}: -s_k counts the new keys too")
+    if rotary % 16 or rotary > int(words["hdim_q"]):
+        raise ArgumentError(
+            f"-rotary_dim: was '{rotary}', must be a multiple of 16 up to the head dim, {words['hdim_q']}"
+        )
+    bias = {"none": {}, "alibi": {"alibi_slopes": "yes"}, "elementwise": {"bias": "yes"}}[words["bias"]]
+    words = {name: value for name, value in words.items() if name != "bias"} | bias
+    words |= {"seqlen_new": str(new), "out": "yes"}
+    if "pages" not in words:
+        words["batch_cache"] = words["batch"]
+    if rotary:
+        words["rotary_cos"] = "yes"
+    if given["cache_batch_idx"] == "1":
+        words["cache_batch_idx"] = "yes"
+    return words
+
+
 def _report(program: str, given: dict[str, str], one: Any) -> str:
     """The line that CK's runner prints, of this call."""
     heads = given["h_k"] if given["h_k"] != "-1" else given["h"]
@@ -269,11 +334,12 @@ def _report(program: str, given: dict[str, str], one: Any) -> str:
     flops = "" if one.operations is None else f"{one.operations / one.median / 1e12:.3f} TFLOP/s, "
     valid = "" if one.error is None else f", valid:{'y' if one.error <= 1 else 'n'}"
     name = f"\n{one.instance}" if given["kname"] == "1" else ""
+    where = "" if given["device"] == "cpu" else f", on {one.said.rpartition(' on ')[2]}"
     return (
         f"[{given['prec']}|{'group' if group else 'batch'}|{layout}] b:{given['b']}, h:{given['h']}/{heads}, "
         f"s:{given['s']}/{keys}, d:{given['d']}/{dim}, bias:{given['bias']}, mask:{given['mask']}, "
         f"p_drop:{given['p_drop']}, {one.median * 1e3:.3f} ms, {flops}{one.bytes / one.median / 1e9:.2f} GB/s"
-        f"{valid}{name}"
+        f"{valid}{where}{name}"
     )
 
 
@@ -297,7 +363,7 @@ def _first(receipt: str, settings: Any, call: Callable[[Any], Any]) -> Any:
 
 def run(program: str, words: list[str]) -> int:
     """1 where an answer is wrong, 2 where the call is."""
-    from .command import measure
+    from .command import Times, measure
 
     if {"-?", "-h", "-help", "--help"} & set(words):
         print(help_text(program))
@@ -307,12 +373,9 @@ def run(program: str, words: list[str]) -> int:
         settings = settings_of(program, given)
         counts = {name: _whole(given, name, least) for name, least in (("repeat", 1), ("warmup", 0), ("threads", 1))}
         seed = _whole(given, "seed", 0)
-        check, threads = given["v"] != "0", counts["threads"]
-        one = _first(
-            given["receipt"],
-            settings,
-            lambda library: measure(library, settings, counts["repeat"], counts["warmup"], threads, seed, check),
-        )
+        times = Times(counts["repeat"], counts["warmup"], counts["threads"], given["device"])
+        check = given["v"] != "0"
+        one = _first(given["receipt"], settings, lambda library: measure(library, settings, times, seed, check))
     except (ArgumentError, NoKernelError) as error:
         print(f"tilekiln {program}: {error}", file=sys.stderr)
         return 2

@@ -62,6 +62,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--repeat", type=count, default=20, help="samples, of 5 ms or one call each [%(default)s]")
     parser.add_argument("--warmup", type=int, default=2, help="calls before [%(default)s]")
     parser.add_argument("--threads", type=count, default=1, help="[%(default)s]")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda", "hip"), default="cpu", help="wall time on a GPU [%(default)s]"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the numbers in the arrays [%(default)s]")
     parser.add_argument("--csv", metavar="FILE", help="write the lines there too; - is standard output, alone")
     parser.set_defaults(run=run)
@@ -143,7 +146,8 @@ def _report(library: Library, calls: list[Settings], given: argparse.Namespace) 
         if writer:
             writer.writerow(COLUMNS)
         for settings in calls:
-            one = measure(library, settings, given.repeat, given.warmup, given.threads, given.seed, not given.no_check)
+            times = Times(given.repeat, given.warmup, given.threads, given.device)
+            one = measure(library, settings, times, given.seed, not given.no_check)
             rate = one.bytes / one.median / 1e9
             if writer:
                 error = "" if one.error is None else f"{one.error:.4g}"
@@ -165,21 +169,32 @@ def _line(one: Outcome, rate: float) -> str:
     return f"{text}; {'right' if one.error <= 1 else 'WRONG'}, {one.error:.2f} of the largest error allowed"
 
 
-def measure(
-    library: Library, settings: Settings, repeat: int, warmup: int, threads: int, seed: int, check: bool
-) -> Outcome:
+class Times(NamedTuple):
+    """Samples, calls before, threads of a call and device of a measurement."""
+
+    repeat: int
+    warmup: int
+    threads: int
+    device: str = "cpu"
+
+
+def measure(library: Library, settings: Settings, times: Times, seed: int, check: bool) -> Outcome:
     """Computes a call once, checks it, and times it with its results given."""
     from .._generated.tables import OPERATORS
     from . import answers, problems
+    from .device import Device
     from .operations import operations
 
-    operator = settings.operator
-    made = problems.arrays(settings, seed, library)
+    operator, threads = settings.operator, times.threads
+    device = None if times.device == "cpu" else Device(times.device)
+    place = device.called if device else None
+    made = problems.arrays(settings, seed, library, place)
     given = problems.whole(settings, made) | {"num_threads": threads}
     before = {name: array.copy() for name, array in made.items()} if check else {}
     function: Callable[..., Any] = getattr(library, operator)
-    found = getattr(library, f"{operator}_find")(**given)
-    returned = function(**given)
+    find = getattr(library, f"{operator}_find")
+    found = (place(find) if place else find)(**given)
+    returned = (place(function) if place else function)(**given)
     results = _by_name(settings, given, returned)
     error = None
     if check:
@@ -190,15 +205,20 @@ def measure(
         error = answers.answer(operator, {**asked, **before}, {**results, **written}, settings.weight)
     flags = {one.asked_by for one in settings.call.arrays.values() if one.asked_by} | set(settings.call.dtype_words)
     timed = {name: value for name, value in given.items() if name not in flags} | results
+    if device:
+        timed = device.moved(timed)
     clock = time.thread_time if threads == 1 else time.perf_counter
-    for _ in range(warmup):
+    for _ in range(times.warmup):
         function(**timed)
-    samples = [sample(function, timed, clock) for _ in range(repeat)]
+    samples = [
+        device.sample(function, timed) if device else sample(function, timed, clock) for _ in range(times.repeat)
+    ]
     main = found if isinstance(found, int) else found[OPERATORS[operator].main]
     moved = sum(array.nbytes for array in (*made.values(), *results.values()))
     dtype = settings.dtype(next(name for name, one in settings.call.arrays.items() if one.dtypes and one.required))
     extra = " ".join(f"{name}={_shown(value)}" for name, value in settings.arguments.items())
-    said = " ".join(filter(None, (operator, f"dtype={dtype}", settings.sizes_in_words(), extra)))
+    where = f"on {device.name}" if device else ""
+    said = " ".join(filter(None, (operator, f"dtype={dtype}", settings.sizes_in_words(), extra, where)))
     return Outcome(
         said, library.instance_name(main), statistics.median(samples), min(samples), moved, error, operations(settings)
     )

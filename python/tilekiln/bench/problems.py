@@ -18,8 +18,8 @@ POSITIVE = ("inv_rms", "inv_std", "smooth_scale", "row_scale", "column_scale", "
             "out_scale", "kv_block_descale", "topk_weights", "a_scale")  # fmt: skip
 
 
-def arrays(settings: Settings, seed: int, library: Any) -> dict[str, Any]:
-    """The arguments of a call that are arrays, but for its results."""
+def arrays(settings: Settings, seed: int, library: Any, place: Callable[..., Any] | None = None) -> dict[str, Any]:
+    """The arguments of a call that are arrays, but for its results. place: has a function run where the call does."""
     random = np.random.default_rng(seed)
     made: dict[str, Any] = {}
     for name in settings.call.arrays:
@@ -32,7 +32,8 @@ def arrays(settings: Settings, seed: int, library: Any) -> dict[str, Any]:
         arguments = {name: made[name] for name, one in forward.arrays.items() if one.kind == "array" and name in made}
         taken = forward.numbers.keys() - {"instance"}
         arguments |= {name: value for name, value in settings.arguments.items() if name in taken}
-        made["out"], made["lse"] = library.fmha_fwd(**arguments, return_lse=True)
+        forward = library.fmha_fwd if place is None else place(library.fmha_fwd)
+        made["out"], made["lse"] = forward(**arguments, return_lse=True)
     return made
 
 
@@ -48,6 +49,8 @@ def whole(settings: Settings, made: dict[str, Any]) -> dict[str, Any]:
 
 
 def _made(settings: Settings, name: str, random: np.random.Generator) -> Any:
+    if name in settings.indices:
+        return np.ascontiguousarray(settings.indices[name], settings.dtype(name))
     if name in INDICES:
         return np.ascontiguousarray(INDICES[name](settings, random), settings.dtype(name))
     shape, dtype = settings.shape_of(name), settings.dtype(name)
@@ -165,6 +168,7 @@ INDICES: dict[str, Callable[[Settings, np.random.Generator], Any]] = {
     "cu_seqlens_q": lambda settings, random: _even(settings.lengths["Tq"], settings.lengths["B"]),
     "seqlen_k": _lengths_k,
     "block_table": _table,
+    "cache_batch_idx": lambda settings, random: np.arange(settings.lengths["B"])[::-1],
     "kv_indptr": lambda settings, random: _even(settings.lengths["P"], settings.lengths["B"]),
     "kv_page_indices": lambda settings, random: np.arange(settings.lengths["P"]),
     "kv_last_page_lens": lambda settings, random: np.full(settings.lengths["B"], settings.lengths["Ps"]),

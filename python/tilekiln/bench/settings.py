@@ -90,6 +90,7 @@ class Settings:
         self.mode = ""
         self.weight: Any = None  # of flatmm, before it is packed
         self.ones: dict[str, tuple[int, ...]] = {}  # first lengths of arrays that may be shared, by array
+        self.indices: dict[str, Any] = {}  # numbers of index arrays, by array, where they are not those of a bench
         self.draw: Callable[..., Any] = standard_normal
         self.wanted = {name for name, one in self.call.arrays.items() if one.required and one.kind != "result"}
         if operator == "fmha_fwd_appendkv":
