@@ -181,6 +181,7 @@ class Times(NamedTuple):
 def measure(library: Library, settings: Settings, times: Times, seed: int, check: bool) -> Outcome:
     """Computes a call once, checks it, and times it with its results given."""
     from .._generated.tables import OPERATORS
+    from ..reference import tolerance
     from . import answers, problems
     from .device import Device
     from .operations import operations
@@ -202,7 +203,8 @@ def measure(library: Library, settings: Settings, times: Times, seed: int, check
         written = {
             name: made[name] for name, one in settings.call.arrays.items() if one.kind == "written" and name in made
         }
-        error = answers.answer(operator, {**asked, **before}, {**results, **written}, settings.weight)
+        with tolerance.judged_by(_bounds(settings, times.device)):
+            error = answers.answer(operator, {**asked, **before}, {**results, **written}, settings.weight)
     flags = {one.asked_by for one in settings.call.arrays.values() if one.asked_by} | set(settings.call.dtype_words)
     timed = {name: value for name, value in given.items() if name not in flags} | results
     if device:
@@ -222,6 +224,17 @@ def measure(library: Library, settings: Settings, times: Times, seed: int, check
     return Outcome(
         said, library.instance_name(main), statistics.median(samples), min(samples), moved, error, operations(settings)
     )
+
+
+def _bounds(settings: Settings, device: str) -> Any:
+    """Of the answers of attention, by dtype."""
+    from ..reference import of_gpus, tolerance
+
+    if device == "cpu":
+        return tolerance.TOLERANCE
+    of = settings.lengths
+    terms = max(of.get(one, 1) for one in ("Sq", "Sk", "Tq", "Tk")) * of.get("H", 1) // of.get("Hk", 1)
+    return of_gpus.tolerances(device, settings.operator, float(settings.arguments.get("softcap", 0.0)), terms)
 
 
 def _shown(value: Any) -> str:

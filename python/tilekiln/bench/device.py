@@ -34,7 +34,7 @@ class Kind(NamedTuple):
     give_back: str
     to_device: tuple[str, tuple[int, ...]]
     to_host: tuple[str, tuple[int, ...]]
-    """With what follows the places and the bytes."""
+    """The function, and its arguments behind the places and the bytes."""
     wait: str
     name: str
 

@@ -3,7 +3,7 @@
 
 Transformers hands its word for attention to models whose modules ask its AttentionInterface. Those of these four do
 not, so that they know eager alone (Falcon: sdpa too). Each has a class here that keeps the layers, their names and what
-the model's class does with them, and calls `tilekiln.transformers.attention`. A module becomes one by its `__class__`.
+the model's class does with them, and asks that interface for "tilekiln". A module becomes one by its `__class__`.
 
 BLOOM and MPT add slope * position to the scores, which softmax makes the same as alibi's -slope * |i - j|: kernels have
 the slopes. Falcon rounds slope * position to bf16 whatever its dtype, and gets these numbers as a bias.
@@ -50,10 +50,11 @@ MASKS = "create_causal_mask", "create_bidirectional_mask"
 
 def _attend(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **named: Any) -> Tensor:
     """(batch, seqlen, nhead_q * hdim) of q, k and v (batch, heads, seqlen, hdim)."""
-    from .. import transformers
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    out = transformers.attention(self, q, k, v, mask, is_causal=True, **named)[0]
-    return out.flatten(2)
+    function: Any = ALL_ATTENTION_FUNCTIONS["tilekiln"]
+    made: Tensor = function(self, q, k, v, mask, is_causal=True, **named)[0].flatten(2)
+    return made
 
 
 def _updated(cache: Any, k: Tensor, v: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
