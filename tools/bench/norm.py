@@ -160,13 +160,29 @@ def _layer_backward(library: tk.Library, x: Tensor, gamma: Tensor, threads: int)
     return Case(ours, peer, (dy, x, gamma, mean, inverse), (dx, dgamma, dbeta))
 
 
-def _gate(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> Case:
+def _gate(library: tk.Library, x: Tensor, gamma: Tensor, threads: int, gelu: str = "") -> Case:
     up, y = torch.randn_like(x), torch.empty_like(x)
 
     def peer(gate: Tensor, up: Tensor) -> Tensor:
-        return torch.nn.functional.silu(gate) * up
+        own = torch.nn.functional
+        return (own.gelu(gate, approximate=gelu) if gelu else own.silu(gate)) * up
 
-    return Case(lambda: library.silu_and_mul(x, up, y=y, num_threads=threads), peer, (x, up), (y,))
+    call, how = (library.gelu_and_mul, {"approximate": gelu}) if gelu else (library.silu_and_mul, {})
+    return Case(lambda: call(x, up, y=y, num_threads=threads, **how), peer, (x, up), (y,))
+
+
+def _groups(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> Case:
+    """Rows are the channels of an image in 32 groups, with silu."""
+    image, y = x[None], torch.empty_like(x)[None]
+    factors = torch.randn(2, x.shape[0], dtype=x.dtype)
+
+    def peer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.nn.functional.silu(torch.nn.functional.group_norm(x, 32, weight, bias))
+
+    def ours() -> None:
+        library.group_norm(image, *factors, y=y, groups=32, activation="silu", num_threads=threads)
+
+    return Case(ours, peer, (image, *factors), (y,))
 
 
 def _gate_backward(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> Case:
@@ -193,6 +209,9 @@ CASES: dict[str, Callable[[tk.Library, Tensor, Tensor, int], Case]] = {
     "layernorm2d_bwd": _layer_backward,
     "silu_and_mul": _gate,
     "silu_and_mul_bwd": _gate_backward,
+    "gelu_and_mul": functools.partial(_gate, gelu="none"),
+    "gelu_tanh_and_mul": functools.partial(_gate, gelu="tanh"),
+    "group_norm_silu": _groups,
 }
 
 
@@ -205,6 +224,8 @@ BARS = {
         "smoothquant": Bar(0, 2.5),
         "softmax": Bar(2.3),
         "silu_and_mul": Bar(2.2),
+        "gelu_and_mul": Bar(1),
+        "gelu_tanh_and_mul": Bar(1),
     },
     "fp32": {
         "rmsnorm2d": Bar(2.9),
@@ -368,6 +389,8 @@ def main(argv: list[str]) -> int:
             rows, columns = (int(part) for part in size.split("x"))
             x, gamma = torch.randn(rows, columns).to(DTYPES[dtype]), torch.randn(columns).to(DTYPES[dtype])
             for name in given.operators.split(","):
+                if name.startswith("group") and rows % 32:
+                    continue  # no image of 32 groups
                 make = functools.partial(CASES[name], library, x, gamma)
                 bar = BARS.get(dtype, {}).get(name, Bar())
                 text = line(make, given.threads, not given.no_compile, given.repeat, bar)
