@@ -105,6 +105,10 @@ struct AppendProblem {
   bool rotary_fp32;                     // they are fp32; else of dtype
   i64 rotary_cos_row, rotary_sin_row;
   bool q_advances;  // query i is at position seqlen_k + i; else all are at seqlen_k (no mask)
+  // RMS norm of each head of q and of the new keys, as rmsnorm2d, before it is rotated; null: none, as without rope.
+  const void *q_gamma, *k_gamma;
+  bool gamma_fp32, norm_rounds;  // factors are fp32, else of dtype; x / rms is rounded before it meets them
+  float norm_epsilon;
   KvPages pages;    // none, or linear
 };
 

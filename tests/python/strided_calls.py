@@ -243,7 +243,10 @@ CALLS = [
         },
     ),
     Call(
-        "fmha_fwd_appendkv", "q rotary_cos rotary_sin", lengths={"R": 20, "Rd": 8}, values={"seqlen_k": numbers(3, 15)}
+        "fmha_fwd_appendkv",
+        "q rotary_cos rotary_sin q_gamma k_gamma",
+        lengths={"R": 20, "Rd": 8},
+        values={"seqlen_k": numbers(3, 15)},
     ),
     Call("fmha_fwd_appendkv", "q out lse bias sink", values={"seqlen_k": numbers(3, 15)}),
     Call(
@@ -386,6 +389,7 @@ CALLS = [
     Call("rmsnorm2d_bwd"),
     Call("rmsnorm2d_rdquant", "smooth_scale residual residual_out unquantised"),
     Call("rotary", values={"positions": draws((2, 42), 64)}),
+    Call("rotary", form="axes", values={"positions": draws((3, 2, 42), 64), "axes": draws((16,), 3)}),
     Call(
         "sample",
         "prompt generated temperatures top_ks top_ps min_ps repetition_penalties presence_penalties"

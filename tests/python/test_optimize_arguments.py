@@ -60,8 +60,31 @@ def test_a_cache_by_its_new_name(by_cache: Any, monkeypatch: pytest.MonkeyPatch)
     for ids in (prompt(), prompt()[:, :1]):
         ours, wanted = (one(ids, past_key_values=cache) for one, cache in zip((model, theirs), caches, strict=True))
         torch.testing.assert_close(ours.logits, wanted.logits, atol=1e-4, rtol=1e-4)
-    assert steps.count("fmha_fwd_splitkv") == model.config.num_hidden_layers
+    assert steps.count("fmha_fwd_appendkv") == model.config.num_hidden_layers
     assert {type(layer) for layer in caches[0].layers} == {GrowingLayer}
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
+@torch.no_grad()
+def test_norms_of_heads_rotary_cache_and_attention_are_one_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bits are those of one after another, of which it is a part as soon as there is room."""
+    from tilekiln.torch import fused_decoder, optimize
+
+    model = make(name, hidden_size=128, head_dim=32).bfloat16()
+    for one in model.modules():
+        if type(one).__name__.endswith("RMSNorm"):
+            torch.nn.init.uniform_(one.weight, 0.5, 2)
+    assert became(optimize(model))[f"{name}DecoderLayer"] == {"one pass for a token"}
+    made: list[list[Any]] = []
+    real, calls = fused_decoder._appended, list[Any]()
+    for appended in (lambda *given: calls.append(real(*given)) or calls[-1], lambda *_: None):
+        monkeypatch.setattr(fused_decoder, "_appended", appended)
+        cache = transformers.DynamicCache(config=model.config)
+        ids = [prompt(), *(prompt()[:, i : i + 1] for i in range(3))]
+        made.append([model(one, past_key_values=cache).logits for one in ids])
+        made[-1] += [part for layer in cache.layers for part in (layer.keys, layer.values)]
+    assert sum(one is not None for one in calls) == 3 * model.config.num_hidden_layers
+    assert all(torch.equal(*both) for both in zip(*made, strict=True))
 
 
 @pytest.mark.parametrize("name", ["StableLm", "Qwen2VLText"])

@@ -14,7 +14,8 @@ extern "C" {
  *
  * New key j of a sequence lands at seqlen_k + j of its cache and is rotated for position seqlen_k + j; query i for seqlen_k + i when there is a mask
  * (causal or a window), else all of a sequence for seqlen_k. Rotation of a pair (x0, x1) at position p:
- * (x0 cos[p] - x1 sin[p], x1 cos[p] + x0 sin[p]). (Su et al., "RoFormer", 2021.)
+ * (x0 cos[p] - x1 sin[p], x1 cos[p] + x0 sin[p]). (Su et al., "RoFormer", 2021.) With q_gamma and k_gamma each head of q and of the new keys is
+ * first normalised as rmsnorm2d does it, and rounded: the bits are those of rmsnorm2d before this call. Refused by GPUs, and of fp8.
  *
  * The cache and what is said of the attention are as in fmha_fwd_splitkv; without out they must be absent. The mask also says which positions
  * queries have, with or without out. cache_leftpad is of the attention: the append and the rotation count from the start of the cache.
@@ -58,6 +59,11 @@ typedef struct tilekiln_fmha_fwd_appendkv_args {
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */
   const tilekiln_executor* executor; /* null: the library's own pool */
+  const tilekiln_tensor* q_gamma; /* fp32 (hdim_q); or null. Or of the dtype of k: factors of an RMS norm of each head of q; null, with k_gamma: none */
+  const tilekiln_tensor* k_gamma; /* dtype of q_gamma (hdim_q); or null. The same of the new keys */
+  float norm_epsilon; /* added to the mean square of a head */
+  int32_t norm_rounding; /* 0 (pytorch) or 1 (transformers). transformers: a head over its root mean square is rounded to its dtype before it is
+     multiplied */
 } tilekiln_fmha_fwd_appendkv_args;
 
 /* rotary_interleaved 1, as in flash_attn. */
@@ -69,6 +75,7 @@ static inline tilekiln_fmha_fwd_appendkv_args tilekiln_fmha_fwd_appendkv_default
   args.window_right = -1;
   args.rotary_interleaved = 1;
   args.instance = -1;
+  args.norm_epsilon = 1e-06f;
   return args;
 }
 

@@ -15,8 +15,10 @@ extern "C" {
  * (a, b): (a cos - b sin, a sin + b cos), with the row of the tables that is the token's position, start + its number in positions, or in its
  * sequence.
  * Pairs are elements (i, i + rotary_dim / 2), with interleaved (2i, 2i + 1); elements from rotary_dim on stay. conjugate turns the other
- * way round, which is the backward. Everything is fp32, and y is rounded once. A token whose position is outside of the tables stays
- * as it is.
+ * way round, which is the backward. With axes (M-RoPE of Qwen2-VL and its kin: time, height, width) a token has a position on each of
+ * several axes, positions (axes, batch, seqlen), and pair i is turned by that of axis axes[i]; on CPUs. Everything is fp32, and y is rounded once. A
+ * token whose position, on any axis, is outside of the tables stays
+ * as it is, and so do all where axes has a number that is no axis.
  *
  * All but the last dimension of x and y may have any stride. y may be x: the same memory with the same strides; otherwise it shares no
  * memory with anything. */
@@ -26,7 +28,7 @@ typedef struct tilekiln_rotary_args {
   const tilekiln_tensor* cos; /* dtype of x; of fp32: fp32; of fp16: fp16 or fp32; of bf16: bf16 or fp32 (table rows, rotary_dim / 2). Cosines of the
      angles of each position */
   const tilekiln_tensor* sin; /* dtype of cos (table rows, rotary_dim / 2). Their sines */
-  const tilekiln_tensor* positions; /* int32 or int64 (batch, seqlen); or null. The position of each token */
+  const tilekiln_tensor* positions; /* int32 or int64 (batch, seqlen), axes: (axes, batch, seqlen); or null. The position of each token */
   int32_t start; /* what is added to the positions */
   int32_t interleaved; /* 0 or 1. yes: pairs are neighbours */
   int32_t conjugate; /* 0 or 1. yes: by the angle the other way round */
@@ -35,6 +37,7 @@ typedef struct tilekiln_rotary_args {
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */
   const tilekiln_executor* executor; /* null: the library's own pool */
+  const tilekiln_tensor* axes; /* int32 (rotary_dim / 2); or null. Of each pair the axis whose position turns it; null: positions have one axis */
 } tilekiln_rotary_args;
 
 /* instance -1, others absent. Then set x, cos, sin and y. */

@@ -59,6 +59,26 @@ tilekiln_status rotary(const Args& args, Call& call) {
   return TILEKILN_OK;
 }
 
+tilekiln_status norm(const Args& args, Call& call) {
+  const Arrays& in = call.in;
+  fmha::AppendProblem& problem = call.to.problem;
+  if (!in.q_gamma.given()) return TILEKILN_OK;
+  if (dtype_bytes(in.k.dtype) == 1)
+    return fail_argument("q_gamma", "was given, must be null: fp8 keys are not normalised; do it before quantising");
+  if (in.q_gamma.dtype != TILEKILN_FP32) TILEKILN_TRY(check_dtype_like(in.q_gamma, in.k));
+  TILEKILN_TRY(check_dtype_like(in.k_gamma, in.q_gamma));
+  for (const Array* array : {&in.q_gamma, &in.k_gamma}) {
+    TILEKILN_TRY(check_ndim(*array, 1, "(hdim_q)"));
+    TILEKILN_TRY(check_length(*array, 0, "hdim_q", call.D, "the hdim of k"));
+    TILEKILN_TRY(check_last_contiguous(*array));
+  }
+  problem.q_gamma = in.q_gamma.data, problem.k_gamma = in.k_gamma.data;
+  problem.gamma_fp32 = in.q_gamma.dtype == TILEKILN_FP32;
+  problem.norm_rounds = args.norm_rounding == 1;
+  problem.norm_epsilon = args.norm_epsilon;
+  return TILEKILN_OK;
+}
+
 // Finds the places of the new keys, and checks that every position in use has a row of cos and sin.
 tilekiln_status places(const Args& args, Call& call) {
   const Arrays& in = call.in;

@@ -1,36 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Rows and their statistics: lanes run along a row, which is read from memory once; later passes find it in the cache, in its
-// own type. Sums are four vectors, added pairwise at the end of the row, so their bits do not depend on threads.
+// own type.
 #pragma once
 
-#include "kernels/backends/cpu/twos.h"
+#include "kernels/backends/cpu/moments.h"
 #include "kernels/norm/engine.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// Sums of a row: eight vectors, for two additions begin each cycle and take four to six.
-constexpr int kSums = 4;
-struct Sums {
-  Two of[kSums];
-  TILEKILN_INLINE Sums() {
-    for (Two& one : of) one = both_of(zero());
-  }
-  TILEKILN_INLINE float total() const {
-    const Two sum = add(add(of[0], of[1]), add(of[2], of[3]));
-    return cpu::total(add(sum.a, sum.b));
-  }
-};
-
-// The input of a norm: a row, or the sum of two as it is stored.
-template <class T> struct Plain {
-  const T* x;
-  TILEKILN_INLINE Two operator()(int j, int left) const { return widen_two<T>(x + j, left); }
-#if TILEKILN_PAIRS
-  TILEKILN_INLINE vh halves(int j, int left) const {
-    return left >= kTwo ? load_halves(x + j) : load_halves(x + j, left);
-  }
-#endif
-};
+// The sum of two rows as it is stored.
 template <class T> struct Added {
   const T *x, *residual;
   TILEKILN_INLINE Two operator()(int j, int left) const {
@@ -81,24 +59,6 @@ template <class T, Norm kNorm> struct Normalised {
   TILEKILN_INLINE Two operator()(Two v, int j, int left) const { return of(v, j, left); }
 };
 
-// Sums of a row's deviations from `centre`: for a layer of any number near its elements, else of 0 and of squares alone.
-struct Moments { float centre, sum, squares; };
-
-// `stored`, where kStore, receives the elements. A function of its own, for it is called from several places.
-template <class T, bool kLayer, bool kStore, class From>
-[[gnu::noinline]] Moments moments(From from, int columns, float centre, T* stored) {
-  Sums sum, squares;
-  const vf c = broadcast(centre);
-  twos<kSums>(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
-    const Two v = from(j, left);
-    const Two d = kLayer ? existing<T>(left, sub(v, c), zero()) : v;
-    if constexpr (kLayer) sum.of[i] = add(sum.of[i], d);
-    squares.of[i] = fma(d, d, squares.of[i]);
-    if constexpr (kStore) narrow_two<T>(stored + j, v, left);
-  });
-  return {centre, kLayer ? sum.total() : 0, squares.total()};
-}
-
 // The mean of the first elements: near the row's, unless they are unlike the rest.
 template <Norm kNorm, class From> TILEKILN_INLINE float near_centre(const From& from, int columns) {
   if constexpr (kNorm != Norm::layer) return 0;
@@ -108,33 +68,13 @@ template <Norm kNorm, class From> TILEKILN_INLINE float near_centre(const From& 
   return total(add(sum.a, sum.b)) / float(some);
 }
 
-#if TILEKILN_PAIRS
-// Moments about 0 of a row of bf16, whose products are exact, by its pairs: one operation a sum for 32 elements. What lies far
-// from 1 is left to the caller (false): the instruction takes subnormal numbers as 0.
-template <Norm kNorm, bool kStore, class From>
-TILEKILN_INLINE bool moments_of_pairs(const From& from, int columns, bf16* stored, Moments& of) {
-  Sums sum, squares;
-  const vf ones = pairs_of_ones();
-  twos<2 * kSums>(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
-    const vh v = from.halves(j, left);
-    const auto half = [i](Sums& sums)
-                          __attribute__((always_inline)) -> vf& { return i % 2 ? sums.of[i / 2].b : sums.of[i / 2].a; };
-    if constexpr (kNorm == Norm::layer) half(sum) = dot_pair(half(sum), words(v), ones);
-    half(squares) = dot_pair(half(squares), words(v), words(v));
-    if constexpr (kStore) store_halves(stored + j, v, left);
-  });
-  of = {0, kNorm == Norm::layer ? sum.total() : 0, squares.total()};
-  return of.squares >= 0x1p-80f && of.squares <= 0x1p120f;
-}
-#endif
-
 // Moments of a row, about a number near its elements.
 template <class T, Norm kNorm, bool kStore, class From>
 TILEKILN_INLINE Moments first_moments(const From& from, int columns, T* stored) {
 #if TILEKILN_PAIRS
   if constexpr (kEvenOdd<T> && kNorm != Norm::none) {
     Moments of;
-    if (moments_of_pairs<kNorm, kStore>(from, columns, stored, of)) return of;
+    if (moments_of_pairs<kNorm == Norm::layer, kStore>(from, columns, stored, of)) return of;
   }
 #endif
   if constexpr (kNorm == Norm::none) return {};

@@ -26,6 +26,11 @@ void fill(const Args& args, Call& call) {
   norm::put_rows(in.cos, to.cos, to.cos_row);
   norm::put_rows(in.sin, to.sin, to.sin_row);
   norm::put_rows(in.positions, to.positions, to.positions_row);
+  if (in.axes.given()) {
+    norm::put(in.axes, to.axes);
+    to.positions_axis = in.positions.stride[0], to.positions_row = in.positions.stride[1];
+    to.axis_count = static_cast<int>(in.positions.shape[0]);
+  }
   to.position_bytes = in.positions.given() ? static_cast<int>(dtype_bytes(in.positions.dtype)) : 4;
   to.rows = call.B * call.S, to.tokens = call.S;
   to.start = args.start;
@@ -39,6 +44,8 @@ void fill(const Args& args, Call& call) {
 }
 
 tilekiln_status launch(StageCall<norm::Rotary>& call) {
+  if (!call.backend->takes_units && call.problem.axes != nullptr)
+    return fail_argument("axes", "was given, must be null on a GPU: gather cos and sin of each token there");
   const int64_t row = std::max<int64_t>(1, int64_t(call.problem.heads) * call.problem.columns);
   return norm::launch_rows_by<norm::RotaryEngine>(
       call, std::max<int64_t>(1, 16384 / row),

@@ -279,6 +279,8 @@ class FmhaFwdAppendkvArguments(RunArguments, total=False):
     block_table: Array | None
     cache_batch_idx: Array | None
     cache_leftpad: Array | None
+    q_gamma: Array | None
+    k_gamma: Array | None
     softmax_scale: float | None
     causal: bool
     window: tuple[int, int]
@@ -287,6 +289,8 @@ class FmhaFwdAppendkvArguments(RunArguments, total=False):
     softcap: float
     max_seqlen_k: int
     rotary_interleaved: bool
+    norm_epsilon: float
+    norm_rounding: Literal["pytorch", "transformers"]
     num_splits: int
     layout: Literal["bshd", "bhsd"]
     return_lse: bool
@@ -636,6 +640,7 @@ class RotaryArguments(RunArguments, total=False):
 
     positions: Array | None
     y: Array | None
+    axes: Array | None
     start: int
     interleaved: bool
     conjugate: bool

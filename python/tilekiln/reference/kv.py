@@ -93,6 +93,15 @@ def rotate(x: Any, positions: Any, cos: Any, sin: Any, interleaved: bool) -> Any
     return x
 
 
+def normalise(x: Any, gamma: Any, epsilon: float, rounding: str) -> Any:
+    """RMS norm of each head of x (rows, nhead, hdim), rounded to its dtype as rmsnorm2d's rounding says."""
+    wide = np.asarray(x, np.float64)
+    scaled = wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + np.float64(np.float32(epsilon)))
+    if rounding == "transformers":
+        scaled = scaled.astype(x.dtype).astype(np.float64)
+    return (scaled * np.asarray(gamma, np.float64)).astype(x.dtype)
+
+
 def linear_pages(k: Any, v: Any) -> tuple[Any, Any]:
     """k and v of any pool layout as (pages, page_size, nhead, hdim). 3 dimensions are pages of one key.
 
@@ -238,6 +247,10 @@ def appendkv(
     causal: bool = False,
     window: tuple[int, int] = (-1, -1),
     layout: str = "bshd",
+    q_gamma: Any = None,
+    k_gamma: Any = None,
+    norm_epsilon: float = 1e-6,
+    norm_rounding: str = "pytorch",
     **rest: Any,
 ) -> Result | None:
     """Reference of `Library.fmha_fwd_appendkv`: writes k, v, q (NumPy arrays), then `splitkv` unless attend is False.
@@ -258,10 +271,14 @@ def appendkv(
             page_size = caches[0].shape[1]
             at = (np.asarray(block_table)[row, position // page_size], position % page_size)
         its_keys = new[0][b]
+        if k_gamma is not None:
+            its_keys = normalise(its_keys, k_gamma, norm_epsilon, norm_rounding)
         if rotary_cos is not None:
             its_keys = rotate(its_keys, position, rotary_cos, rotary_sin, rotary_interleaved)
             if q is not None:
                 rows = _exchanged(q, layout)[b]
+                if q_gamma is not None:
+                    rows[...] = normalise(rows, q_gamma, norm_epsilon, norm_rounding)
                 its_positions = length + (np.arange(len(rows)) if masked else np.zeros(len(rows), int))
                 rows[...] = rotate(rows, its_positions, rotary_cos, rotary_sin, rotary_interleaved)
         caches[0][at], caches[1][at] = its_keys, new[1][b]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .._core.dtypes import NUMPY
 from . import rows
-from .drawn import Call, Random, Signature
+from .drawn import EDGES, Call, Random, Signature
 
 Array = NDArray[Any]
 
@@ -29,11 +29,14 @@ def rotary(
     start: int = 0,
     interleaved: bool = False,
     conjugate: bool = False,
+    axes: Array | None = None,
 ) -> tuple[Array, Array]:
     """y and what arithmetic may lose of it.
 
     x (batch, seqlen, nheads, headdim), cos, sin (table rows, rotary_dim / 2); the other arguments are the operator's.
     """
+    if axes is not None:
+        return _by_axes(x, cos, sin, positions, start, interleaved, conjugate, axes)
     half = cos.shape[1]
     y, error = x.astype(np.float64), np.zeros(x.shape)
     tokens = np.arange(x.shape[1]) if positions is None else positions.astype(np.int64)
@@ -49,6 +52,19 @@ def rotary(
         y[there, :, place] = turned
         error[there, :, place] = 3 * rows.FP32 * (np.abs(one) + np.abs(other))
     return y, error
+
+
+def _by_axes(
+    x: Array, cos: Array, sin: Array, positions: Any, start: int, interleaved: bool, conjugate: bool, axes: Array
+) -> tuple[Array, Array]:
+    """Tables with a row a token, its pairs gathered by their axes."""
+    at = positions.astype(np.int64) + start  # (axes, batch, seqlen)
+    there = ((at >= 0) & (at < len(cos))).all(0) & bool(((axes >= 0) & (axes < len(at))).all())
+    pairs = np.arange(cos.shape[1])
+    of = np.where(there[..., None], np.moveaxis(at[np.clip(axes, 0, len(at) - 1)], 0, -1), 0)
+    rows_of = [table[of, pairs].reshape(-1, len(pairs)) for table in (cos, sin)]
+    number = np.where(there, np.arange(there.size).reshape(there.shape), -1)
+    return rotary(x, *rows_of, positions=number, interleaved=interleaved, conjugate=conjugate)
 
 
 def excess(y: Array, *given: Any, **options: Any) -> float:
@@ -68,7 +84,12 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
     given |= {name: random.laid(f(angles).astype(tables)) for name, f in (("cos", np.cos), ("sin", np.sin))}
     if random.chance(0.5):
         kind = random.one((np.int32, np.int64))
-        given["positions"] = random.numbers.integers(-8, 60, (batch, seqlen)).astype(kind)
+        axes = (3,) if random.edges is EDGES["cpu"] and random.chance(0.5) else ()
+        given["positions"] = random.numbers.integers(
+            -8 if random.chance(0.5) else 0, 60, (*axes, batch, seqlen)
+        ).astype(kind)
+        if axes:
+            given["axes"] = random.numbers.integers(0, 3, half).astype(np.int32)
     given |= {"interleaved": random.chance(0.5), "conjugate": random.chance(0.5), "start": random.one((0, 0, 5))}
     over = {"y": "x"} if random.chance(0.3) else {}
     return Call(given, {"y": random.blank(batch, seqlen, heads, width, dtype=dtype)}, over)

@@ -52,6 +52,25 @@ class GrowingLayer(DynamicLayer):
         self.keys, self.values = given
         return given
 
+    def room_for(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int] | None:
+        """Rooms where such new tokens (batch, nhead_k, tokens, hdim) fit behind the others, and how many those are.
+
+        None: only `update` can place them. What is written there is in the cache from `grow` on.
+        """
+        given, rooms = self._given, self._rooms
+        if given is None or rooms is None or self.keys is not given[0] or self.values is not given[1]:
+            return None
+        length = given[0].shape[-2]
+        end = length + k.shape[-2]
+        return (*rooms, length) if _has_room(rooms[0], k, end) and _has_room(rooms[1], v, end) else None
+
+    def grow(self, tokens: int) -> None:
+        """Tokens that were written into `room_for` are in the cache."""
+        assert self._rooms is not None
+        end = self.keys.shape[-2] + tokens
+        self._given = given = self._rooms[0].narrow(-2, 0, end), self._rooms[1].narrow(-2, 0, end)
+        self.keys, self.values = given
+
 
 def _room(like: Tensor, tokens: int) -> Tensor:
     return like.new_empty(*like.shape[:-2], tokens, like.shape[-1])

@@ -183,7 +183,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding = "pytorc
 
     A weight of several dimensions says that as many of x are its columns.
     """
-    rows, weight = _rows(x, weight), weight.flatten()
+    rows, weight = _rows(x, weight), _flat(weight)
     direct = untouched(rows, weight)
     y: Tensor
     if _recorded(x, weight):
@@ -198,7 +198,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding = "pytorc
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     """`LayerNorm` as a function: x (..., columns), weight and bias (columns), y like x; dimensions as in `rms_norm`."""
-    rows, weight, bias = _rows(x, weight), weight.flatten(), _flat(bias)
+    rows, weight, bias = _rows(x, weight), _flat(weight), _flat(bias)
     direct = untouched(rows, weight, bias)
     y: Tensor
     if _recorded(x, weight, bias):
@@ -234,8 +234,8 @@ class RMSNorm(torch.nn.Module):
 
     weight (columns), dtype of x; several columns mean as many last dimensions. rounding: pytorch rounds once, as
     torch.nn.RMSNorm; transformers rounds x / sqrt(..) to the dtype of x before it is multiplied, as LlamaRMSNorm and
-    T5LayerNorm. offset: added to the weight, 1 for the norms of Gemma; then rows are computed in fp32 and rounded
-    once. Errors: those of `Library.rmsnorm2d`.
+    T5LayerNorm. offset: added to the weight, 1 for the norms of Gemma; then rows are computed in fp32 and rounded once.
+    Errors: those of `Library.rmsnorm2d`.
     """
 
     def __init__(

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // New keys and values into the cache, new keys and queries rotated by their position (Su et al., "RoFormer", 2021). Copies are
-// byte for byte; a rotation is done in fp32, every product and sum rounded, then rounded once to the element type.
+// byte for byte; a rotation is done in fp32, every product and sum rounded, then rounded once to the element type. Before it, if asked,
+// heads of q and of the new keys are divided by their root mean square.
 #pragma once
 
 #include "kernels/attention/cpu/paging.h"
-#include "kernels/backends/cpu/load.h"
+#include "kernels/backends/cpu/moments.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
@@ -52,6 +53,18 @@ template <class T> void rotate(void* to, const void* from, const Angles& angles,
   for (int i = 0; i < a.rotary_dim; i += kLanes) narrow_some((T*)to + i, load(y + i), a.rotary_dim - i);
 }
 
+// A head divided by its root mean square, times gamma, rounded as rmsnorm2d rounds; from == to is allowed.
+template <class T> void normalise_head(T* to, const T* from, const void* gamma, const AppendProblem& a) {
+  const float squares = squares_of(Plain<T>{from}, a.hdim_q);
+  const vf inverse = broadcast(1 / __builtin_sqrtf(squares / float(a.hdim_q) + a.norm_epsilon));
+  twos(a.hdim_q, [&](int j, int, int left) __attribute__((always_inline)) {
+    const Two scaled = mul(widen_two<T>(from + j, left), inverse);
+    const Two factor =
+        a.gamma_fp32 ? widen_two<T>((const float*)gamma + j, left) : widen_two<T>((const T*)gamma + j, left);
+    narrow_two<T>(to + j, mul(a.norm_rounds ? rounded<T>(scaled) : scaled, factor), left);
+  });
+}
+
 template <class T> void append(const AppendProblem& a, const AppendUnit& u) {
   constexpr i64 kBytes = sizeof(T);
   constexpr bool kRope = sizeof(T) > 1;  // fp8 has none
@@ -61,6 +74,7 @@ template <class T> void append(const AppendProblem& a, const AppendUnit& u) {
       if (row == u.q_row || a.q_advances) angles.read<T>(a, a.q_advances ? u.seqlen_k + row : u.seqlen_k);
       for (int h = 0; h < a.nhead_q; ++h) {
         T* q = (T*)a.q + u.q_offset + h * a.q_head + row * a.q_row;
+        if (a.q_gamma) normalise_head(q, q, a.q_gamma, a);
         rotate<T>(q, q, angles, a);
       }
     }
@@ -92,7 +106,9 @@ template <class T> void append(const AppendProblem& a, const AppendUnit& u) {
       T* v = (T*)v_rows.at(u.seqlen_k + row);
       const T* knew = (const T*)a.knew + u.knew_offset + h * a.knew_head + row * a.knew_row;
       const T* vnew = (const T*)a.vnew + u.vnew_offset + h * a.vnew_head + row * a.vnew_row;
+      alignas(64) T normalised[kRope ? kMaxHdim : 1];
       if constexpr (kRope) {
+        if (a.k_gamma) normalise_head(normalised, knew, a.k_gamma, a), knew = normalised;
         if (rotated) rotate<T>(k, knew, angles, a);
       }
       __builtin_memcpy(k + rotated, knew + rotated, (a.hdim_q - rotated) * kBytes);

@@ -78,7 +78,7 @@ bool sums_of_pairs(const GroupNorm& a, const bf16* x, int rows, Sums64& of) {
   bool right = true;
   each_piece(x, a.x_row, rows, a.positions, [&](const bf16* piece, int columns) __attribute__((always_inline)) {
     Moments part = {};
-    right = right && moments_of_pairs<Norm::layer, false>(Plain<bf16>{piece}, columns, (bf16*)nullptr, part);
+    right = right && moments_of_pairs<true, false>(Plain<bf16>{piece}, columns, (bf16*)nullptr, part);
     of.sum += part.sum, of.squares += part.squares;
   });
   return right;
