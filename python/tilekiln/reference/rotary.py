@@ -62,9 +62,9 @@ def _by_axes(
     there = ((at >= 0) & (at < len(cos))).all(0) & bool(((axes >= 0) & (axes < len(at))).all())
     pairs = np.arange(cos.shape[1])
     of = np.where(there[..., None], np.moveaxis(at[np.clip(axes, 0, len(at) - 1)], 0, -1), 0)
-    rows_of = [table[of, pairs].reshape(-1, len(pairs)) for table in (cos, sin)]
+    cosines, sines = (table[of, pairs].reshape(-1, len(pairs)) for table in (cos, sin))
     number = np.where(there, np.arange(there.size).reshape(there.shape), -1)
-    return rotary(x, *rows_of, positions=number, interleaved=interleaved, conjugate=conjugate)
+    return rotary(x, cosines, sines, positions=number, interleaved=interleaved, conjugate=conjugate)
 
 
 def excess(y: Array, *given: Any, **options: Any) -> float:

@@ -67,6 +67,7 @@ class GrowingLayer(DynamicLayer):
     def grow(self, tokens: int) -> None:
         """Tokens that were written into `room_for` are in the cache."""
         assert self._rooms is not None
+        assert self.keys is not None
         end = self.keys.shape[-2] + tokens
         self._given = given = self._rooms[0].narrow(-2, 0, end), self._rooms[1].narrow(-2, 0, end)
         self.keys, self.values = given

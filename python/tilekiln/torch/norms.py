@@ -183,7 +183,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding = "pytorc
 
     A weight of several dimensions says that as many of x are its columns.
     """
-    rows, weight = _rows(x, weight), _flat(weight)
+    rows, weight = _rows(x, weight), weight.flatten()
     direct = untouched(rows, weight)
     y: Tensor
     if _recorded(x, weight):
@@ -198,7 +198,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding = "pytorc
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     """`LayerNorm` as a function: x (..., columns), weight and bias (columns), y like x; dimensions as in `rms_norm`."""
-    rows, weight, bias = _rows(x, weight), _flat(weight), _flat(bias)
+    rows, weight, bias = _rows(x, weight), weight.flatten(), _flat(bias)
     direct = untouched(rows, weight, bias)
     y: Tensor
     if _recorded(x, weight, bias):
