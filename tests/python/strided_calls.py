@@ -334,7 +334,12 @@ CALLS = [
     Call("gemm_quant", "bias row_scale column_scale", dtype="int8"),
     Call("gemm_quant", "bias"),
     Call("grouped_gemm", "bias c", lengths={"G": 3, "T": 42}, values={"starts": numbers(0, 7, 30, 42), "beta": 0.5}),
-    Call("group_norm", "gamma beta mean inv_std", lengths={"C": 64}, values={"activation": "silu"}),
+    Call(
+        "group_norm",
+        "gamma beta",
+        lengths={"C": 64},
+        values={"activation": "silu", **dict.fromkeys(("mean", "inv_std"), ((2, 32), "fp32"))},
+    ),
     Call(
         "img2col",
         lengths={"B": 2, "Y": 5, "X": 6, "C": 7},
@@ -380,9 +385,21 @@ CALLS = [
         values=dict.fromkeys(("initial_state", "dfinal_state", "dinitial_state"), ((2, 6, 32, 64), "fp32"))
         | {"qk_l2norm": True},
     ),
-    Call("conv_fwd", "bias", lengths={"C": 6, "G": 6, "X": 9, "Fx": 3}, values={"y": ((2, 43, 7), "fp16")}),
+    Call(
+        "conv_fwd",
+        "bias",
+        lengths={"C": 6, "G": 6, "X": 9, "Fx": 3},
+        values=dict.fromkeys(("residual", "y"), ((2, 16, 7), "fp16")),
+    ),
+    Call(
+        "conv_fwd",
+        "scale",
+        lengths={"C": 6, "G": 6, "X": 9, "Fx": 3},
+        dtype="int8",
+        values={"y": ((2, 16, 7), "fp32")},
+    ),
     Call("conv_bwd_data", lengths={"G": 6, "X": 9, "Fx": 3}, values={"dx": ((2, 6, 11), "fp16")}),
-    Call("conv_bwd_weight", lengths={"C": 6, "X": 9, "Ox": 7}, values={"dweight": ((43, 6, 3), "fp16")}),
+    Call("conv_bwd_weight", lengths={"C": 6, "X": 9, "Ox": 7}, values={"dweight": ((16, 6, 3), "fp16")}),
     Call("permute", values={"y": ((7, 5, 6), "fp16"), "axes": (2, 0, 1)}),
     Call("reduce", values={"y": ((5, 7), "fp16"), "axes": (1,)}),
     Call("rmsnorm2d", "residual residual_out inv_rms"),

@@ -146,8 +146,8 @@ def _fit(x: Tensor, *others: Any) -> bool:
 @functools.cache
 def _has(name: str, dtype: torch.dtype, biased: bool, records: bool) -> bool:
     """Do the available libraries have the kernels of such a call, its gradient's too where it is recorded?"""
-    one = torch.ones(1, dtype=dtype)
-    row, columns, statistic = one.view(1, 1), one, torch.ones(1)
+    one = torch.ones(1, dtype=dtype, device="cpu")
+    row, columns, statistic = one.view(1, 1), one, torch.ones(1, device="cpu")
     try:
         if name == "group_norm":
             facade._choose(name, (one.view(1, 1, 1), None, None), {"groups": 1})
