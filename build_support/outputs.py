@@ -27,28 +27,26 @@ def boot_id() -> str:
         return ""
 
 
+def all_compared(directory: str) -> bool:
+    """Whether all outputs were compared since the machine was started."""
+    try:
+        with open(os.path.join(directory, FILE)) as file:
+            return file.read() == boot_id() != ""
+    except OSError:
+        return False
+
+
 def damaged(nodes: Iterable[Any], directory: str) -> list[Any]:
     """Those of `nodes` that were made once and are something else now. Of no concern: what is not there."""
-    place, boot = os.path.join(directory, FILE), boot_id()
-    try:
-        with open(place) as file:
-            same_boot = file.read() == boot != ""
-    except OSError:
-        same_boot = False
+    same_boot = all_compared(directory)
     return [node for node in nodes if _is_damaged(node, same_boot)]
 
 
 def compared(directory: str) -> None:
     """Notes that all outputs were compared since the machine was started."""
-    place, boot = os.path.join(directory, FILE), boot_id()
-    try:
-        with open(place) as file:
-            if file.read() == boot:
-                return
-    except FileNotFoundError:
-        pass
-    with open(place, "w") as file:
-        file.write(boot)
+    if not all_compared(directory):
+        with open(os.path.join(directory, FILE), "w") as file:
+            file.write(boot_id())
 
 
 def _is_damaged(node: Any, same_boot: bool) -> bool:

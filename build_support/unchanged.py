@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import extension_python, toolchain
-from .outputs import boot_id
+from .outputs import all_compared, boot_id
 
 if TYPE_CHECKING:
     from .request import Request
@@ -70,7 +70,7 @@ class Stamp:
         import SCons.Node
 
         folders, programs, said, goal = self._kept
-        if goal.get_state() not in (SCons.Node.up_to_date, SCons.Node.executed):
+        if goal.get_state() not in (SCons.Node.up_to_date, SCons.Node.executed) or not all_compared(folders[0]):
             return
         path = f"{folders[0]}/{PREFIX}{self._name}"
         kept = {"said": said, "folders": folders, "programs": programs, "state": self._state(folders, programs)}
