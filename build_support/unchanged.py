@@ -43,7 +43,7 @@ class Stamp:
         atexit.register(self._write)  # after all that a build registers later: its journal is gone by then
 
     def found(self) -> str | None:
-        """What the build said that left everything as it is now; None where something is not."""
+        """Lines of the build that left everything as it is now; None where something has changed since."""
         for path in glob.glob(f"build/*/{PREFIX}{self._name}"):
             with contextlib.suppress(OSError, ValueError, KeyError):
                 with open(path, encoding="utf-8") as file:
