@@ -62,7 +62,7 @@ def channels_last(x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16", "int8"])
 def test_every_isa_as_drawn(lib: tk.Library, dtype: str) -> None:
     random = Random(dtype, EDGES["cpu"])
-    for instance in usable(lib, OPERATOR, random, 150, dtype=dtype):
+    for instance in usable(lib, OPERATOR, random, 100, dtype=dtype):
         error, call = drawn(lib, OPERATOR, random, instance)
         assert error <= 1, call
 
@@ -70,7 +70,7 @@ def test_every_isa_as_drawn(lib: tk.Library, dtype: str) -> None:
 @pytest.mark.parametrize("layout", [lambda x: x, channels_last], ids=["nchw", "nhwc"])
 def test_long_sums_in_chunks(lib: tk.Library, layout: Callable[[np.ndarray], np.ndarray]) -> None:
     """More words than are gathered at once, of channels, of taps, and of both."""
-    for shape, filters in (((1, 13001, 2, 3), (1, 1)), ((1, 700, 5, 4), (3, 4)), ((1, 2, 1, 13000), (1, 6500))):
+    for shape, filters in (((1, 13001, 2, 3), (1, 1)), ((1, 700, 5, 4), (3, 4)), ((1, 2, 1, 6520), (1, 6500))):
         given = images(shape, 70, filters)
         given["x"] = layout(given["x"])
         y = layout(np.zeros(reference.conv_fwd(**given).out.shape, np.float32))
