@@ -26,6 +26,7 @@ NAMES = [name for name, operator in OPERATORS.items() if operator.area_room != "
 OTHERWISE = {
     "flatmm_quant": {"b_zero"},
     "sample": {"temperatures", "top_ps", "min_ps", "repetition_penalties"},
+    "conv_fwd": {"scale"},
     "causal_conv1d": {"cu_seqlens"},
     "causal_conv1d_bwd": {"cu_seqlens"},
     "gated_delta_rule": {"cu_seqlens"},
@@ -157,9 +158,10 @@ def test_tensors_of_both_devices_reach_the_facade(binding: object, device: str) 
 
 WITH = {name: operator.file.torch.backward for name, operator in OPERATORS.items() if operator.file.torch.backward}
 """Derivatives of operators by name, and of those no second one: `test_torch_derivatives.py` of their rooms."""
+CONVOLUTIONS = [name for name in NAMES if OPERATORS[name].area_room == "kernels/conv"]  # conv/test_torch.py
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in {*WITH, *WITH.values()}])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in {*WITH, *WITH.values(), *CONVOLUTIONS}])
 def test_what_has_no_derivative_says_so(table: Operator, name: str) -> None:
     arrays, named = next(calls(name, table))
     leaves = [x.requires_grad_() if x is not None and x.is_floating_point() else x for x in arrays]
