@@ -75,10 +75,19 @@ def plans(root: Tree) -> dict[str, str]:
     first: dict[str, str] = {}
     made: dict[str, str] = {}
     for receipt in root.all_receipts():
-        text = listing.counts(resolve(receipt.name, ["all"], root=root)).replace("\n\n", "\n") + "\n"
+        text = _joined(listing.counts(resolve(receipt.name, ["all"], root=root)))
         same = first.setdefault(text, receipt.name)
         made[f"plans/{receipt.name}.txt"] = text if same == receipt.name else f"as {same}\n"
     return made
+
+
+def _joined(counts: str) -> str:
+    """Counts in which families of the same numbers share a paragraph."""
+    families = dict[str, list[str]]()
+    for paragraph in counts.split("\n\n"):
+        name, colon, rest = paragraph.partition(": ")
+        families.setdefault(colon + rest, []).append(name)
+    return "".join(f"{', '.join(names)}{rest}\n" for rest, names in families.items())
 
 
 def sources(root: Tree) -> dict[str, str]:

@@ -109,7 +109,7 @@ class ArgumentFile(Struct, frozen=True, forbid_unknown_fields=True):
     least_is: Text | None = None
     most: Whole | None = None
     names: Annotated[list[Word], Meta(min_length=2, max_length=2)] | None = None
-    items: Annotated[list[Word], Meta(min_length=2, max_length=2)] | None = None
+    items: Annotated[list[Word], Meta(min_length=2, max_length=3)] | None = None
     default: Annotated[list[Whole], Meta(min_length=2, max_length=2)] | None = None
     absent: Whole | None = None
 

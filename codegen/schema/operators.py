@@ -44,7 +44,7 @@ _WORDS = {  # which words a kind may have, besides `about`
     "flag": "",
     "word": "",
     "pair": "names items default absent least least_is",
-    "dims": "",
+    "dims": "items",
     "threads": "",
     "instance": "",
     "stream": "",

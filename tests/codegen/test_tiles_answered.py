@@ -11,7 +11,16 @@ from codegen.schema.tree import tree
 FORMATS = {"bf16", "int8", "fp8", "bf8", "fp8bf16", "fp8fp32"}
 """Words of dtypes that tiles multiply, as they are or widened."""
 PRODUCTS = {
-    *("gemm", "gemm_multi_d", "gemm_quant", "gemm_list", "batched_gemm", "grouped_gemm", "flatmm", "flatmm_quant"),
+    *(
+        "gemm",
+        "gemm_multi_d",
+        "gemm_quant",
+        "gemm_list",
+        "batched_gemm",
+        "grouped_gemm",
+        "flatmm",
+        "flatmm_quant",
+    ),
     *("fused_moe", "fmha_fwd", "fmha_fwd_splitkv", "fmha_fwd_pagedkv", "fmha_batch_prefill", "fmha_bwd_dq_dk_dv"),
     *("fmha_mla_decode", "conv_fwd", "conv_bwd_data", "conv_bwd_weight"),
 }
@@ -20,7 +29,7 @@ OTHERS = {
     *("rmsnorm2d", "layernorm2d", "rmsnorm2d_rdquant", "layernorm2d_rdquant", "smoothquant", "moe_smoothquant"),
     *("rmsnorm2d_bwd", "layernorm2d_bwd", "silu_and_mul", "silu_and_mul_bwd", "softmax", "cross_entropy", "merge"),
     *("cross_entropy_bwd", "reduce", "topk_softmax", "topk_gating", "moe_sorting", "permute", "copy", "transpose"),
-    *("batched_transpose", "img2col", "sample", "causal_conv1d", "causal_conv1d_bwd"),
+    *("batched_transpose", "elementwise", "pooling", "img2col", "sample", "causal_conv1d", "causal_conv1d_bwd"),
     *("gated_delta_rule", "gated_delta_rule_bwd", "gelu_and_mul", "gelu_and_mul_bwd"),
 }
 """Families whose work is no product of matrices."""

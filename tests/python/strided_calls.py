@@ -400,6 +400,13 @@ CALLS = [
     ),
     Call("conv_bwd_data", lengths={"G": 6, "X": 9, "Fx": 3}, values={"dx": ((2, 6, 11), "fp16")}),
     Call("conv_bwd_weight", lengths={"C": 6, "X": 9, "Ox": 7}, values={"dweight": ((16, 6, 3), "fp16")}),
+    Call("elementwise", values={"y": ((5, 6, 7), "fp16"), "operation": "silu"}),
+    Call(
+        "pooling",
+        "indices",
+        values={name: ((5, 3, 3, 7), dtype) for name, dtype in (("y", "fp16"), ("indices", "int32"))}
+        | {"x": ((5, 6, 7, 7), "fp16"), "window": (2,)},
+    ),
     Call("permute", values={"y": ((7, 5, 6), "fp16"), "axes": (2, 0, 1)}),
     Call("reduce", values={"y": ((5, 7), "fp16"), "axes": (1,)}),
     Call("rmsnorm2d", "residual residual_out inv_rms"),

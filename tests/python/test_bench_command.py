@@ -52,6 +52,8 @@ WORDS = [
     "moe_sorting experts=8 unit=4 masked=yes skip_empty=no",
     "fused_moe dtype=bf16 hidden=70 inter=33 activation=gelu masked=yes",
     "reduce shape=3x4x70 axes=0x2 operation=max keepdim=yes",
+    "elementwise dtype=bf16 shape=3x70 operation=silu",
+    "pooling dtype=bf16 batch=2 length_1=9 length_2=8 length_3=5 window=3x2 stride=2 padding=1x0 indices=yes",
     "permute shape=3x40x5 axes=2x0x1 dtype=int16 x.order=column",
     "copy shape=3x70 dtype=bf16",
     "transpose element=bytes8",
@@ -85,7 +87,11 @@ def receipt(operator: str) -> str:
     if operator == "gemm_multi_d":
         return operator
     room = (
-        "flash" if operator.startswith("fmha") else "gemm_default" if "gemm" in operator or "flatmm" in operator else ""
+        "flash"
+        if operator.startswith("fmha")
+        else "gemm_default"
+        if any(word in operator for word in ("gemm", "flatmm"))
+        else ""
     )
     if operator in LINEAR_ATTENTION:
         return "linear_attention"

@@ -125,9 +125,13 @@ MOVED: dict[str, tuple[dict[str, object], tuple[int, ...]]] = {
     "permute": ({"axes": (2, 0, 1)}, (5, 3, 4)),
     "copy": ({}, (3, 4, 5)),
     "batched_transpose": ({}, (3, 5, 4)),
+    "elementwise": ({"operation": "silu"}, (3, 4, 5)),
     "reduce": ({"axes": (1,), "operation": "max"}, (3, 5)),
 }
-ALONE = {"gemm_list", "fmha_fwd", "fmha_fwd_splitkv", "img2col", "topk_gating", "topk_softmax", "moe_sorting"}
+ALONE = {
+    *("gemm_list", "fmha_fwd", "fmha_fwd_splitkv", "img2col", "pooling"),
+    *("topk_gating", "topk_softmax", "moe_sorting"),
+}
 """Operators with tests of their own below."""
 DECLARED = sorted(OPERATORS.keys() - MOVED.keys() - ALONE)
 
@@ -199,6 +203,8 @@ def test_results_of_shapes_that_functions_say(name: str, load: Made) -> None:
 def test_patches_of_an_image(load: Made) -> None:
     library, image = narrow(load, "img2col"), noise(2, 6, 7, 3)
     both(lambda x, y: library.img2col(x, filter=(3, 2), y=y), [zeros(1, 48, 18)], image)
+    library = narrow(load, "pooling")
+    both(lambda x, y: library.pooling(x, window=2, y=y), [zeros(2, 3, 3, 3)], image)
 
 
 def test_the_routing_of_experts(load: Made) -> None:

@@ -39,6 +39,32 @@ def _moved(name: str, shape: tuple[int, ...], peer: Callable[[Tensor], Tensor], 
     return make
 
 
+def _elements(operation: str, shapes: tuple[tuple[int, ...], ...], peer: Callable[..., Tensor]) -> Make:
+    def make(library: tk.Library, dtype: torch.dtype, threads: int) -> Case:
+        arrays = [torch.randn(*shape).to(dtype) for shape in shapes]
+        y = library.elementwise(*arrays, operation=operation)
+
+        def ours() -> None:
+            library.elementwise(*arrays, operation=operation, y=y, num_threads=threads)
+
+        return Case(ours, peer, tuple(arrays), (y,))
+
+    return make
+
+
+def _pooled(shape: tuple[int, ...], last: bool, operation: str, **how: Any) -> Make:
+    def make(library: tk.Library, dtype: torch.dtype, threads: int) -> Case:
+        x = torch.randn(*shape).to(dtype)
+        x = x.contiguous(memory_format=torch.channels_last) if last else x
+        pool = functools.partial(library.pooling, layout="nchw", operation=operation, **how)
+        y = pool(x).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+        peer = getattr(torch.nn.functional, {"max": "max_pool2d", "mean": "avg_pool2d"}[operation])
+        given = {"kernel_size" if name == "window" else name: value for name, value in how.items()}
+        return Case(lambda: pool(x, y=y, num_threads=threads), lambda x: peer(x, **given), (x,), (y,))
+
+    return make
+
+
 def _img2col(x: Tensor) -> Tensor:
     first = x.permute(0, 3, 1, 2)
     return torch.nn.functional.unfold(first, 3, padding=1).transpose(1, 2)
@@ -176,6 +202,19 @@ CASES: dict[str, tuple[dict[str, torch.dtype], Make]] = {
         for kind in ("sum", "mean", "max")
         for axis in (1, 0)
     },
+    "add 1024x4096": (FLOATS, _elements("add", ((1024, 4096),) * 2, torch.add)),
+    "add row 1024x4096": (FLOATS, _elements("add", ((1024, 4096), (4096,)), torch.add)),
+    "add column 1024x4096": (FLOATS, _elements("add", ((1024, 4096), (1024, 1)), torch.add)),
+    "add of 4 256x1024": (FLOATS, _elements("add", ((256, 1024),) * 4, lambda a, b, c, d: a + b + c + d)),
+    "silu 1024x4096": (FLOATS, _elements("silu", ((1024, 4096),), torch.nn.functional.silu)),
+    "gelu 1024x4096": (FLOATS, _elements("gelu", ((1024, 4096),), torch.nn.functional.gelu)),
+    **{
+        f"pool {kind} {'nhwc' if last else 'nchw'} 3x3 s{stride} 8x64x56x56": (
+            FLOATS, _pooled((8, 64, 56, 56), last, kind, window=3, stride=stride, padding=1))
+        for kind in ("max", "mean")
+        for last in (True, False)
+        for stride in (1, 2)
+    },
     **{f"topk_softmax {m}x{e} k8": (FLOATS, _routed(m, e, 8)) for m, e in ((1, 128), (1024, 128), (4096, 256))},
     **{
         f"topk_gating {m}x256 k8 of 4 groups": (FLOATS, _gated(m, 256, 8, score="sigmoid", groups=8, topk_groups=4))
@@ -204,6 +243,10 @@ BARS: dict[str, dict[str, Bar]] = {
     "sum 0": {"fp32": Bar(1.0), "bf16": Bar(3)},
     "mean": {"fp32": Bar(1.0), "bf16": Bar(3)},
     "max": {"fp32": Bar(1.0), "bf16": Bar(3)},
+    "add": dict.fromkeys(FLOATS, Bar(1.0)),
+    "silu": dict.fromkeys(FLOATS, Bar(1.0)),
+    "gelu": dict.fromkeys(FLOATS, Bar(1.0)),
+    "pool": dict.fromkeys(FLOATS, Bar(1.0)),
     "topk_softmax": dict.fromkeys(FLOATS, Bar(3.5)),
     "topk_gating": dict.fromkeys(FLOATS, Bar(3)),
     "moe_sorting": {"int32": Bar(10)},

@@ -176,7 +176,7 @@ def c_words(operator: Operator, a: Argument) -> str:
     elif a.kind == "flag":
         what.append("0 or 1")
     elif a.kind == "dims":
-        what.append(f"dimensions of {a.value}")
+        what.append(numbers_text(a))
     if a.file.about:
         what.append(capital(operator, a.file.about) if what else a.file.about)
     return ". ".join(what)
@@ -188,6 +188,11 @@ def capital(operator: Operator, text: str) -> str:
     known = {*operator.arguments, *(word for a in operator.arguments.values() if a.kind == "word" for word in a.value)}
     plain = first.isalpha() and len(first) > 1 and first not in known
     return text[0].upper() + text[1:] if plain else text
+
+
+def numbers_text(a: Argument) -> str:
+    """What the numbers of a `dims` are."""
+    return f"one number, or {', '.join(a.file.items)}" if a.file.items else f"dimensions of {a.value}"
 
 
 def dtype_text(a: Argument) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from codegen.emit.operators.check import listed
 from codegen.emit.operators.entries import Entry, entries
-from codegen.emit.operators.header import capital, dtype_text, shape_text
+from codegen.emit.operators.header import capital, dtype_text, numbers_text, shape_text
 from codegen.schema.operators import Operator
 
 WIDTH = 100
@@ -59,7 +59,7 @@ def what(operator: Operator, entry: Entry) -> str:
     if a.kind == "pair":
         return f"({', '.join(a.file.items or [])})"
     if a.kind == "dims":
-        return f"dimensions of {a.value}"
+        return numbers_text(a)
     return {"flag": "bool", "float": "float", "instance": "number or name of the kernel to use"}.get(a.kind, "")
 
 

@@ -35,6 +35,31 @@ def reduced(given: Given) -> list[Any]:
     return lengths if given["keepdim"] else [n for axis, n in enumerate(lengths) if axis not in gone]
 
 
+def together(given: Given) -> list[Any]:
+    shapes = [list(given[name].shape) for name in ("x", "x1", "x2", "x3") if given.get(name) is not None]
+    shapes = [[1] * (max(map(len, shapes)) - len(shape)) + shape for shape in shapes]
+    return [next((length for length in lengths if length != 1), 1) for lengths in zip(*shapes, strict=True)]
+
+
+def pooled(given: Given) -> list[Any]:
+    shape = list(given["x"].shape)
+    first, sides = (2 if given["layout"] == "nchw" else 1), len(shape) - 2
+
+    def numbers(name: str, default: Any) -> list[int]:
+        said = list(given[name]) or default
+        return said * sides if len(said) == 1 else said
+
+    window = numbers("window", [1])
+    stride, dilation, padding = numbers("stride", window), numbers("dilation", [1]), numbers("padding", [0])
+    for at in range(sides):
+        length = shape[first + at]
+        free = length + 2 * padding[at] - dilation[at] * (window[at] - 1) - 1
+        count = -(-free // stride[at]) if given["ceil_mode"] else free // stride[at]
+        last = given["ceil_mode"] and count * stride[at] >= length + padding[at]
+        shape[first + at] = count + (0 if last else 1)
+    return shape
+
+
 def columns(given: Given) -> list[Any]:
     batch, height, width, channels = given["x"].shape
     sides = [

@@ -31,12 +31,14 @@ LENGTHS_OF = {
     "fmha_fwd_appendkv": {"seqlen_q": 1},
     "sample": {"rows": 8},
     "batched_gemm": {"batch": 16},
+    "pooling": {"batch": 8},
 }
 SHAPES = {
     "permute": (8, 64, 32, 128),
     "batched_transpose": (8, 64, 56, 56),
     "copy": (1024, 4096),
     "reduce": (1024, 4096),
+    "elementwise": (1024, 4096),
 }
 """Of x, where the declaration leaves its shape open."""
 EXAMPLES: dict[str, Any] = {"causal": True, "dropout_p": 0.1, "softcap": 30.0, "min_seqlen_q": 1}
@@ -44,7 +46,9 @@ EXAMPLES: dict[str, Any] = {"causal": True, "dropout_p": 0.1, "softcap": 30.0, "
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "permute": {"axes": (0, 2, 1, 3)},
     "reduce": {"axes": (1,)},
+    "elementwise": {"operation": "silu"},
     "img2col": {"filter": (3, 3), "padding": (1, 1)},
+    "pooling": {"window": (3,), "stride": (2,), "padding": (1,)},
     "topk_softmax": {"topk": 8},
     "topk_gating": {"topk": 8},
     "moe_sorting": {"experts": 64},
