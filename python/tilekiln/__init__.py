@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ._binding import ArgumentError, NoKernelError, Stream, __version__
     from ._core import dtypes
     from .api.functions.call import function_attention, mask_function, score_function
+    from .api.functions.elementwise import elementwise_function
     from .api.just_in_time import jit
     from .api.kv_cache import KVCache, decode
     from .api.launcher import BackwardLauncher
@@ -63,6 +64,7 @@ _HOME = {
     "attention": ".api.operators",
     "attention_backward": ".api.operators",
     "decode": ".api.kv_cache",
+    "elementwise_function": ".api.functions.elementwise",
     "experts": ".api.packed_experts",
     "function_attention": ".api.functions.call",
     "grouped_gemm": ".api.product_lists",
@@ -97,6 +99,7 @@ __all__ = [
     "attention_backward",
     "decode",
     "dtypes",
+    "elementwise_function",
     "experts",
     "function_attention",
     "grouped_gemm",

@@ -25,6 +25,12 @@ class FunctionAttention(Protocol):
     def __call__(self, q: Any, k: Any, v: Any, score: Any, mask: Any, tensors: Any, arguments: Any) -> Any: ...
 
 
+class ElementwiseFunction(Protocol):
+    """A call of `tilekiln.elementwise_function` as `FunctionAttention` has it."""
+
+    def __call__(self, function: Any, arrays: Any, out: Any, num_threads: int, stream: Any) -> Any: ...
+
+
 class Traced(Protocol):
     """The expression of a callable of FlexAttention, the tensors that it reads, and these by name."""
 
@@ -48,6 +54,7 @@ class TorchCalls(NamedTuple):
     check_tangents: CheckTangents
     function_attention: FunctionAttention
     traced: Traced
+    elementwise_function: ElementwiseFunction
 
 
 registered: TorchCalls | None = None

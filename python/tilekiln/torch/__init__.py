@@ -22,6 +22,7 @@ from . import _profiler, batching, calls, compiled, derivatives, native, operato
 from ._optimize import Optimized, optimize
 from .biased_experts import BiasedExperts
 from .dot_product import sdpa
+from .functions import elementwise as functions_elementwise
 from .functions import operator as functions_operator
 from .functions import trace
 from .functions.flex import flex_attention
@@ -37,6 +38,7 @@ torch_calls.registered = torch_calls.TorchCalls(
     operators.check_tangents,
     functions_operator.attention,
     trace.traced,
+    functions_elementwise.run,
 )
 _profiler.watch()
 

@@ -6,7 +6,7 @@ min and max give theirs to the first of equal operands, abs has none at 0, where
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from . import expression as ex
 from .expression import Node
@@ -16,8 +16,15 @@ ZERO, ONE = ex.constant(0.0), ex.constant(1.0)
 
 def gradients(root: Node, tensors: Collection[str]) -> tuple[Node, dict[Node, Node]]:
     """d root / d score, and d root / d element for the elements of fp32 `tensors`, one for each node of them."""
+    score = ex.name("score")
+    found = partials(root, lambda one: one == score or _is_element(one, tensors))
+    return found.get(score, ZERO), {one: found[one] for one in found if one != score}
+
+
+def partials(root: Node, is_leaf: Callable[[Node], bool]) -> dict[Node, Node]:
+    """d root / d leaf for the leaves that it depends on."""
     nodes = ex.ordered([root])
-    leaves = [one for one in nodes if _is_leaf(one, tensors)]
+    leaves = [one for one in nodes if is_leaf(one)]
     reached = set(leaves)
     for one in nodes:
         if not reached.isdisjoint(one.operands):
@@ -28,12 +35,11 @@ def gradients(root: Node, tensors: Collection[str]) -> tuple[Node, dict[Node, No
             for operand, part in zip(node.operands, _parts(node, found[node]), strict=True):
                 if part is not None and operand in reached and operand.kind == "float":
                     found[operand] = ex.binary("add", found[operand], part) if operand in found else part
-    score = ex.name("score")
-    return found.get(score, ZERO), {one: found[one] for one in leaves if one != score and one in found}
+    return {one: found[one] for one in leaves if one in found}
 
 
-def _is_leaf(node: Node, tensors: Collection[str]) -> bool:
-    return node == ex.name("score") or (node.op == "element" and node.kind == "float" and node.value in tensors)
+def _is_element(node: Node, tensors: Collection[str]) -> bool:
+    return node.op == "element" and node.kind == "float" and node.value in tensors
 
 
 def _times(a: Node, b: Node) -> Node:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""C++ of functions, in the words of kernels/attention/function/lanes.h and bounds.h.
+"""C++ of functions, in the words of kernels/backends/cpu/lanes.h and of kernels/attention/function.
 
 What does not depend on the query is computed once for all lanes, what depends on neither query nor key once a block.
 """
@@ -236,6 +236,25 @@ def gradients(node: Node, tensors: Sequence[Tensor], wanted: Collection[str]) ->
         "const KeyRange& range, const Edges& edges, const lane_bits* seen)"
     )
     return _function(head, body)
+
+
+def elements(node: Node, names: Sequence[str]) -> str:
+    """A function of elements of arrays, which names name, for kernels/tensor/elementwise/cpu/each.h."""
+    known, lines = dict[Node, str](), list[str]()
+    for one in ordered([node]):
+        given = [known[operand] for operand in one.operands]
+        known[one] = f"n{len(known)}"
+        if one.op in ("constant", "name"):
+            made = f"lanes({_literal(one)})" if one.op == "constant" else f"all[{names.index(str(one.value))}]"
+        elif one.op in _SIGNS:
+            made = f"{given[0]} {_SIGNS[one.op]} {given[1]}"
+        elif one.op == "neg":
+            made = f"minus(lanes({'0' if one.kind == 'int' else '-0.f'}), {given[0]})"
+        else:
+            made = f"{_WORDS[one.op]}({', '.join(given)})"
+        lines.append(f"const {_MANY[one.kind]} {known[one]} = {made};")
+    head = f"static TILEKILN_INLINE vfloat of(const vfloat (&all)[{max(len(names), 1)}], int)"
+    return _function(head, [*lines, f"return {known[node]};"])
 
 
 def _bounds(node: Node, tensors: Sequence[Tensor]) -> str:

@@ -42,9 +42,9 @@ class Tensor(NamedTuple):
     dimensions: int
 
 
-def name(text: str) -> Node:
-    """q, k, h, b or score."""
-    return Node("name", (), "float" if text == "score" else "int", text)
+def name(text: str, kind: Kind | None = None) -> Node:
+    """q, k, h, b or score; or a name of a kind."""
+    return Node("name", (), kind or ("float" if text == "score" else "int"), text)
 
 
 def constant(value: float | int) -> Node:

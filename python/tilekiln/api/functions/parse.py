@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NoReturn
 
 from ..._core.native import ArgumentError
@@ -31,6 +31,9 @@ _CALLS = ("where", "min", "max", "exp", "tanh", "abs")
 class Parsed:
     """An expression, and the tensors that it reads, by name. shared: others than these may be declared."""
 
+    allowed = ALLOWED
+    kind: ex.Kind | None = None  # of names, where it is not that of a pair of query and key
+
     def __init__(
         self, argument: str, source: str, names: Sequence[str], dtypes: Mapping[str, str], shared: bool = False
     ) -> None:
@@ -55,7 +58,7 @@ class Parsed:
             )
 
     def _sentence(self, column: int, what: str) -> str:
-        allowed = ALLOWED.format(names=", ".join(self.names))
+        allowed = self.allowed.format(names=", ".join(self.names))
         source = self.source if len(self.source) <= 120 else f"{self.source[:100]}..."
         return f"{self.argument}: column {column} of {source!r} {what}; allowed are {allowed}"
 
@@ -100,7 +103,7 @@ class Parsed:
             return ex.constant(float("inf"))
         if at.id not in self.names:
             self._no_name(at)
-        return ex.name(at.id)
+        return ex.name(at.id, self.kind)
 
     def _no_name(self, at: ast.Name) -> NoReturn:
         near = difflib.get_close_matches(at.id, [*self.names, *self.tensors, *self.dtypes], 1)
@@ -162,21 +165,24 @@ class Parsed:
         return ex.element(self.tensors[name], tuple(self._of(one) for one in places))
 
 
-_TAKEN = frozenset(
-    "q k v h b score out lse dout dq dk dv delta dq_acc softmax_scale causal window mask_origin sink_size "
-    "stream instance num_threads executor size args window_left window_right inf where min max exp tanh abs "
+WORDS = frozenset(
+    "out stream instance num_threads executor size args inf where min max exp tanh abs "
     "alignas alignof asm auto bool case catch char class const constexpr continue default delete do double "
     "else enum explicit export extern false float for friend goto if inline int long mutable namespace new "
     "noexcept nullptr operator private protected public register requires return short signed sizeof static "
     "struct switch template this throw true try typedef typeid typename union unsigned using virtual void "
     "volatile while concept decltype".split()
 )
+_TAKEN = WORDS.union(
+    "q k v h b score lse dout dq dk dv delta dq_acc softmax_scale causal window mask_origin sink_size "
+    "window_left window_right".split()
+)
 
 
-def refuse_name(argument: str, name: str) -> None:
+def refuse_name(argument: str, name: str, taken: Set[str] = _TAKEN) -> None:
     """ArgumentError for a tensor of a name that arguments or C++ have taken."""
     if (
-        name in _TAKEN
+        name in taken
         or name.startswith("_")
         or name.endswith("_")
         or "__" in name
