@@ -3,6 +3,7 @@
 #ifndef TILEKILN_OPERATORS_H
 #define TILEKILN_OPERATORS_H
 
+#include "tilekiln/operators/batched_contraction.h"
 #include "tilekiln/operators/batched_gemm.h"
 #include "tilekiln/operators/batched_transpose.h"
 #include "tilekiln/operators/causal_conv1d.h"

@@ -14,6 +14,7 @@ PRODUCTS = {
     *(
         "gemm",
         "gemm_multi_d",
+        "batched_contraction",
         "gemm_quant",
         "gemm_list",
         "batched_gemm",

@@ -90,7 +90,7 @@ def receipt(operator: str) -> str:
         "flash"
         if operator.startswith("fmha")
         else "gemm_default"
-        if any(word in operator for word in ("gemm", "flatmm"))
+        if any(word in operator for word in ("gemm", "flatmm", "contraction"))
         else ""
     )
     if operator in LINEAR_ATTENTION:

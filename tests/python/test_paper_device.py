@@ -129,7 +129,7 @@ MOVED: dict[str, tuple[dict[str, object], tuple[int, ...]]] = {
     "reduce": ({"axes": (1,), "operation": "max"}, (3, 5)),
 }
 ALONE = {
-    *("gemm_list", "fmha_fwd", "fmha_fwd_splitkv", "img2col", "pooling"),
+    *("gemm_list", "batched_contraction", "fmha_fwd", "fmha_fwd_splitkv", "img2col", "pooling"),
     *("topk_gating", "topk_softmax", "moe_sorting"),
 }
 """Operators with tests of their own below."""
@@ -203,6 +203,8 @@ def test_results_of_shapes_that_functions_say(name: str, load: Made) -> None:
 def test_patches_of_an_image(load: Made) -> None:
     library, image = narrow(load, "img2col"), noise(2, 6, 7, 3)
     both(lambda x, y: library.img2col(x, filter=(3, 2), y=y), [zeros(1, 48, 18)], image)
+    library, rows = narrow(load, "batched_contraction"), noise(5, 3)
+    both(lambda a, b, out: library.batched_contraction(a, b, out=out), [zeros(2, 6, 7, 5)], image, rows)
     library = narrow(load, "pooling")
     both(lambda x, y: library.pooling(x, window=2, y=y), [zeros(2, 3, 3, 3)], image)
 

@@ -60,6 +60,11 @@ def pooled(given: Given) -> list[Any]:
     return shape
 
 
+def contracted(given: Given) -> list[Any]:
+    a, b = given["a"].shape, given["b"].shape
+    return [*a[: len(a) - given["k_dims"]], *b[given["batch_dims"] : len(b) - given["k_dims"]]]
+
+
 def columns(given: Given) -> list[Any]:
     batch, height, width, channels = given["x"].shape
     sides = [

@@ -21,6 +21,14 @@ class RunArguments(TypedDict, total=False):
     instance: int | str
     stream: Stream | None
 
+class BatchedContractionArguments(RunArguments, total=False):
+    """All arguments of `Library.batched_contraction` by name; its docstring describes each one."""
+
+    out: Array | None
+    batch_dims: int
+    k_dims: int
+    alpha: float
+
 class BatchedGemmArguments(RunArguments, total=False):
     """All arguments of `Library.batched_gemm` by name; its docstring describes each one."""
 
@@ -746,6 +754,10 @@ class TransposeArguments(RunArguments, total=False):
     y: Array | None
 
 class Functions:
+    def batched_contraction(self, a: Array, b: Array, **arguments: Unpack[BatchedContractionArguments]) -> Any: ...
+    def batched_contraction_find(self, a: Array, b: Array, **arguments: Unpack[BatchedContractionArguments]) -> int: ...
+    def batched_contraction_why(self, a: Array, b: Array, **arguments: Unpack[BatchedContractionArguments]) -> str: ...
+    def batched_contraction_describe(self, a: Array, b: Array, **arguments: Unpack[BatchedContractionArguments]) -> str: ...
     def batched_gemm(self, a: Array, b: Array, **arguments: Unpack[BatchedGemmArguments]) -> Any: ...
     def batched_gemm_find(self, a: Array, b: Array, **arguments: Unpack[BatchedGemmArguments]) -> int: ...
     def batched_gemm_why(self, a: Array, b: Array, **arguments: Unpack[BatchedGemmArguments]) -> str: ...

@@ -39,6 +39,7 @@ SHAPES = {
     "copy": (1024, 4096),
     "reduce": (1024, 4096),
     "elementwise": (1024, 4096),
+    "batched_contraction": (512, 512),
 }
 """Of x, where the declaration leaves its shape open."""
 EXAMPLES: dict[str, Any] = {"causal": True, "dropout_p": 0.1, "softcap": 30.0, "min_seqlen_q": 1}
