@@ -312,23 +312,27 @@ COMPARE64("s_cmp_lg_u64", !=)
 SET_BIT("s_bitset1_b32", a | 1u << (b & 31))
 SET_BIT("s_bitset0_b32", a & ~(1u << (b & 31)))
 
+// The mask that `combine` makes of operand 1, whose undefined bits may not be in it.
+template <class Mask, class Combine> void save_exec(Wave& wave, const Instruction& in, Mask a, Mask defined,
+                                                    Combine combine) {
+  const Mask made = combine(a | Mask(~defined));
+  if (made != combine(a & defined)) fault("POISON", wave, in, "exec from an undefined mask");
+  wave.set_exec(made);
+  set_scc(wave, wave.exec() != 0, true);
+}
 // The old exec to operand 0, a combination of it (e) and operand 1 (a) to exec.
 #define SAVE_EXEC(names32, names64, expression)                                                                        \
   INSTRUCTION(names32, {                                                                                               \
     u32 defined = ~0u;                                                                                                 \
-    const u32 a = read_scalar(wave, in, in.operand[1], 0, defined), e = u32(wave.exec());                              \
-    if (defined != ~0u) fault("POISON", wave, in, "exec from an undefined mask");                                      \
+    const u32 given = read_scalar(wave, in, in.operand[1], 0, defined), e = u32(wave.exec());                          \
     write_scalar(wave, in, in.operand[0], 0, e, ~0u);                                                                  \
-    wave.set_exec(expression);                                                                                         \
-    set_scc(wave, wave.exec() != 0, true);                                                                             \
+    save_exec(wave, in, given, defined, [e](u32 a) { return u32(expression); });                                       \
   })                                                                                                                   \
   INSTRUCTION(names64, {                                                                                               \
     u64 defined = ~0ull;                                                                                               \
-    const u64 a = read_scalar64(wave, in, in.operand[1], defined), e = wave.exec();                                    \
-    if (defined != ~0ull) fault("POISON", wave, in, "exec from an undefined mask");                                    \
+    const u64 given = read_scalar64(wave, in, in.operand[1], defined), e = wave.exec();                                \
     write_scalar64(wave, in, in.operand[0], e, ~0ull);                                                                 \
-    wave.set_exec(expression);                                                                                         \
-    set_scc(wave, wave.exec() != 0, true);                                                                             \
+    save_exec(wave, in, given, defined, [e](u64 a) { return u64(expression); });                                       \
   })
 SAVE_EXEC("s_and_saveexec_b32", "s_and_saveexec_b64", a& e)
 SAVE_EXEC("s_or_saveexec_b32", "s_or_saveexec_b64", a | e)
