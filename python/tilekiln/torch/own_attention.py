@@ -93,8 +93,9 @@ class FalconAttention(torch.nn.Module):
 @functools.cache
 def _bloom_slopes(name: str, heads: int) -> Tensor:
     """fp32 (heads,): as BLOOM's module gives them to a token of position 1."""
-    two = torch.ones(1, 2, device="cpu")
-    made: Tensor = sys.modules[name].build_alibi_tensor(two, heads, torch.float32)[:, 0, 1].contiguous()
+    made: Tensor = (
+        sys.modules[name].build_alibi_tensor(torch.ones(1, 2, device="cpu"), heads, torch.float32)[:, 0, 1].contiguous()
+    )
     return made
 
 
