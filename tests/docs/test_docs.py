@@ -102,7 +102,8 @@ def test_python(  # type: ignore[no-untyped-def]
         request.getfixturevalue("jax_handlers")
     # The page's reader has just built flash; here another test may have built a narrower one since.
     wanted = ["flash", *(["aiter"] if page.name == "aiter.md" else [])]
-    wanted += ["norm_default"] if page.name == "aiter.md" or "tk.sample(" in page.read_text() else []
+    rows = any(word in page.read_text() for word in ("tk.sample(", "tk.rotary(", "torch.group_norm("))
+    wanted += ["norm_default"] if page.name == "aiter.md" or rows else []
     wanted += ["norm_default", "gemm_default"] if page.name == "arrays.md" else []
     built = [build_library(receipt) for receipt in wanted]
     monkeypatch.setenv("TILEKILN_PATH", os.pathsep.join(map(str, built)))

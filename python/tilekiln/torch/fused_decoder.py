@@ -20,6 +20,8 @@ from .._core.native import NoKernelError
 from ..api.operators import _call
 from . import calls
 from .fused_layers import FUSED, agree, attention_forward, cache_word, gated_forward, give_back, halves_of, told_of
+from .joined_step import appended as _appended
+from .joined_step import head_norms
 from .layers import GATES
 from .norms import RMSNorm
 from .packed import Linear
@@ -72,7 +74,11 @@ def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) ->
     qkv = its.joined.product(rows).view(batch, 1, -1, attention.head_dim)
     q, k, v = qkv[:, :, :of_q], qkv[:, :, of_q : of_q + of_k], qkv[:, :, of_q + of_k :]
     cos, sin, positions = _halves(angles, x.dtype, its.doubled)
-    attended = None if cache is None or positions else _appended(fused, cache, q, k, v, cos, sin)
+    attended = (
+        None
+        if cache is None or positions
+        else _appended(attention, fused.head_norms, fused.scaling, cache, q, k, v, cos, sin)
+    )
     if attended is None:
         attended = _attended(fused, cache, qkv, q, k, v, cos, sin, positions)
     made = fused.out.product(attended.reshape(batch, -1))
@@ -108,68 +114,6 @@ def _attended(
     except NoKernelError:  # of a dtype that the model was cast to since
         made = calls.forward(q, k, v, softmax_scale=fused.scaling, return_lse=False)[0]
     return made
-
-
-def _appended(fused: Layer, cache: Any, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
-    """The same in one call, in the rooms of a growing cache, of a token at one position; None where that cannot be.
-
-    Angles are those of any position: rows of a table that lie at one address.
-    """
-    attention = fused.parts[2]
-    layers = getattr(cache, "layers", ())
-    layer: Any = layers[attention.layer_idx] if attention.layer_idx < len(layers) else None
-    rooms = layer.room_for(k.transpose(1, 2), v.transpose(1, 2)) if hasattr(layer, "room_for") else None
-    norms = fused.head_norms
-    if rooms is None or norms is None:
-        return None
-    keys, values, length = rooms
-    given = {
-        "seqlen_k": _lengths(len(q), length),
-        "rotary_cos": cos.expand(length + 1, -1),
-        "rotary_sin": sin.expand(length + 1, -1),
-        "rotary_interleaved": False,
-        "softmax_scale": fused.scaling,
-        "attend": True,
-    }
-    if norms:
-        modules = [attention._modules[name] for name in ("q_norm", "k_norm")]
-        if any(one._forward_hooks or one._forward_pre_hooks or type(one) is not RMSNorm for one in modules):
-            return None
-        parameters = (one._parameters["weight"] for one in modules)
-        given |= dict(zip(("q_gamma", "k_gamma"), parameters, strict=True)) | norms
-    try:
-        made: Tensor = _call("fmha_fwd_appendkv", (q, keys.transpose(1, 2), values.transpose(1, 2), k, v), given)
-    except NoKernelError:  # whose checks come before anything is written
-        return None
-    layer.grow(1)
-    return made
-
-
-_last_lengths: tuple[tuple[int, int], Any] = ((0, 0), None)
-
-
-def _lengths(batch: int, length: int) -> Tensor:
-    """int32 (batch), all of them alike: what was made for the layer before is taken again."""
-    global _last_lengths
-    known, made = _last_lengths
-    if known != (batch, length):
-        made = torch.full((batch,), length, dtype=torch.int32, device="cpu")
-        _last_lengths = (batch, length), made
-    its: Tensor = made
-    return its
-
-
-def _head_norms(attention: Any) -> dict[str, Any] | None:
-    """What fmha_fwd_appendkv is told of norms of heads beside their weights; None where it has none like them."""
-    norms = [attention._modules[name] for name in ("q_norm", "k_norm") if name in attention._modules]
-    if not norms:
-        return {}
-    first = norms[0]
-    alike = all(type(one) is RMSNorm and (one.eps, one.rounding) == (first.eps, first.rounding) for one in norms)
-    whole = all(len(one.weight) == attention.head_dim for one in norms) if alike else False
-    if len(norms) != 2 or not whole or any(one.offset for one in norms):
-        return None
-    return {"norm_epsilon": first.eps, "norm_rounding": first.rounding}
 
 
 def _as_it_was(self: Any, fused: Layer, x: Tensor) -> bool:
@@ -268,7 +212,7 @@ def fuse_layer(module: Any) -> str:
             raise ValueError("gives something else than rows")
         parts = first, second, attention, mlp
         module.__dict__[FUSED] = Layer(
-            parts, attention.o_proj, down, said.get("scaling"), tuple(told), word, _head_norms(attention)
+            parts, attention.o_proj, down, said.get("scaling"), tuple(told), word, head_norms(attention)
         )
         try:
             agree(theirs, layer_forward(module, x, **given))

@@ -53,10 +53,7 @@ class GrowingLayer(DynamicLayer):
         return given
 
     def room_for(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int] | None:
-        """Rooms where such new tokens (batch, nhead_k, tokens, hdim) fit behind the others, and how many those are.
-
-        None: only `update` can place them. What is written there is in the cache from `grow` on.
-        """
+        """Rooms where such new tokens fit behind the others, to be written before `grow`, and how many those are."""
         given, rooms = self._given, self._rooms
         if given is None or rooms is None or self.keys is not given[0] or self.values is not given[1]:
             return None
