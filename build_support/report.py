@@ -176,7 +176,7 @@ def place(path: str) -> tuple[str, str, str]:
         return "rows", f"{words[1]} for {words[2]}", re.sub("-[0-9a-f]{12}$", "", words[3])
     if words[-1] in TABLES:
         return "tables", "tables", words[1]
-    return "runtime", "runtime", "/".join(words[words[0] == "runtime" :])
+    return "runtime", "runtime", "/".join(words[words[0] == "runtime" and len(words) > 1 :])
 
 
 def by_part(listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
