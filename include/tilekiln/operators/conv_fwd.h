@@ -24,7 +24,8 @@ extern "C" {
  * once, after the activation. bf16 of ISAs with a bf16 product flushes subnormal numbers. int8 gives its sums, or with scale,
  * one factor an output, fp32, fp16 or bf16. NaN and infinity go to the outputs whose taps meet them, and to no others; an infinite x times
  * a weight of 0 is NaN, padding times an infinite weight too. gelu, gelu_tanh, silu and hardswish of -infinity are 0.
- * y may be residual itself, element for element; else it may not overlap any other array, nor itself. */
+ * y may be residual itself, element for element; else it may not overlap any other array, nor itself.
+ * There are kernels for CPUs alone: those for Hopper (sm_90a) are planned. */
 typedef struct tilekiln_conv_fwd_args {
   size_t size; /* sizeof(tilekiln_conv_fwd_args): set by tilekiln_conv_fwd_defaults */
   const tilekiln_tensor* x; /* fp32, fp16, bf16 or int8 (batch, channels, width), d2: (batch, channels, height, width), d3: (batch, channels, depth,
