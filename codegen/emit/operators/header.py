@@ -191,7 +191,7 @@ def capital(operator: Operator, text: str) -> str:
 
 
 def numbers_text(a: Argument) -> str:
-    """What the numbers of a `dims` are."""
+    """Meaning of the numbers of a `dims`."""
     return f"one number, or {', '.join(a.file.items)}" if a.file.items else f"dimensions of {a.value}"
 
 

@@ -145,7 +145,8 @@ class Function:
     def __init__(self, operator: str) -> None:
         self.__name__ = self.__qualname__ = operator
         self.__module__ = "tilekiln"
-        self._arrays, self._backward = OPERATORS[operator].arrays, OPERATORS[operator].backward
+        table = OPERATORS[operator]
+        self._arrays, self._optional, self._backward = table.arrays, frozenset(table.optional), table.backward
 
     def __call__(self, *arrays: Any, **arguments: Any) -> Any:
         if len(arrays) != len(self._arrays):
@@ -155,16 +156,16 @@ class Function:
         return _call(operator, arrays, arguments)
 
     def _by_name(self, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> tuple[Any, ...]:
-        """All arrays of the operator; those that were given by name are taken out of the arguments."""
+        """All arrays of the operator, None for optional ones that were not given; by name they leave the arguments."""
         rest = self._arrays[len(arrays) :]
-        missing = [name for name in rest if name not in arguments]
+        missing = [name for name in rest if name not in arguments and name not in self._optional]
         if missing or len(arrays) > len(self._arrays):
             given = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
             raise TypeError(
                 f"{self.__name__}() takes {len(self._arrays)} arrays by position or name, {', '.join(self._arrays)}; "
                 + (given if missing else f"{len(arrays)} were given by position")
             )
-        return (*arrays, *(arguments.pop(name) for name in rest))
+        return (*arrays, *(arguments.pop(name, None) for name in rest))
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]

@@ -22,7 +22,7 @@ Numbers = int | Sequence[int]
 
 
 class Pooled(NamedTuple):
-    """What comes of x: y and, of maxima, their places; bound: of the error of y."""
+    """y and, of maxima, their places; bound: of the error of y."""
 
     y: NDArray[np.float64]
     indices: NDArray[np.int32]
