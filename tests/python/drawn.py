@@ -35,7 +35,9 @@ LENGTHS_OF = {  # by operator
     "flatmm_quant": {"W": 2, "V": 4, "G": 1},  # int4: eight numbers a word; one group
     "fused_moe": {"N": 32, "I": 16},
     "fmha_mla_decode": {"W": 32},  # a row of the cache, as long as one of q
+    "fmha_fwd_appendkv": {"R": 64, "Rd": 8},
     "gemm_list": {"Q": 3},
+    "group_norm": {"C": 64},  # groups of 32
     "causal_conv1d": {"Wc": 4},
     "causal_conv1d_bwd": {"Wc": 4},
     "conv_fwd": {"C": 6, "G": 6, "X": 9, "Fx": 3},

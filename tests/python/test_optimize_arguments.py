@@ -67,7 +67,7 @@ def test_a_cache_by_its_new_name(by_cache: Any, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 @torch.no_grad()
 def test_norms_of_heads_rotary_cache_and_attention_are_one_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bits are those of one after another, of which it is a part as soon as there is room."""
+    """In the bits of one after another."""
     from tilekiln.torch import fused_decoder, optimize
 
     model = make(name, hidden_size=128, head_dim=32).bfloat16()

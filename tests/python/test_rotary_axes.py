@@ -78,7 +78,7 @@ def test_bad_input(lib: tk.Library) -> None:
     for given, text in (
         ({"axes": np.zeros(8, np.int32)}, "axes: was given without positions, must be null: they have an axis each"),
         ({"axes": np.zeros(8, np.int32), "positions": np.zeros((1, 4), np.int32)}, "positions: had 2 dimensions, must"),
-        ({"axes": np.zeros(7, np.int32), "positions": np.zeros((3, 1, 4), np.int32)}, "axes: .* was 7, must be 8"),
+        ({"axes": np.zeros(7, np.int32), "positions": np.zeros((3, 1, 4), np.int32)}, "axes: .*7.* must be .*8"),
         ({"positions": np.zeros((3, 1, 4), np.int32)}, "positions: had 3 dimensions, must have 2"),
     ):
         with pytest.raises(tk.ArgumentError, match=text):

@@ -59,7 +59,8 @@ typedef struct tilekiln_fmha_fwd_appendkv_args {
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */
   const tilekiln_executor* executor; /* null: the library's own pool */
-  const tilekiln_tensor* q_gamma; /* fp32 (hdim_q); or null. Or of the dtype of k: factors of an RMS norm of each head of q; null, with k_gamma: none */
+  const tilekiln_tensor* q_gamma; /* fp32 (hdim_q); or null. Or of the dtype of k: factors of an RMS norm of each head of q before it is rotated;
+     null, with k_gamma: none */
   const tilekiln_tensor* k_gamma; /* dtype of q_gamma (hdim_q); or null. The same of the new keys */
   float norm_epsilon; /* added to the mean square of a head */
   int32_t norm_rounding; /* 0 (pytorch) or 1 (transformers). transformers: a head over its root mean square is rounded to its dtype before it is

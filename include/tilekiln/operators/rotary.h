@@ -37,7 +37,7 @@ typedef struct tilekiln_rotary_args {
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */
   const tilekiln_executor* executor; /* null: the library's own pool */
-  const tilekiln_tensor* axes; /* int32 (rotary_dim / 2); or null. Of each pair the axis whose position turns it; null: positions have one axis */
+  const tilekiln_tensor* axes; /* int32; or null. (rotary_dim / 2): of each pair the axis whose position turns it; null: positions have one axis */
 } tilekiln_rotary_args;
 
 /* instance -1, others absent. Then set x, cos, sin and y. */

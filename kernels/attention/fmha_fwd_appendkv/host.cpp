@@ -64,7 +64,7 @@ tilekiln_status norm(const Args& args, Call& call) {
   fmha::AppendProblem& problem = call.to.problem;
   if (!in.q_gamma.given()) return TILEKILN_OK;
   if (dtype_bytes(in.k.dtype) == 1)
-    return fail_argument("q_gamma", "was given, must be null: fp8 keys are not normalised; do it before quantising");
+    return fail_argument("q_gamma", "was given, must be null: fp8 keys are not normalised");
   if (in.q_gamma.dtype != TILEKILN_FP32) TILEKILN_TRY(check_dtype_like(in.q_gamma, in.k));
   TILEKILN_TRY(check_dtype_like(in.k_gamma, in.q_gamma));
   for (const Array* array : {&in.q_gamma, &in.k_gamma}) {
@@ -72,10 +72,12 @@ tilekiln_status norm(const Args& args, Call& call) {
     TILEKILN_TRY(check_length(*array, 0, "hdim_q", call.D, "the hdim of k"));
     TILEKILN_TRY(check_last_contiguous(*array));
   }
+  if (!in.rotary_cos.given())
+    return fail_argument("q_gamma",
+                         "was given without rotary_cos, must be null: heads are normalised before they are rotated");
   problem.q_gamma = in.q_gamma.data, problem.k_gamma = in.k_gamma.data;
   problem.gamma_fp32 = in.q_gamma.dtype == TILEKILN_FP32;
-  problem.norm_rounds = args.norm_rounding == 1;
-  problem.norm_epsilon = args.norm_epsilon;
+  problem.norm_rounds = args.norm_rounding == 1, problem.norm_epsilon = args.norm_epsilon;
   return TILEKILN_OK;
 }
 

@@ -18,6 +18,11 @@ tilekiln_status tables(const Args& args, Call& call) {
   return TILEKILN_OK;
 }
 
+tilekiln_status pairs(const Args& args, tilekiln_shape* shape) {
+  *shape = {1, {args.cos->shape[1]}};
+  return TILEKILN_OK;
+}
+
 void fill(const Args& args, Call& call) {
   const Arrays& in = call.in;
   norm::Rotary& to = call.to.problem;

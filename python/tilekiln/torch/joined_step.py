@@ -64,7 +64,7 @@ def _lengths(batch: int, length: int) -> Tensor:
 
 
 def head_norms(attention: Any) -> dict[str, Any] | None:
-    """What fmha_fwd_appendkv is told of norms of heads beside their weights; None where it has none like them."""
+    """Options of fmha_fwd_appendkv for norms of heads beside their weights; None where it has none like them."""
     norms = [attention._modules[name] for name in ("q_norm", "k_norm") if name in attention._modules]
     if not norms:
         return {}

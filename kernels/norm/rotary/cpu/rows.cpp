@@ -59,7 +59,6 @@ TILEKILN_INLINE void neighbours(const T* x, T* y, const C* cos, const C* sin, in
                 [&](int i, Two of, int left) __attribute__((always_inline)) { narrow_pairs(y + 2 * i, of, 2 * left); });
 }
 
-// Is a token on each axis at a position that the tables have?
 TILEKILN_INLINE bool is_placed(const norm::Rotary& a, long long batch, long long token) {
   bool placed = true;
   for (int axis = 0; axis < a.axis_count; ++axis) placed = placed && position_of(a, batch, token, axis) >= 0;
