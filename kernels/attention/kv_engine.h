@@ -109,7 +109,7 @@ struct AppendProblem {
   const void *q_gamma, *k_gamma;
   bool gamma_fp32, norm_rounds;  // factors are fp32, else of dtype; x / rms is rounded before it meets them
   float norm_epsilon;
-  KvPages pages;    // none, or linear
+  KvPages pages;  // none, or linear
 };
 
 // Some tokens of one sequence, every head. New key j gets key index seqlen_k + j, its place p as in KvPages.
