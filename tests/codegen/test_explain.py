@@ -148,10 +148,13 @@ def test_what_no_receipt_lists() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fmha_fwb dtype=bf16", "no family 'fmha_fwb'; nearest: fmha_fwd\nfamilies: batched_gemm, "),
+        (
+            "fmha_fwb dtype=bf16",
+            "no family 'fmha_fwb'; nearest: fmha_fwd\nfamilies: batched_contraction, batched_gemm, ",
+        ),
         (
             "lse=yes deterministic=yes",
-            "explain: no family has all of 'lse=yes deterministic=yes'; families: batched_gemm, ",
+            "explain: no family has all of 'lse=yes deterministic=yes'; families: batched_contraction, batched_gemm, ",
         ),
         ("dbias=7", "axis 'dbias' of fmha_bwd_dq_dk_dv has no value '7'; values: no, yes"),
         (
