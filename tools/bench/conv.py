@@ -54,6 +54,11 @@ LAYERS = [
     Layer("wav2vec2 k10/5 1-512", (1, 16000), 512, (10,), 5),
     Layer("wav2vec2 k3/2 512", (512, 3199), 512, (3,), 2),
     Layer("wav2vec2 k2/2 512", (512, 199), 512, (2,), 2),
+    Layer("resnext 14 3x3 32 groups of 16", (512, 14, 14), 512, (3, 3), 1, 1, 32),
+    Layer("mobilenet stem 3x3/2", (3, 224, 224), 32, (3, 3), 2, 1),
+    Layer("unet 32 3x3 320", (320, 32, 32), 320, (3, 3), 1, 1),
+    Layer("conformer k31 depthwise 512", (512, 200), 512, (31,), 1, 15, 512),
+    Layer("vit patches 16x16", (3, 224, 224), 768, (16, 16), 16),
     Layer("wav2vec2 positions k128 16 groups", (768, 49), 768, (128,), 1, 64, 16),
 ]
 NEEDS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -65,7 +70,7 @@ def calls(layer: Layer, batch: int, dtype: Any, last: bool, what: str) -> tuple[
     import torch
 
     library, random = tk.load("conv"), torch.Generator().manual_seed(0)
-    function = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d}[len(layer.filter)]
+    function = getattr(torch.nn.functional, f"conv{len(layer.filter)}d")
 
     def laid(tensor: Any) -> Any:
         if not last:

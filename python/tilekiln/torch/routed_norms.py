@@ -17,6 +17,7 @@ from tilekiln.api import operators as facade
 from tilekiln.api.operators import _call
 
 from . import norms, operators
+from .inside import depth
 from .watchers import untouched
 
 
@@ -108,8 +109,6 @@ def group_norm(
 
 own: dict[str, Callable[..., Tensor]] = {}
 """torch's functions by name, while `use` has replaced them."""
-depth: Any = None
-"""Its `value`: how many `use` blocks this thread is in. `routing` puts it here, which stands above this module."""
 
 
 def _routed(name: str, x: Any, *args: Any, **named: Any) -> Any:

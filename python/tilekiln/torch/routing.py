@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`use`: attention, layer and group norms of torch.nn.functional go to Tilekiln where it has a kernel."""
+"""`use`: attention, norms and convolutions of torch.nn.functional go to Tilekiln where it has a kernel."""
 
 from __future__ import annotations
 
 import functools
-import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +14,10 @@ from torch import Tensor
 from tilekiln._core.native import ArgumentError, NoKernelError
 from tilekiln.api import operators as facade
 
-from . import operators, routed_norms
+from . import operators, routed_convolutions, routed_norms
 from .checkpointing import follow
 from .dot_product import may_round, sdpa
+from .inside import depth, say
 
 _NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 _torchs_own = torch.nn.functional.scaled_dot_product_attention
@@ -26,29 +25,24 @@ over_processes: Callable[..., Tensor | None] | None = None
 """`distributed.context.routed`, which that module puts here: it stands above this one."""
 
 
-class _Depth(threading.local):
-    """Number of `use` blocks that this thread is in."""
-
-    value = 0
-
-
-_depth = routed_norms.depth = _Depth()
+_ROOMS = (routed_norms, routed_convolutions)
+"""Modules with functions to put in place, REPLACED, and room for torch's own."""
 _lock = threading.Lock()
 _threads_inside = 0
 """Number of `use` blocks in all threads: the first puts the function in place, the last takes it out."""
 _mha_had_fast_path = True
-_said: set[str] = set()
 
 
 def _inside() -> Any:
-    return use if _depth.value > 0 else None
+    return use if depth.value > 0 else None
 
 
 class use:  # noqa: N801  a context manager, read as torch.no_grad is
     """In this thread, route F.scaled_dot_product_attention to `sdpa` where a kernel exists, else to torch's own.
 
     On CPUs F.layer_norm and F.group_norm, and so the modules that call them, are routed likewise, but not what
-    torch.compile traces, which its compiler fuses with what stands beside it.
+    torch.compile traces, which its compiler fuses with what stands beside it; and F.conv1d, F.conv2d and F.conv3d,
+    where Tilekiln is the faster (`routed_convolutions.why_not`).
 
         with tilekiln.torch.use():
             loss = model(x)
@@ -72,22 +66,24 @@ class use:  # noqa: N801  a context manager, read as torch.no_grad is
                 torch.backends.mha.set_fastpath_enabled(False)
                 _torchs_own = torch.nn.functional.scaled_dot_product_attention  # or what stands in for it
                 torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
-                for name, ours in routed_norms.REPLACED.items():
-                    routed_norms.own[name] = getattr(torch.nn.functional, name)
-                    setattr(torch.nn.functional, name, ours)
+                for room in _ROOMS:
+                    for name, ours in room.REPLACED.items():
+                        room.own[name] = getattr(torch.nn.functional, name)
+                        setattr(torch.nn.functional, name, ours)
             _threads_inside += 1
-        _depth.value += 1
+        depth.value += 1
         return self
 
     def __exit__(self, *exception: object) -> None:
         global _threads_inside
-        _depth.value -= 1
+        depth.value -= 1
         with _lock:
             _threads_inside -= 1
             if _threads_inside == 0:
                 torch.nn.functional.scaled_dot_product_attention = _torchs_own
-                for name, own in routed_norms.own.items():
-                    setattr(torch.nn.functional, name, own)
+                for room in _ROOMS:
+                    for name, own in room.own.items():
+                        setattr(torch.nn.functional, name, own)
                 torch.backends.mha.set_fastpath_enabled(_mha_had_fast_path)
 
     def __call__(self, function: Any) -> Any:
@@ -110,7 +106,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """Replaces torch.nn.functional.scaled_dot_product_attention while a thread is in `use`."""
-    if _depth.value:
+    if depth.value:
         if over_processes is not None:
             whole = over_processes(query, key, value, attn_mask, dropout_p, is_causal, scale)
             if whole is not None:
@@ -121,7 +117,7 @@ def scaled_dot_product_attention(
                 return sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
             except NoKernelError as refusal:  # of values, such as no heads, or a scale that is infinite
                 reason = str(refusal)
-        _say(reason)
+        say("attention", reason)
     made: Tensor = _torchs_own(
         query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
         enable_gqa=enable_gqa,
@@ -212,11 +208,3 @@ def _refusal(
     except (NoKernelError, ArgumentError) as refusal:
         return str(refusal) or "no kernel"
     return ""
-
-
-def _say(reason: str) -> None:
-    if torch.compiler.is_compiling():
-        return
-    if "dispatch" in os.environ.get("TILEKILN_VERBOSE", "").replace(",", " ").split() and reason not in _said:
-        _said.add(reason)
-        print(f"tilekiln.torch.use: torch's own attention, because {reason}", file=sys.stderr)
