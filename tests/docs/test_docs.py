@@ -105,6 +105,7 @@ def test_python(  # type: ignore[no-untyped-def]
     rows = any(word in page.read_text() for word in ("tk.sample(", "tk.rotary(", "torch.group_norm("))
     wanted += ["norm_default"] if page.name == "aiter.md" or rows else []
     wanted += ["norm_default", "gemm_default"] if page.name == "arrays.md" else []
+    wanted += ["conv"] if page.name == "convolution.md" else []
     built = [build_library(receipt) for receipt in wanted]
     monkeypatch.setenv("TILEKILN_PATH", os.pathsep.join(map(str, built)))
     monkeypatch.setattr("tilekiln.api.operators._at_hand", functools.cache(tilekiln.libraries))
