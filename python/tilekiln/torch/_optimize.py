@@ -18,6 +18,7 @@ from . import checkpoint_weight, torchao_weight
 from .biased_experts import BiasedExperts
 from .checked import Check
 from .decoding.model import forget, fuse_model, is_on_device
+from .fused_convolutions import fuse_convolution, is_convolution
 from .fused_decoder import PARTS, fuse_layer
 from .fused_layers import FUSED, NAMES, WHOLE, agree, fuse_attention, fuse_gated, give_back
 from .linear_attention import fuse_recurrent, is_recurrent
@@ -99,9 +100,9 @@ def optimize(
     results, slower with many rows). Weights that torchao has quantised, and layers of AWQ's and GPTQ's checkpoints of 4
     bits, keep their numbers, whatever is said here. RMSNorm and LayerNorm, gated SiLU and, of a Transformers model,
     attention, linear attention and state spaces become Tilekiln's too, routers choose experts by one operator, and its
-    dynamic cache grows in place. A module is replaced only if it gives on random rows what its replacement gives. In
-    training mode weights are left, as packed ones do not learn. What became of each module, and why, is in the result:
-    print it; its `undo` gives the model back.
+    dynamic cache grows in place. Convolutions for which that is faster are `conv_fwd`. A module is replaced only if it
+    gives on random rows what its replacement gives. In training mode weights are left, as packed ones do not learn.
+    What became of each module, and why, is in the result: print it; its `undo` gives the model back.
 
     On a GPU decoders of RMSNorm, rotary attention and gated feed-forward layers are fused, all layers or none: weights
     of projections lie side by side, parameters are views of them, and a step of one token a sequence is one CUDA graph,
@@ -383,6 +384,15 @@ def _router(done: Optimized, parent: Any, key: str, module: Any, weights: Weight
     return fuse_router(module)
 
 
+@torch.no_grad()
+def _convolution(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
+    _no_cuda(module)
+    if module.training:
+        raise _LeftError("is in training mode: tilekiln.torch.use routes convolutions that learn")
+    done._undo.append(lambda: give_back(module))
+    return fuse_convolution(module)
+
+
 def _no_cuda(module: Any) -> None:
     if any(parameter.device.type != "cpu" for parameter in module.parameters()):
         raise _LeftError("is not on the CPU")
@@ -531,6 +541,7 @@ KINDS: Kinds = {
     "checkpoint": (checkpoint_weight.is_checkpoint_layer, _checkpoint_layer),
     "norm": (_is_norm, _norm),
     "router": (is_router, _router),
+    "convolution": (is_convolution, _convolution),
 }
 """For each kind of module the predicate that finds it and the function that replaces it."""
 COMPOSED: Kinds = {
