@@ -41,7 +41,7 @@ def conv(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [load(name) for name in ("conv", "flash", "pytorch", "fp32")]
     monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
     monkeypatch.setattr("tilekiln.api.operators._served", {})
-    monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(routed_convolutions, "AMX", False)
     routed_convolutions._refusal.cache_clear()
 
 

@@ -24,6 +24,9 @@ from .inside import depth, say
 from .routed_norms import _channels_last
 from .watchers import untouched
 
+AMX = bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())
+FP16 = torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+"""Has oneDNN tiles of 16 bits on this CPU, and any kernels of fp16? Asked here, as torch.compile cannot trace that."""
 LEAST = 500_000
 """Products of numbers that a call has at least, depthwise ones apart: fewer take less time than the way to a kernel."""
 GROUP = 32
@@ -151,7 +154,7 @@ def why_not(
 
 def _slower(x: Tensor, weight: Tensor, window: dict[str, Any], last: bool, records: bool) -> str:
     """Reasons by speed: oneDNN is as fast there, on one thread of a CPU with AVX-512 BF16 (tools/bench conv)."""
-    if x.dtype == torch.float16 and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
+    if x.dtype == torch.float16 and not FP16:
         return ""  # torch has a kernel of single numbers
     filters, channels, steps = weight.shape[2:], weight.shape[1], window["stride"]
     taps, pixels = filters.numel(), x.shape[0] * math.prod(_lengths(x, weight, window))
@@ -159,15 +162,16 @@ def _slower(x: Tensor, weight: Tensor, window: dict[str, Any], last: bool, recor
         if taps <= MANY_TAPS and (last or (records and max(steps) > 1)):
             return f"weight: had {taps} taps of one channel a group, where torch's own kernel is as fast"
         return ""
-    if x.dtype != torch.float32 and torch.cpu._is_amx_tile_supported():
+    if x.dtype != torch.float32 and AMX:
         return "input: had 16 bits on a CPU with AMX, where torch's own kernel was not measured against"
     if window["groups"] > 1 and channels < GROUP:
         return f"groups: had {channels} channels each, {GROUP} and more are routed, or one"
     if weight.numel() * pixels < LEAST:
-        return f"input: needs {weight.numel() * pixels} products, {LEAST} and more are routed"
+        return f"input: needs less than {LEAST} products, which take less time than the way to a kernel"
     patches = len(filters) == 1 or all(one <= step for one, step in zip(filters, steps, strict=True))
-    few = (not last and channels < MANY_CHANNELS and taps > MANY_TAPS) or (last and pixels <= FEW_PIXELS)
-    if patches or few or (len(filters) == 3 and x.dtype == torch.float32):
+    narrow = x.dtype != torch.float32 and not last and channels < MANY_CHANNELS and taps > MANY_TAPS
+    few = last and pixels <= FEW_PIXELS
+    if patches or narrow or few or (len(filters) == 3 and x.dtype == torch.float32):
         return ""
     return "weight: its filters of images overlap, where torch's own kernel is as fast"
 

@@ -33,9 +33,9 @@ def routed(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch) -> 
     library = load("conv")
     monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [library])
     monkeypatch.setattr("tilekiln.api.operators._served", {})
-    monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: False)
     from tilekiln.torch import routed_convolutions
 
+    monkeypatch.setattr(routed_convolutions, "AMX", False)
     asked: list[int] = []
     real = routed_convolutions._forward
     monkeypatch.setattr(routed_convolutions, "_forward", lambda x, *rest: [asked.append(x.dim()), real(x, *rest)][1])
@@ -80,12 +80,11 @@ def test_values_and_gradients(case: str, dtype: Any, routed: list[int], monkeypa
         assert (mine.double() - its).abs().max() <= most * its.abs().max()
 
 
-def test_modules_compiled_twice_differentiated_and_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_compiled_twice_differentiated_and_traced() -> None:
     import tilekiln.torch
 
-    monkeypatch.setattr("tilekiln.torch.routed_convolutions._slower", lambda *_: "")
-    layers = [torch.nn.Conv1d(4, 6, 3, stride=2), torch.nn.Conv2d(3, 8, 4, 4), torch.nn.Conv2d(8, 8, 7, groups=8)]
-    images = [torch.randn(2, 4, 19), torch.randn(2, 3, 16, 16), torch.randn(1, 8, 9, 9)]
+    layers = [torch.nn.Conv1d(32, 64, 3, stride=2), torch.nn.Conv2d(3, 32, 4, 4), torch.nn.Conv2d(8, 8, 7, groups=8)]
+    images = [torch.randn(2, 32, 130), torch.randn(3, 3, 64, 64), torch.randn(1, 8, 9, 9)]
     for layer, x in zip(layers, images, strict=True):
         parameters, graphs = tuple(layer.parameters()), []
 
@@ -129,9 +128,7 @@ def test_left_to_torch_with_a_reason(
         "its filters of images overlap": lambda: functional.conv2d(x, weight),
         "9 taps of one channel a group": lambda: functional.conv2d(x.contiguous(memory_format=LAST), few, groups=16),
         "groups: had 4 channels each, 32 and more are routed": lambda: functional.conv2d(x, weight[:, :4], groups=4),
-        "input: needs 16384 products, 500000 and more": lambda: functional.conv2d(
-            x[:, :, :8, :8], weight[:, :, :1, :1]
-        ),
+        "input: needs less than 500000 products": lambda: functional.conv2d(x[:, :, :8, :8], weight[:, :, :1, :1]),
         "input: dtype was torch.float64": lambda: functional.conv2d(x.double(), weight.double()),
         "input: had 3 dimensions and weight 4": lambda: functional.conv2d(x[0], weight),
         "or pads one side more": lambda: functional.conv2d(x, weight[:, :, :2], padding="same"),
@@ -155,7 +152,7 @@ def test_left_to_torch_with_a_reason(
         with pytest.raises(TypeError, match=r"conv2d\(\) missing 1 required positional argument: 'weight'"):
             functional.conv2d(x)
         assert not routed
-        monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: True)
+        monkeypatch.setattr(routed_convolutions, "AMX", True)
         patches = torch.randn(64, 16, 4, 4)
         functional.conv2d(x.bfloat16(), patches.bfloat16(), stride=4)
         assert not routed
@@ -167,3 +164,22 @@ def test_left_to_torch_with_a_reason(
         functional.conv2d(x, patches, stride=4)
     assert routed == [4, 4]
     assert (functional.conv1d, functional.conv2d, functional.conv3d) == own
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_compiled_by_the_rules_of_each_dtype(dtype: Any) -> None:
+    import tilekiln.torch
+
+    layers = {torch.nn.Conv2d(16, 64, 4, 4): True, torch.nn.Conv2d(16, 16, 3): dtype == torch.float16}
+    x, graphs = torch.randn(2, 16, 64, 64).to(dtype), []
+
+    def keep(graph: Any, _: Any) -> Any:
+        graphs.append("conv_fwd" in graph.code)
+        return graph.forward
+
+    with tilekiln.torch.use(), torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tilekiln.torch.routed_convolutions.FP16", False)
+        for layer, ours in layers.items():
+            made = torch.compile(layer.to(dtype).forward, backend=keep, fullgraph=True)(x)
+            assert graphs.pop() == ours
+            assert torch.equal(made, layer(x))
