@@ -24,6 +24,12 @@ def call(problem: Problem) -> Call:
         name = "RMSNormalization" if problem.beta is None else "LayerNormalization"
         epsilon = 1e-6 if problem.beta is None else 1e-5
         return _made(problem, name, {"x": problem.x}, given, {"axis": -1, "epsilon": epsilon})
+    if problem.cell.phase == "convolution":
+        cell = problem.cell
+        constants = {"weight": problem.weight.contiguous(), "bias": problem.bias}
+        each = len(cell.filter)
+        window = {"strides": [cell.stride] * each, "pads": [cell.padding] * 2 * each, "group": cell.groups}
+        return _made(problem, "Conv", {"x": problem.x.contiguous()}, constants, window)  # type: ignore[union-attr]
     if problem.sink is not None:
         raise RuntimeError("its attention takes no sinks")
     q, k, v = (x.contiguous() for x in problem.by_heads)

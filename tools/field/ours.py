@@ -98,6 +98,21 @@ def _experts(problem: Problem) -> Call:
     return lambda: tk.experts(problem.x, problem.topk_ids, problem.topk_weights, packed)
 
 
+def _convolution(problem: Problem) -> Call:
+    """y in the layout of x, as a model hands it on."""
+    cell, x, bias = problem.cell, problem.x, problem.bias.float()  # type: ignore[union-attr]
+    window = {"stride": [cell.stride], "padding": [cell.padding], "groups": cell.groups}
+    shape = (1, *cell.result)
+
+    def forward() -> Any:
+        if cell.layout == "first":
+            return tk.conv_fwd(x, problem.weight, bias=bias, **window)
+        y = torch.empty(1, *shape[2:], shape[1], dtype=problem.dtype).movedim(-1, 1)
+        return tk.conv_fwd(x, problem.weight, bias=bias, y=y, **window)
+
+    return forward
+
+
 def _rmsnorm(problem: Problem) -> Call:
     return lambda: tk.rmsnorm2d(problem.x, problem.gamma)
 
@@ -115,6 +130,7 @@ MAKERS: dict[str, Callable[[Problem], Call]] = {
     "rmsnorm": _rmsnorm,
     "layernorm": _layernorm,
     "experts": _experts,
+    "conv_fwd": _convolution,
 }
 
 

@@ -86,6 +86,11 @@ def peers(problem: Problem, without: list[str], compiled: bool) -> Iterator[tupl
         if compiled:
             norm = torch.compile(_norm)
             yield "compiled", lambda one: without_gradients(lambda: norm(one.x, one.gamma, one.beta))
+    elif phase == "convolution":
+        yield "F.conv", lambda one: without_gradients(lambda: _convolution(one))
+        if compiled:
+            convolution = torch.compile(_convolution)
+            yield "compiled", lambda one: without_gradients(lambda: convolution(one))
     else:
         yield "a loop of experts", lambda one: without_gradients(lambda: _looped(one))
         yield "grouped_mm", lambda one: without_gradients(lambda: _grouped(one))
@@ -246,6 +251,12 @@ def _norm(x: Tensor, gamma: Tensor, beta: Tensor | None) -> Tensor:
     if beta is None:
         return functional.rms_norm(x, (x.shape[-1],), gamma, 1e-6)
     return functional.layer_norm(x, (x.shape[-1],), gamma, beta, 1e-5)
+
+
+def _convolution(problem: Problem) -> Tensor:
+    function = getattr(functional, f"conv{len(problem.cell.filter)}d")
+    made: Tensor = function(problem.x, problem.weight, problem.bias, **problem.window)
+    return made
 
 
 def _looped(problem: Problem) -> Tensor:

@@ -29,6 +29,8 @@ class Problem:
             self.beta = self.draw(cell.columns) if cell.call == "layernorm" else None
         elif cell.phase == "experts":
             self._experts()
+        elif cell.phase == "convolution":
+            self._convolution()
         else:
             self._attention()
 
@@ -43,6 +45,17 @@ class Problem:
         scores = torch.rand(cell.tokens, cell.experts, device=self.device, generator=self.random)
         self.topk_weights, self.topk_ids = torch.softmax(scores, -1).topk(cell.topk)
         self.topk_ids = self.topk_ids.int()
+
+    def _convolution(self) -> None:
+        """x (1, channels, spatial..) and a weight of the same layout; the window as PyTorch's functions take it."""
+        cell = self.cell
+        self.x = self._laid(self.draw(1, *cell.image))
+        self.weight = self._laid(self.draw(cell.outputs, cell.image[0] // cell.groups, *cell.filter))
+        self.bias = self.draw(cell.outputs)
+        self.window = {"stride": cell.stride, "padding": cell.padding, "groups": cell.groups}
+
+    def _laid(self, x: Tensor) -> Tensor:
+        return x.movedim(1, -1).contiguous().movedim(-1, 1) if self.cell.layout == "last" else x
 
     def _attention(self) -> None:
         """q, k, v (batch, seqlen, heads, hdim), or (tokens, heads, hdim) of packed sequences."""

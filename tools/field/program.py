@@ -18,7 +18,7 @@ from .rows import Cell, FieldError
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILE = ROOT / "docs/measurements/field.json"
 PAGE = ROOT / "docs/measurements/field.md"
-RECEIPTS = "flash,pytorch,fp32,gemm_default,gemm_linear,norm_default,moe_default"
+RECEIPTS = "flash,pytorch,fp32,gemm_default,gemm_linear,norm_default,moe_default,conv"
 AGAIN = "TILEKILN_FIELD_THREADS"
 """Set in the process of one count of threads: how many."""
 

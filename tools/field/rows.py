@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,6 +16,8 @@ FILE = pathlib.Path(__file__).resolve().parents[1] / "field.yaml"
 MACHINES = ("cpu", "gpu")
 DTYPES = {"cpu": ("fp32", "bf16", "fp16"), "gpu": ("bf16",)}
 """Dtypes of a row that names none."""
+LAYOUTS = ("first", "last")
+"""Places of the channels of an image in memory."""
 MASKS = ("full", "causal", "window", "local")
 SIZES = {
     "train": ("batch", "seqlen", "seqlen_k", "mask"),
@@ -24,6 +27,7 @@ SIZES = {
     "linear": ("tokens", "k", "n"),
     "norm": ("tokens", "columns"),
     "experts": ("tokens",),
+    "convolution": ("image", "outputs", "filter", "stride", "padding", "groups", "layout"),
 }
 """By phase, the sizes that its rows have; seqlen_k is seqlen where it is missing."""
 CALLS = {
@@ -34,6 +38,7 @@ CALLS = {
     "linear": ("linear", "packed_linear"),
     "norm": ("rmsnorm", "layernorm"),
     "experts": ("experts",),
+    "convolution": ("conv_fwd",),
 }
 MODEL = (
     "heads",
@@ -118,8 +123,16 @@ class Cell:
                 counted += max(0, end - first)
         return counted * (1 if self.phase == "packed" else self.batch)
 
+    @property
+    def result(self) -> tuple[int, ...]:
+        """Shape of what a convolution makes, of one image."""
+        each = zip(self.image[1:], self.filter, strict=True)
+        return self.outputs, *((length + 2 * self.padding - taps) // self.stride + 1 for length, taps in each)
+
     def flops(self) -> float:
         """Multiplications and additions of the call: a backward has 2.5 times those of its forward."""
+        if self.phase == "convolution":
+            return 2.0 * math.prod((*self.result, self.image[0] // self.groups, *self.filter))
         if self.phase == "linear":
             return 2.0 * self.tokens * self.k * self.n
         if self.phase == "experts":
@@ -132,6 +145,9 @@ class Cell:
     def bytes(self) -> float:
         """Bytes that the call cannot but move: each input and each result once."""
         each = 4 if self.dtype == "fp32" else 2
+        if self.phase == "convolution":
+            weight = self.outputs * self.image[0] // self.groups * math.prod(self.filter)
+            return float(each * (math.prod(self.image) + weight + math.prod(self.result)))
         if self.phase == "linear":
             return float(each * (self.tokens * self.k + self.k * self.n + self.tokens * self.n))
         if self.phase == "norm":
@@ -193,6 +209,8 @@ def read(file: pathlib.Path = FILE) -> list[dict[str, Any]]:
                 raise _no(where, "dtypes", dtype, DTYPES["cpu"])
         if "mask" in SIZES[row["phase"]] and row.get("mask") not in MASKS:
             raise _no(where, "mask", row.get("mask"), MASKS)
+        if row.get("layout", "first") not in LAYOUTS:
+            raise _no(where, "layout", row["layout"], LAYOUTS)
     return [{**models[row["model"]], **row} for row in rows]
 
 
@@ -207,6 +225,8 @@ def cells(machine: str, rows: list[dict[str, Any]] | None = None) -> Iterator[Ce
             if isinstance(sizes.get(word), str):
                 sizes[word] = sizes[sizes[word]]
         sizes.setdefault("seqlen_k", sizes.get("seqlen"))
+        if one["phase"] == "convolution":
+            sizes = {"stride": 1, "padding": 0, "groups": 1, "layout": "first"} | sizes
         dtypes = one.get("dtypes", DTYPES["cpu"]) if machine == "cpu" else DTYPES["gpu"]
         for dtype in dtypes:
             yield Cell(one["name"], one["model"], one["phase"], one["call"], dtype, machine, one["source"], sizes)
