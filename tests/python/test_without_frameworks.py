@@ -50,6 +50,13 @@ def test_faces_without_torch_say_what_to_do(binding, face):
     assert "NumPy arrays need none of them: tilekiln.attention" in said
 
 
+@pytest.mark.torch
+def test_torch_needs_no_transformers(binding):
+    pytest.importorskip("torch")
+    code = "import sys; sys.modules['transformers'] = None\nimport torch, tilekiln.torch\n"
+    assert run(code + "print(len(tilekiln.torch.optimize(torch.nn.ReLU()).changes))") == "0"
+
+
 @pytest.mark.parametrize("face", ["jax", "transformers"])
 def test_other_faces_say_what_is_missing(binding, face):
     said = run(

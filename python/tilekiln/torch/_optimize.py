@@ -17,7 +17,6 @@ from .._core.native import ArgumentError, NoKernelError
 from . import checkpoint_weight, torchao_weight
 from .biased_experts import BiasedExperts
 from .checked import Check
-from .decoding.model import forget, fuse_model, is_on_device
 from .fused_convolutions import fuse_convolution, is_convolution
 from .fused_decoder import PARTS, fuse_layer
 from .fused_layers import FUSED, NAMES, WHOLE, agree, fuse_attention, fuse_gated, give_back
@@ -130,6 +129,8 @@ def optimize(
     done = Optimized(activations)
     try:
         models = _models(model)
+        if models:  # only then is Transformers there, whose cache this extends
+            from .decoding.model import forget, fuse_model, is_on_device
         before = [Check.of(one) if verify else None for _, one in models]
         for (name, one), check in zip(models, before, strict=True):
             if isinstance(check, str):
