@@ -52,11 +52,12 @@ def _made(problem: Problem, operator: str, inputs: Any, constants: Any, attribut
         raise RuntimeError("its kernels for the CPU have no bf16")
     arrays = {name: x.numpy() for name, x in inputs.items()}
     kinds = {name: helper.np_dtype_to_tensor_dtype(x.dtype) for name, x in arrays.items()}
+    lengths = [None] * next(iter(arrays.values())).ndim  # that there are as many is all that the checker wants of y
     graph = helper.make_graph(
         [helper.make_node(operator, [*inputs, *constants], ["y"], **attributes)],
         "one",
         [helper.make_tensor_value_info(name, kinds[name], x.shape) for name, x in arrays.items()],
-        [helper.make_tensor_value_info("y", next(iter(kinds.values())), None)],
+        [helper.make_tensor_value_info("y", next(iter(kinds.values())), lengths)],
         [numpy_helper.from_array(x.numpy(), name) for name, x in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
