@@ -401,9 +401,9 @@ def test_use_is_of_its_thread(tkt, count):
 
 
 def test_use_falls_back_and_says_why_once(tkt, count, monkeypatch, capfd):
-    from tilekiln.torch import routing
+    from tilekiln.torch import inside
 
-    monkeypatch.setattr(routing, "_said", set())
+    monkeypatch.setattr(inside, "_said", set())
     x = torch.ones(1, 2, 5, 600)
     with tkt.use():
         call(torch.float64)
