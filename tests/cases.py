@@ -98,9 +98,24 @@ def serving(library: tk.Library, operator: str, call: Call, kernels: list[tk.Ins
 
     It may be another than the one that a call was drawn for: a matrix of one row lies in both layouts.
     """
-    number = getattr(library, f"{operator}_find")(**call.given, **call.made)
+    number = getattr(library, f"{operator}_find")(**_arguments(call))
     signature = next(one.signature for one in kernels if one.number == number)
-    return [one.number for one in kernels if one.signature == signature]
+    return [one.number for one in kernels if one.signature == signature and _fits(library, operator, call, one.number)]
+
+
+def _arguments(call: Call) -> dict[str, Any]:
+    return {**call.given, **call.made, **{name: call.given[over] for name, over in call.over.items()}}
+
+
+def _fits(library: tk.Library, operator: str, call: Call, number: int) -> bool:
+    """Whether a kernel takes the problem: one of depthwise convolutions asks for more than its signature."""
+    try:
+        getattr(library, f"{operator}_find")(**_arguments(call), instance=number)
+    except tk.ArgumentError as refusal:
+        if "does not fit the problem" not in str(refusal):
+            raise
+        return False
+    return True
 
 
 def signatures(library: tk.Library, kernels: str) -> dict[tuple[str, str], list[dict[str, Any]]]:

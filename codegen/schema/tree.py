@@ -120,10 +120,10 @@ class Tree:
 
     def target(self, name: str) -> Target:
         """By its name, or that of a GPU (gfx942, sm90a) of which one target can be built."""
-        of_gpu = [one for one in self.targets.values() if one.name.endswith(f"-{name}") and not self._of_host(one)]
-        if len(of_gpu) == 1:
-            return of_gpu[0]
         if name not in self.every_target:
+            of_gpu = [one for one in self.targets.values() if one.name.endswith(f"-{name}") and not self._of_host(one)]
+            if len(of_gpu) == 1:
+                return of_gpu[0]
             raise CodegenError(f"{self._no_target(name)}\ntargets: {', '.join(self.targets)}")
         return self.every_target[name]
 

@@ -164,7 +164,7 @@ def test_ccache(trees, small_build, tmp_path, monkeypatch):
             if not what.startswith(("kernels/", "python/"))
         ]
         other = ccache_counts() - before
-        assert (other["cache_miss"], other["direct_cache_hit"] > 20) == (len(own), True)  # rows, table, manifest
+        assert (other["cache_miss"], other["direct_cache_hit"] > 5) == (len(own), True)  # rows, table, manifest
     expected = (small_build / library(first)).read_bytes()
     assert [(tree.root / library(tree)).read_bytes() for tree in trees] == [expected] * 2
 

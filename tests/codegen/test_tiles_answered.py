@@ -31,7 +31,7 @@ OTHERS = {
     *("rmsnorm2d_bwd", "layernorm2d_bwd", "silu_and_mul", "silu_and_mul_bwd", "softmax", "cross_entropy", "merge"),
     *("cross_entropy_bwd", "reduce", "topk_softmax", "topk_gating", "moe_sorting", "permute", "copy", "transpose"),
     *("batched_transpose", "elementwise", "pooling", "img2col", "sample", "causal_conv1d", "causal_conv1d_bwd"),
-    *("gated_delta_rule", "gated_delta_rule_bwd", "gelu_and_mul", "gelu_and_mul_bwd"),
+    *("gated_delta_rule", "gated_delta_rule_bwd", "gelu_and_mul", "gelu_and_mul_bwd", "group_norm"),
 }
 """Families whose work is no product of matrices."""
 

@@ -98,6 +98,11 @@ CHOSEN = draws((40, 3), 41)
 
 CALLS = [
     Call("batched_gemm", "bias c", values={"beta": 0.5}),
+    Call(
+        "batched_contraction",
+        values={name: (shape, "fp16") for name, shape in (("a", (2, 7, 5)), ("b", (2, 6, 5)), ("out", (2, 7, 6)))}
+        | {"batch_dims": 1},
+    ),
     Call("batched_transpose", values={"y": ((5, 7, 6), "fp16")}),
     Call("copy", values={"y": ((5, 6, 7), "fp16")}),
     Call("cross_entropy", "lse", values={"labels": draws((40,), 41)}),
@@ -401,6 +406,7 @@ CALLS = [
     Call("conv_bwd_data", lengths={"G": 6, "X": 9, "Fx": 3}, values={"dx": ((2, 6, 11), "fp16")}),
     Call("conv_bwd_weight", lengths={"C": 6, "X": 9, "Ox": 7}, values={"dweight": ((16, 6, 3), "fp16")}),
     Call("elementwise", values={"y": ((5, 6, 7), "fp16"), "operation": "silu"}),
+    Call("elementwise", values=dict.fromkeys(("x1", "x2", "x3", "y"), ((5, 6, 7), "fp16"))),
     Call(
         "pooling",
         "indices",

@@ -45,7 +45,7 @@ def by_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 @torch.no_grad()
 def test_a_cache_by_its_new_name(by_cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is used, it grows in place, and a step of one token is one pass."""
-    from tilekiln.torch import fused_decoder, optimize
+    from tilekiln.torch import joined_step, optimize
     from tilekiln.torch.growing_cache import GrowingLayer
 
     model, theirs = by_cache.LlamaForCausalLM(make("Llama").config).eval(), make("Llama")
@@ -54,8 +54,8 @@ def test_a_cache_by_its_new_name(by_cache: Any, monkeypatch: pytest.MonkeyPatch)
     tokens = theirs.generate(prompt(), max_new_tokens=4, do_sample=False)
     assert torch.equal(model.generate(prompt(), max_new_tokens=4, do_sample=False), tokens)
     steps: list[Any] = []
-    call = fused_decoder._call
-    monkeypatch.setattr(fused_decoder, "_call", lambda name, *rest: steps.append(name) or call(name, *rest))
+    call = joined_step._call
+    monkeypatch.setattr(joined_step, "_call", lambda name, *rest: steps.append(name) or call(name, *rest))
     caches = [transformers.DynamicCache(config=model.config) for _ in range(2)]
     for ids in (prompt(), prompt()[:, :1]):
         ours, wanted = (one(ids, past_key_values=cache) for one, cache in zip((model, theirs), caches, strict=True))

@@ -133,7 +133,7 @@ const Case paged_cases[] = {
 };
 
 const Case append_cases[] = {
-    CASE("args: size was 1, must be 248, sizeof(tilekiln_fmha_fwd_appendkv_args) of ABI 2: start from "
+    CASE("args: size was 1, must be 272, sizeof(tilekiln_fmha_fwd_appendkv_args) of ABI 2: start from "
          "tilekiln_fmha_fwd_appendkv_defaults()",
          w.append.size = 1),
     CASE("knew: was null, must be given", w.append.knew = nullptr),

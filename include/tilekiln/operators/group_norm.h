@@ -22,10 +22,10 @@ extern "C" {
  * memory with nothing. */
 typedef struct tilekiln_group_norm_args {
   size_t size; /* sizeof(tilekiln_group_norm_args): set by tilekiln_group_norm_defaults */
-  const tilekiln_tensor* x; /* fp32, fp16 or bf16 (batch, channels, positions). What is normalised */
+  const tilekiln_tensor* x; /* fp32, fp16 or bf16 (batch, channels, spatial). What is normalised */
   const tilekiln_tensor* gamma; /* dtype of x (channels); or null. One factor a channel; null: 1 */
   const tilekiln_tensor* beta; /* dtype of x (channels); or null. Added before the activation, one number a channel; null: 0 */
-  const tilekiln_tensor* y; /* dtype of x (batch, channels, positions). The normalised images */
+  const tilekiln_tensor* y; /* dtype of x (batch, channels, spatial). The normalised images */
   const tilekiln_tensor* mean; /* fp32; or null. (batch, groups) */
   const tilekiln_tensor* inv_std; /* fp32; or null. (batch, groups): 1 / sqrt(variance + epsilon) */
   int32_t groups; /* of channels; they divide them */

@@ -24,6 +24,9 @@ VARIABLES = (
     Variable("TILEKILN_TARGET", "forces a backend's devices down to that target", _RUNTIME, "the best of each device"),
     Variable("TILEKILN_NUM_THREADS", "threads of a call that says none", _RUNTIME, "OMP_NUM_THREADS, else the cores"),
     Variable("OMP_NUM_THREADS", "threads, where TILEKILN_NUM_THREADS is not set", _RUNTIME, "the cores"),
+    Variable(
+        "TILEKILN_HIP_LIBRARY", "the HIP runtime", "python/tilekiln/bench/device.py", "that of the process or ROCm"
+    ),
     Variable("TILEKILN_VERBOSE", "dispatch: each choice of a kernel on stderr", _RUNTIME, "silent"),
     Variable("TILEKILN_LOG", "calls, refusals, stages: a line for each call", _RUNTIME, "off"),
     Variable("TILEKILN_LOG_FILE", "where the log's lines are added", _RUNTIME, "stderr"),

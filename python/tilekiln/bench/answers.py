@@ -323,7 +323,7 @@ def _gated_backward(name: str) -> Callable[[Given, Given], float]:
 
 
 def _rotated(given: Given, made: Given) -> float:
-    names = ("x", "cos", "sin", "positions", "start", "interleaved", "conjugate")
+    names = ("x", "cos", "sin", "positions", "start", "interleaved", "conjugate", "axes")
     return rotary_.excess(made["y"], *(given[name] for name in names[:3]), **_only(given, *names[3:]))
 
 

@@ -85,8 +85,8 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
     given = dict[str, Any]()
     for name in ("x", "x1", "x2", "x3")[:count]:
         own = [1 if count > 1 and random.chance(0.2) else length for length in shape]
-        x = random.normal(*own[random.whole(0, ndim) if name != "x" and random.chance(0.2) else 0 :],
-                          dtype=signature["dtype"])  # fmt: skip
+        own = own[random.whole(0, ndim) if name != "x" and random.chance(0.2) else 0 :]
+        x = np.asarray(random.normal(*own, dtype=signature["dtype"]))
         if x.size and random.chance(0.1):
             x[tuple(random.whole(0, length - 1) for length in x.shape)] = random.one((np.nan, np.inf, -np.inf, 0))
         if x.ndim > 1 and random.chance(0.3):
