@@ -175,7 +175,7 @@ def test_a_library_for_devices_alone_is_found(over_caches: Path, path: Path, tmp
     """By its name and by what looks through all libraries; one of that name that has the CPU too goes first."""
     program = "import tilekiln as tk; from tilekiln.api.library import libraries; "
     program += "from tilekiln.api.operators import at_hand_has as has; "
-    program += "assert has('fmha_fwd_splitkv', 'cuda') and not has('rotary', 'cuda') and not has('fmha_fwd', 'hip'); "
+    program += "assert has('fmha_fwd', 'cuda') and not has('rotary', 'cuda') and not has('fmha_fwd', 'hip'); "
     program += "print(tk.load('lonely').instance_count, [x.instance_count for x in libraries()])"
     counts = {}
     for name, library in (("devices", over_caches), ("both", path)):

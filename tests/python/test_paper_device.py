@@ -130,7 +130,7 @@ MOVED: dict[str, tuple[dict[str, object], tuple[int, ...]]] = {
 }
 ALONE = {
     *("gemm_list", "batched_contraction", "fmha_fwd", "fmha_fwd_splitkv", "img2col", "pooling"),
-    *("topk_gating", "topk_softmax", "moe_sorting"),
+    *("topk_gating", "topk_softmax", "moe_sorting", "conv_fwd", "conv_bwd_data", "conv_bwd_weight"),
 }
 """Operators with tests of their own below."""
 DECLARED = sorted(OPERATORS.keys() - MOVED.keys() - ALONE)
