@@ -98,24 +98,19 @@ def serving(library: tk.Library, operator: str, call: Call, kernels: list[tk.Ins
 
     It may be another than the one that a call was drawn for: a matrix of one row lies in both layouts.
     """
-    number = getattr(library, f"{operator}_find")(**_arguments(call))
-    signature = next(one.signature for one in kernels if one.number == number)
-    return [one.number for one in kernels if one.signature == signature and _fits(library, operator, call, one.number)]
+    given = {**call.given, **call.made, **{name: call.given[over] for name, over in call.over.items()}}
+    find = partial(getattr(library, f"{operator}_find"), **given)
+    chosen = find()
+    signature = next(one.signature for one in kernels if one.number == chosen)
+    return [one.number for one in kernels if one.signature == signature and (one.number == chosen or _fits(find, one))]
 
 
-def _arguments(call: Call) -> dict[str, Any]:
-    return {**call.given, **call.made, **{name: call.given[over] for name, over in call.over.items()}}
-
-
-def _fits(library: tk.Library, operator: str, call: Call, number: int) -> bool:
-    """Whether a kernel takes the problem: one of depthwise convolutions asks for more than its signature."""
+def _fits(find: Callable[..., int], kernel: tk.Instance) -> bool:
+    """Whether it takes the problem, of which one of depthwise convolutions asks for more than its signature says."""
     try:
-        getattr(library, f"{operator}_find")(**_arguments(call), instance=number)
-    except tk.ArgumentError as refusal:
-        if "does not fit the problem" not in str(refusal):
-            raise
+        return find(instance=kernel.number) == kernel.number
+    except tk.ArgumentError:
         return False
-    return True
 
 
 def signatures(library: tk.Library, kernels: str) -> dict[tuple[str, str], list[dict[str, Any]]]:

@@ -21,21 +21,7 @@ OUT_FP32, WIDE_OUT, WIDE_EXTRAS, GATHER_A, GATHER_B, ALIGNED, OUT_SUMS = (
     64,
     128,
 )  # kernels/gemm/gemm/cuda/params.h
-NAMES = (
-    "m",
-    "n",
-    "k",
-    "tiles_m",
-    "tiles_n",
-    "tiles",
-    "a_batches",
-    "b_batches",
-    "activation",
-    "features",
-    "steps",
-    "whole",
-    "shared",
-)
+NAMES = "m n k tiles_m tiles_n tiles a_batches b_batches activation features steps whole shared".split()
 
 
 def row() -> dict[str, int]:

@@ -94,6 +94,7 @@ PAGES = {**TABLE, "seqlen_k": numbers(30, 9)}
 PLACES = {"cache_batch_idx": numbers(1, 0), "cache_leftpad": numbers(2, 5)}
 FP8_KV = {"q_descale": ONE, "k_descale": ONE + 1, "v_descale": ONE + 2}
 LIST = np.array([[3, 5, 8, 0, 8, 0, 8, 0, 5, 0], [2, 5, 8, 24, 8, 40, 8, 15, 5, 5]], np.int64)
+WINDOW = {"C": 6, "G": 6, "X": 9, "Fx": 3}
 CHOSEN = draws((40, 3), 41)
 
 CALLS = [
@@ -390,19 +391,8 @@ CALLS = [
         values=dict.fromkeys(("initial_state", "dfinal_state", "dinitial_state"), ((2, 6, 32, 64), "fp32"))
         | {"qk_l2norm": True},
     ),
-    Call(
-        "conv_fwd",
-        "bias",
-        lengths={"C": 6, "G": 6, "X": 9, "Fx": 3},
-        values=dict.fromkeys(("residual", "y"), ((2, 16, 7), "fp16")),
-    ),
-    Call(
-        "conv_fwd",
-        "scale",
-        lengths={"C": 6, "G": 6, "X": 9, "Fx": 3},
-        dtype="int8",
-        values={"y": ((2, 16, 7), "fp32")},
-    ),
+    Call("conv_fwd", "bias", lengths=WINDOW, values=dict.fromkeys(("residual", "y"), ((2, 16, 7), "fp16"))),
+    Call("conv_fwd", "scale", lengths=WINDOW, dtype="int8", values={"y": ((2, 16, 7), "fp32")}),
     Call("conv_bwd_data", lengths={"G": 6, "X": 9, "Fx": 3}, values={"dx": ((2, 6, 11), "fp16")}),
     Call("conv_bwd_weight", lengths={"C": 6, "X": 9, "Ox": 7}, values={"dweight": ((16, 6, 3), "fp16")}),
     Call("elementwise", values={"y": ((5, 6, 7), "fp16"), "operation": "silu"}),
