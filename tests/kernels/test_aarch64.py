@@ -53,7 +53,7 @@ def test_gemm(scons: Scons) -> None:
     assert emulated("neoverse-n1", "gemm_engine_test", "cpu_neonbf16").returncode == MISSING
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", CASES)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.day

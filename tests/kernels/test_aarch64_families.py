@@ -138,7 +138,7 @@ def test_every_family_is_in_the_libraries() -> None:
     assert held >= {stage for operator in tree().operators.values() for stage in operator.file.stages}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("file", FILES)
 def test_family(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, file: str) -> None:
     """As a processor with everything: kernels of every target."""
