@@ -28,7 +28,8 @@ def lib(load: Callable[..., tk.Library]) -> tk.Library:
 def usable(lib: tk.Library, operator: str, random: Random, count: int, **axes: str) -> list[tk.Instance]:
     """Some of the operator's instances that this machine runs."""
     said = " ".join([f"family={operator}", *(f"{axis}={value}" for axis, value in axes.items())])
-    return random.some([one for one in lib.instances(said) if lib.instance_usable(one.number)], count)
+    every = [one for one in lib.instances(said) if lib.instance_usable(one.number)]
+    return random.some(every, min(count, len(every)))
 
 
 def run(lib: tk.Library, operator: str, given: dict[str, Any], made: dict[str, Any], **how: Any) -> None:
