@@ -10,6 +10,7 @@ import pytest
 import tilekiln as tk
 
 torch = pytest.importorskip("torch")
+twice = pytest.importorskip("tests.python.twice")
 pytestmark = pytest.mark.torch
 functional = torch.nn.functional
 CASES = [
@@ -80,6 +81,35 @@ def test_group_norm_traced_and_transformed() -> None:
         group_norm(x[0, 0, 0], 4)
     with pytest.raises(tk.ArgumentError, match="groups: was 3, must divide 16, the channels of x"):
         group_norm(x.detach(), 3)
+
+
+def test_gradients_of_gradients_and_weights_of_any_strides() -> None:
+    """As without `use`: a penalty on gradients, a parameter that is a part of another, or one number for all."""
+    import tilekiln.torch
+
+    torch.manual_seed(0)
+    x, wide = torch.randn(2, 6, 4, 8), torch.randn(2, 16)
+    cases: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (lambda x, w, b: functional.layer_norm(x, (8,), w[::2], b[:1].expand(8)), (x, *wide)),
+        (lambda x, w: functional.layer_norm(x, (4, 8), w.reshape(8, 4).T), (x, wide)),
+        (lambda x, w, b: functional.group_norm(x, 3, w[:12:2], b[:1].expand(6)), (x, *wide)),
+        (lambda x: functional.group_norm(x.to(memory_format=torch.channels_last), 2), (x,)),
+    ]
+
+    def routed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def inside(*given: Any) -> Any:
+            with tilekiln.torch.use():
+                return function(*given)
+
+        return inside
+
+    for function, given in cases:
+        torch.testing.assert_close(routed(function)(*given), function(*given), rtol=1e-4, atol=1e-5)
+        twice.agree(routed(function), function, *given)
+    ours, stock = tilekiln.torch.group_norm, functional.group_norm
+    twice.agree(
+        lambda x, w: ours(x, 3, w[:6], activation="silu"), lambda x, w: functional.silu(stock(x, 3, w[:6])), x, wide[0]
+    )
 
 
 def test_use_routes_norms(monkeypatch: pytest.MonkeyPatch) -> None:

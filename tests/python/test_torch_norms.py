@@ -11,6 +11,7 @@ import tilekiln as tk
 from tests.gpu_run import DEVICE
 
 torch = pytest.importorskip("torch")
+twice = pytest.importorskip("tests.python.twice")
 pytestmark = pytest.mark.torch
 
 
@@ -81,10 +82,10 @@ def test_gradients_traced_and_transformed(kind: str) -> None:
     (eager,) = torch.autograd.grad(loss(x), x)
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(torch.autograd.grad(compiled(x), x)[0], eager)
-    torch.testing.assert_close(torch.func.grad(loss)(x.detach()), eager)
-    (first,) = torch.autograd.grad(loss(x), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        first.sum().backward()
+    torch.testing.assert_close(torch.func.grad(loss)(x.detach()), eager, rtol=1e-5, atol=1e-4)  # PyTorch's arithmetic
+    function = torch.nn.functional.rms_norm if kind == "RMSNorm" else torch.nn.functional.layer_norm
+    weigh = torch.arange(24)
+    twice.agree(lambda x: norm(x) * weigh, lambda x: function(x, (24,), eps=norm.eps) * weigh, x.detach())
     norm(x).sum().backward()  # dy of strides 0
     assert norm.weight.grad.shape == (24,)
 

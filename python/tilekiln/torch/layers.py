@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from tilekiln._core.native import ArgumentError
 from tilekiln.api.operators import _call
 
+from . import twice_differentiable
 from .norms import _is_grad_enabled, _recorded, _rows, _run, directly, parameter, rms_norm
 from .watchers import untouched
 
@@ -44,9 +44,11 @@ class _ActAndMul(torch.autograd.Function):
         ctx.activation = inputs[2]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
         operator, how = GATES[ctx.activation]
+        if _is_grad_enabled():  # it may be differentiated again
+            gate, up = ctx.saved_tensors
+            return *twice_differentiable.of_gate(dy, gate, up, ctx.activation), None
         return *_run(f"{operator}_bwd", (_rows(dy), *ctx.saved_tensors), how), None
 
 
@@ -60,11 +62,11 @@ class _Halves:
 
     @staticmethod
     def keep(ctx: Any, inputs: Any, others: Any) -> None:
-        ctx.save_for_backward(*others)
+        ctx.save_for_backward(inputs[0], *others)
 
     @staticmethod
     def gradients(run: Any, ctx: Any, dy: Tensor) -> Any:
-        gate, up = ctx.saved_tensors
+        _, gate, up = ctx.saved_tensors
         dy = _rows(dy)
         if run is not _call:
             return torch.cat(run("silu_and_mul_bwd", (dy, gate, up), {}), -1)
@@ -74,7 +76,10 @@ class _Halves:
         _call("silu_and_mul_bwd", (dy, gate, up), {"dgate": dgate, "dup": dup})
         return dx
 
-    backward = once_differentiable(lambda ctx, dy: _Halves.gradients(_run, ctx, dy))
+    @staticmethod
+    def again(ctx: Any, dy: Tensor) -> Tensor:
+        gate, up = ctx.saved_tensors[0].chunk(2, -1)  # those of forward have no history
+        return torch.cat(twice_differentiable.of_gate(dy, gate, up, "silu"), -1)
 
 
 _halves_directly = directly(_Halves)

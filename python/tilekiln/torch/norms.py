@@ -4,8 +4,8 @@
     model.norm = tilekiln.torch.RMSNorm.like(model.norm)
 
 Their parameters have the names of those, so state dicts load. They compute with the operators rmsnorm2d and layernorm2d
-of whatever libraries are available, and their gradients with rmsnorm2d_bwd and layernorm2d_bwd. Gradients of gradients
-are refused.
+of whatever libraries are available, and their gradients with rmsnorm2d_bwd and layernorm2d_bwd. A gradient that may
+be differentiated again (create_graph, torch.func.grad) is PyTorch's arithmetic.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from tilekiln.api.operators import _call
 
+from . import twice_differentiable
 from .watchers import untouched
 
 Rounding = Literal["pytorch", "transformers"]
@@ -64,7 +64,8 @@ def _first(made: Any) -> Tensor:
 def directly(function: Any) -> Callable[..., Any]:
     """y of a Function, for tensors that nothing watches: functorch's binding of arguments takes 25 us of a call.
 
-    `made` and `gradients` of the function take what runs an operator; `keep` takes what was made past y.
+    `made` and `gradients` of the function take what runs an operator; `keep` takes what was made past y; `again` gives
+    gradients that PyTorch can differentiate.
     """
 
     class Direct(torch.autograd.Function):
@@ -76,8 +77,8 @@ def directly(function: Any) -> Callable[..., Any]:
 
         @staticmethod
         def backward(ctx: Any, *given: Any) -> Any:
-            if _is_grad_enabled():  # a gradient of this gradient, which is refused
-                return function.backward(ctx, *given)
+            if _is_grad_enabled():  # it is differentiated again
+                return function.again(ctx, given[0])
             return function.gradients(_call if untouched(given[0]) else _run, ctx, given[0])
 
     Direct.__name__ = Direct.__qualname__ = function.__name__
@@ -106,6 +107,7 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def keep(ctx: Any, inputs: Any, others: Any) -> None:
+        ctx.eps = inputs[2]
         ctx.save_for_backward(inputs[0], inputs[1], others[0])
 
     @staticmethod
@@ -114,9 +116,14 @@ class _RMSNorm(torch.autograd.Function):
         _RMSNorm.keep(ctx, inputs, output[1:])
 
     @staticmethod
-    @once_differentiable
+    def again(ctx: Any, dy: Tensor) -> Any:
+        x, weight, _ = ctx.saved_tensors
+        dx, each = twice_differentiable.of_norm(x, dy, weight, (-1,), ctx.eps, False)
+        return dx, each.sum(0).to(weight.dtype), None, None
+
+    @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Any) -> Any:
-        return _RMSNorm.gradients(_run, ctx, dy)
+        return _RMSNorm.again(ctx, dy) if _is_grad_enabled() else _RMSNorm.gradients(_run, ctx, dy)
 
 
 class _LayerNorm(torch.autograd.Function):
@@ -141,7 +148,7 @@ class _LayerNorm(torch.autograd.Function):
 
     @staticmethod
     def keep(ctx: Any, inputs: Any, others: Any) -> None:
-        ctx.biased = inputs[2] is not None
+        ctx.biased, ctx.eps = inputs[2] is not None, inputs[3]
         ctx.save_for_backward(inputs[0], inputs[1], *others)
 
     @staticmethod
@@ -150,9 +157,14 @@ class _LayerNorm(torch.autograd.Function):
         _LayerNorm.keep(ctx, inputs, output[1:])
 
     @staticmethod
-    @once_differentiable
+    def again(ctx: Any, dy: Tensor) -> Any:
+        x, weight, *_ = ctx.saved_tensors
+        dx, each = twice_differentiable.of_norm(x, dy, weight, (-1,), ctx.eps, True)
+        return dx, each.sum(0).to(weight.dtype), dy.sum(0) if ctx.biased else None, None
+
+    @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Any) -> Any:
-        return _LayerNorm.gradients(_run, ctx, dy)
+        return _LayerNorm.again(ctx, dy) if _is_grad_enabled() else _LayerNorm.gradients(_run, ctx, dy)
 
 
 _rms_norm_directly, _layer_norm_directly = directly(_RMSNorm), directly(_LayerNorm)
@@ -166,8 +178,9 @@ def _shape(module: Any) -> tuple[int, ...]:
     return tuple(weight.shape)
 
 
-def _flat(one: Tensor | None) -> Tensor | None:
-    return one if one is None or one.dim() == 1 else one.reshape(-1)
+def _columns(one: Tensor) -> Tensor:
+    """A weight or a bias of one dimension, contiguous."""
+    return one.contiguous().view(-1)
 
 
 def _rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding) -> Tensor:
@@ -183,7 +196,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding = "pytorc
 
     A weight of several dimensions says that as many of x are its columns.
     """
-    rows, weight = _rows(x, weight), weight.flatten()
+    rows, weight = _rows(x, weight), _columns(weight)
     direct = untouched(rows, weight)
     y: Tensor
     if _recorded(x, weight):
@@ -198,7 +211,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding = "pytorc
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     """`LayerNorm` as a function: x (..., columns), weight and bias (columns), y like x; dimensions as in `rms_norm`."""
-    rows, weight, bias = _rows(x, weight), weight.flatten(), _flat(bias)
+    rows, weight, bias = _rows(x, weight), _columns(weight), None if bias is None else _columns(bias)
     direct = untouched(rows, weight, bias)
     y: Tensor
     if _recorded(x, weight, bias):

@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from tilekiln._core.native import NoKernelError
 from tilekiln.api import operators as facade
 from tilekiln.api.operators import _call
 
-from . import norms, operators
+from . import norms, operators, twice_differentiable
 from .inside import depth
 from .watchers import untouched
 
@@ -24,7 +23,8 @@ from .watchers import untouched
 class _GroupNorm(torch.autograd.Function):
     """y of images (batch, channels, positions) or, with layout nhwc, (batch, positions, channels).
 
-    The gradient is PyTorch's native_group_norm_backward, of the mean and 1 / standard deviation that the kernel found.
+    The gradient is PyTorch's native_group_norm_backward, of the mean and 1 / standard deviation that the kernel found;
+    one that may be differentiated again is PyTorch's arithmetic.
     """
 
     generate_vmap_rule = True
@@ -43,8 +43,27 @@ class _GroupNorm(torch.autograd.Function):
         ctx.save_for_backward(x, weight, bias, *output[1:])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor, *_: Any) -> Any:
+        return (_GroupNorm.again if torch.is_grad_enabled() else _GroupNorm.once)(ctx, dy)
+
+    @staticmethod
+    def again(ctx: Any, dy: Tensor) -> Any:
+        x, weight, bias, *_ = ctx.saved_tensors
+        groups, eps, silu, layout = ctx.said
+        if layout == "nhwc":
+            x, dy = x.transpose(1, 2), dy.transpose(1, 2)
+        if silu:
+            dy = dy * twice_differentiable.slope_of_silu(_OWN["group_norm"](x, groups, weight, bias, eps))
+        shape = (x.shape[0], groups, -1, x.shape[2])
+        own = None if weight is None else weight.view(1, groups, -1, 1)
+        dx, each = twice_differentiable.of_norm(x.reshape(shape), dy.reshape(shape), own, (2, 3), eps, True)
+        dx = dx.reshape(x.shape)
+        dweight = None if weight is None else each.sum((0, 3)).view(-1).to(weight.dtype)
+        dbias = None if bias is None else dy.sum((0, 2)).to(bias.dtype)
+        return dx.transpose(1, 2) if layout == "nhwc" else dx, dweight, dbias, None, None, None, None
+
+    @staticmethod
+    def once(ctx: Any, dy: Tensor) -> Any:
         x, weight, bias, mean, inverse = ctx.saved_tensors
         groups, eps, silu, layout = ctx.said
         if silu:  # of what it was taken of, which nothing keeps
@@ -85,7 +104,7 @@ def group_norm(
     """torch.nn.functional.group_norm, then silu with activation "silu", in one pass; on CPUs.
 
     x (batch, channels, ...) of fp32, fp16 or bf16, weight and bias (channels) of its dtype or None; y like x, channels
-    last in memory where those of x are. Other strides are copied. Differentiable once, in x, weight and bias. Errors
+    last in memory where those of x are. Other strides are copied. Differentiable in x, weight and bias. Errors
     are those of `Library.group_norm`; it says `gamma` for weight and `beta` for bias.
     """
     if activation not in ("none", "silu"):
@@ -95,6 +114,7 @@ def group_norm(
     last = _channels_last(x)
     rows = x.movedim(1, -1).flatten(1, -2) if last else x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
     layout, silu = "nhwc" if last else "nchw", activation == "silu"
+    weight, bias = (None if one is None else one.contiguous() for one in (weight, bias))
     if norms._recorded(x, weight, bias):
         y = norms._first(_GroupNorm.apply(rows, weight, bias, groups, eps, silu, layout))
     elif untouched(rows, weight, bias):
