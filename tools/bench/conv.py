@@ -2,7 +2,8 @@
 """conv: convolutions of ResNet-50, ConvNeXt, Whisper and wav2vec2 beside PyTorch's (oneDNN), in one process.
 
 One pinned thread; thread CPU time, measured in turns (A, B, A); figures are medians of the ratios of PyTorch's time to
-ours. A layer is NCHW, as PyTorch's default is, or channels last, x and y both. data and weight: the gradients alone.
+ours. A layer is NCHW, as PyTorch's default is, or channels last, x and y both; each side makes its result inside the
+time. data and weight: the gradients alone.
 
     tools/dev --with torch python tools/bench conv [--dtypes fp32,bf16] [--layers resnet] [--what forward,data,weight]
 """
@@ -86,9 +87,8 @@ def calls(layer: Layer, batch: int, dtype: Any, last: bool, what: str) -> tuple[
     narrow = bias.to(dtype)
     y = laid(function(x, weight, narrow, **theirs_window))
     if what == "forward":
-        made = torch.empty_like(y)
         return (
-            lambda: library.conv_fwd(x, weight, bias=bias, y=made, num_threads=1, **window),
+            lambda: library.conv_fwd(x, weight, bias=bias, y=torch.empty_like(y), num_threads=1, **window),
             lambda: function(x, weight, narrow, **theirs_window),
             lambda a, b: float((a.float() - b.float()).abs().max() / b.float().abs().max()),
         )
@@ -97,9 +97,9 @@ def calls(layer: Layer, batch: int, dtype: Any, last: bool, what: str) -> tuple[
     spatial = len(layer.filter)
     how = ([layer.stride] * spatial, [layer.padding] * spatial, [1] * spatial, False, [0] * spatial, layer.groups)
     mask = [what == "data", what == "weight", False]
-    made = torch.empty_like(x if what == "data" else weight)
 
     def ours() -> Any:
+        made = torch.empty_like(x if what == "data" else weight)
         if what == "data":
             return library.conv_bwd_data(dy, weight, dx=made, lengths=list(x.shape[2:]), num_threads=1, **window)
         return library.conv_bwd_weight(x, dy, dweight=made, filter=list(layer.filter), num_threads=1, **window)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""The derivative of `torch.ops.tilekiln.conv_fwd`: by conv_bwd_data and conv_bwd_weight.
+"""Derivatives of `torch.ops.tilekiln.conv_fwd`, conv_bwd_data and conv_bwd_weight, each by the two others.
 
-With activation none or relu; the bias' gradient is the sum of that of y over images and pixels, and the residual's is
-that of y.
+Of conv_fwd with activation none or relu; the bias' gradient is the sum of that of y over images and pixels, and the
+residual's is that of y. All three are linear in each of their arrays, so there are derivatives of any order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ WINDOW = ("stride", "dilation", "padding", "groups")
 
 
 def register() -> None:
-    """Makes the operator differentiable; a second derivative raises NotImplementedError."""
+    """Makes the operators differentiable."""
+    ops = torch.ops.tilekiln
     arguments = [name for name, _ in operators.ARGUMENTS["conv_fwd"]]
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -43,7 +45,7 @@ def register() -> None:
         needs = dict(zip(arguments, ctx.needs_input_grad, strict=False))
         if y:
             dy = dy * (y[0] > 0)
-        ops, made = torch.ops.tilekiln, {}
+        made = {}
         if needs.get("x"):
             made["x"] = ops.conv_bwd_data(dy, weight, lengths=list(x.shape[2:]), **ctx.window)
         if needs.get("weight"):
@@ -54,9 +56,32 @@ def register() -> None:
             made["residual"] = dy
         return tuple(made.get(name) for name in arguments)
 
-    def no_second(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError("tilekiln has no second derivative of conv_fwd, only the first")
+    def of_data(ctx: Any, ddx: Any) -> Any:
+        dy, weight = ctx.saved_tensors
+        asked = ctx.needs_input_grad
+        of_dy = ops.conv_fwd(ddx, weight, **ctx.window) if asked[0] else None
+        of_weight = ops.conv_bwd_weight(ddx, dy, filter=list(weight.shape[2:]), **ctx.window) if asked[1] else None
+        return (of_dy, of_weight, *[None] * (ctx.count - 2))
+
+    def of_filters(ctx: Any, ddweight: Any) -> Any:
+        x, dy = ctx.saved_tensors
+        asked = ctx.needs_input_grad
+        of_x = ops.conv_bwd_data(dy, ddweight, lengths=list(x.shape[2:]), **ctx.window) if asked[0] else None
+        of_dy = ops.conv_fwd(x, ddweight, **ctx.window) if asked[1] else None
+        return (of_x, of_dy, *[None] * (ctx.count - 2))
 
     torch.library.register_autograd("tilekiln::conv_fwd", differentiate, setup_context=save)
-    for name in BACKWARD:
-        torch.library.register_autograd(f"tilekiln::{name}", no_second)
+    for name, function in zip(BACKWARD, (of_data, of_filters), strict=True):
+        torch.library.register_autograd(f"tilekiln::{name}", function, setup_context=_keeper(name))
+
+
+def _keeper(name: str) -> Callable[..., None]:
+    """What keeps the two arrays and the window of a gradient's operator."""
+    arguments = [one for one, _ in operators.ARGUMENTS[name]]
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        given = dict(zip(arguments, inputs, strict=True))
+        ctx.window, ctx.count = {one: given[one] for one in WINDOW}, len(inputs)
+        ctx.save_for_backward(*inputs[:2])
+
+    return keep

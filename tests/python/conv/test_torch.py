@@ -53,10 +53,20 @@ def test_what_has_no_gradient_is_refused() -> None:
     x, weight = leaves((1, 2, 5), (3, 2, 2))
     with pytest.raises(tk.ArgumentError, match=r"^activation: was 'gelu', must be 'none' or 'relu' when an input"):
         torch.ops.tilekiln.conv_fwd(x, weight, activation="gelu")
-    y = torch.ops.tilekiln.conv_fwd(x, weight)
-    (dx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="tilekiln has no second derivative of conv_fwd"):
-        dx.sum().backward()
+
+
+@pytest.mark.parametrize(("shape", "filters", "window"), WINDOWS, ids=["2d", "depthwise", "1d", "3d"])
+def test_gradients_of_gradients(shape: tuple[int, ...], filters: tuple[int, ...], window: dict[str, Any]) -> None:
+    function = {3: torch.nn.functional.conv1d, 4: torch.nn.functional.conv2d, 5: torch.nn.functional.conv3d}[len(shape)]
+    given, made = leaves(shape, filters, (filters[0],)), []
+    for convolve in (
+        lambda x, w, b: torch.ops.tilekiln.conv_fwd(x, w, bias=b, activation="relu", **window),
+        lambda x, w, b: function(x, w, b, **window).relu(),
+    ):
+        first = torch.autograd.grad((convolve(*given) ** 3).mean(), given, create_graph=True)
+        made.append(torch.autograd.grad(sum((one**2).sum() for one in first), given))
+    for mine, other in zip(*made, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()))
 
 
 def test_compiled_as_one_graph() -> None:
