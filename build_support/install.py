@@ -20,6 +20,7 @@ from codegen.emit.soname import soname
 from codegen.out import placed, sbom, static
 from codegen.out.sources import public_headers
 from codegen.out.vendor import INCLUDE, LIB, SHARE, module_file, packages
+from codegen.schema import typed
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import Tree
 
@@ -74,7 +75,7 @@ def _of_others(root: str, receipt: str) -> set[str]:
 def _entry(root: str, receipt: str) -> Entry | None:
     data = files.read(os.path.join(root, _ledger(receipt)))
     try:
-        return msgspec.json.decode(data, type=Entry) if data is not None else None
+        return typed.decode(data, Entry) if data is not None else None
     except msgspec.MsgspecError:
         return None  # an interrupted installation: known files, no version
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from codegen.schema import typed
+
 FILE = "unfinished.jsonl"
 
 
@@ -92,6 +94,6 @@ def _read(path: str) -> dict[str, Made]:
     found: dict[str, Made] = {}
     for line in lines:
         with contextlib.suppress(msgspec.MsgspecError):  # cut short when its build died
-            made = msgspec.json.decode(line, type=Made)
+            made = typed.decode(line, Made)
             found[made.target] = made
     return found

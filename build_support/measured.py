@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from codegen.schema import typed
+
 FILE = "measured.jsonl"
 _lock = threading.Lock()
 
@@ -49,7 +51,7 @@ def read(directory: str) -> dict[str, Measured]:
     found: dict[str, Measured] = {}
     for line in lines:
         try:
-            entry = msgspec.json.decode(line, type=Measured)
+            entry = typed.decode(line, Measured)
         except msgspec.MsgspecError:
             continue
         found[entry.made] = entry

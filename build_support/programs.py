@@ -9,6 +9,8 @@ from typing import Literal
 import msgspec
 import yaml
 
+from codegen.schema import typed
+
 
 class Program(msgspec.Struct, forbid_unknown_fields=True):
     name: str
@@ -32,6 +34,6 @@ def read_programs(path: str) -> list[Program]:
     with open(path, "rb") as file:
         text = yaml.load(file, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     try:
-        return msgspec.convert(text["programs"] or [], list[Program])
+        return typed.convert(text["programs"] or [], list[Program])
     except (msgspec.ValidationError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from error

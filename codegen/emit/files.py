@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from codegen.schema import typed
+
 _LEDGERS = "ledger"
 
 
@@ -38,7 +40,7 @@ def read_ledgers(out_dir: str) -> dict[str, Ledger]:
             with open(os.path.join(folder, entry), "rb") as file:
                 data = file.read()
             try:
-                found[entry[:-5]] = msgspec.json.decode(data, type=Ledger)
+                found[entry[:-5]] = typed.decode(data, Ledger)
             except msgspec.MsgspecError:
                 continue  # of another version of the generator: its receipt is generated anew
     return found

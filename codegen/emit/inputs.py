@@ -11,6 +11,7 @@ import msgspec
 
 from codegen.emit import files
 from codegen.emit.generated import Generated, merged
+from codegen.schema import typed
 from codegen.schema.places import Places
 from codegen.schema.tree import Tree, tree
 
@@ -52,7 +53,7 @@ def prepare(
     ledgers = files.read_ledgers(out)
     kept = [ledgers[name] for name in receipts if name in ledgers and ledgers[name].inputs == inputs]
     if len(kept) == len(receipts) and files.intact(out, {(p, d) for ledger in kept for p, d in ledger.files.items()}):
-        return merged([msgspec.json.decode(ledger.result, type=Generated) for ledger in kept])
+        return merged([typed.decode(ledger.result, Generated) for ledger in kept])
     from codegen.emit.render import generate  # what is not imported costs a build with nothing to do no time
     from codegen.plan.plan import resolve
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from codegen.emit import files
+from codegen.schema import typed
 from codegen.schema.errors import CodegenError
 
 
@@ -42,7 +43,7 @@ def known(folder: str, ledger: str) -> dict[str, str]:
     if data is None:
         return {}
     try:
-        listed = msgspec.json.decode(data, type=Ledger).files
+        listed = typed.decode(data, Ledger).files
     except msgspec.MsgspecError as error:
         raise CodegenError(f"{path} cannot be read: {error}. Remove it, and what it was to list, by hand.") from error
     for name in listed:

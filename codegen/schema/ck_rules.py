@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from codegen.schema import typed
 from codegen.schema.errors import CodegenError, no_such
 from codegen.schema.tree import Tree
 from codegen.schema.yaml_io import Document
@@ -89,7 +90,7 @@ def rules(root: Tree) -> RulesFile:
 def read(text: str | bytes, source: str) -> Kernel:
     """A kernel as JSON. CodegenError for what it may not hold."""
     try:
-        return msgspec.json.decode(text, type=Kernel)
+        return typed.decode(text, Kernel)
     except msgspec.MsgspecError as error:
         known = ", ".join(Kernel.__struct_fields__)
         raise CodegenError(f"{source}: {error}; a kernel may have {known}") from error

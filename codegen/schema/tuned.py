@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from codegen.schema import typed
 from codegen.schema.errors import CodegenError, no_such
 from codegen.schema.places import Places
 from codegen.schema.yaml_io import Document
@@ -67,7 +68,7 @@ class Tuned:
         self.text = data.decode(errors="replace")
         try:
             json.loads(self.text)
-            self.tables = msgspec.json.decode(data, type=File)
+            self.tables = typed.decode(data, File)
         except json.JSONDecodeError as error:
             raise CodegenError(f"{self.shown}:{error.lineno}:{error.colno}: {error.msg}") from error
         except msgspec.MsgspecError as error:

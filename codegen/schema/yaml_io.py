@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
+from codegen.schema import typed
 from codegen.schema.errors import CodegenError, SelectionError, nearest
 from codegen.schema.places import Places
 
@@ -157,7 +158,7 @@ class Document:
     def load(self, kind: type[T]) -> T:
         """The document as `kind`, a msgspec Struct."""
         try:
-            return msgspec.convert(self.plain, kind)
+            return typed.convert(self.plain, kind)
         except msgspec.ValidationError as error:
             path, message = _find(self.plain, kind)
             raise self.error(path, message) from error
@@ -253,7 +254,7 @@ def _bare(kind: Any) -> Any:
 def _why(plain: Any, kind: Any) -> str:
     """The value found and the kind it must be, as text; "" when it converts."""
     try:
-        msgspec.convert(plain, kind)
+        typed.convert(plain, kind)
     except msgspec.ValidationError:
         hint = " (YAML reads yes, no, on and off as booleans: quote them)" if isinstance(plain, bool) else ""
         return f"{_shown(plain)} must be {_described(kind)}{hint}"

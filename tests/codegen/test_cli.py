@@ -6,18 +6,22 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from codegen.cli import COMMANDS, help_pages, main
 from codegen.plan.plan import resolve
+from codegen.schema import typed
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import Tree
 from codegen.tell import docs
@@ -383,10 +387,43 @@ def test_diff_of_manifests(run: Run, tmp_path: pathlib.Path) -> None:
     )
 
 
-def test_ctrl_c_leaves_no_traceback() -> None:
-    program = (
-        "import os, runpy, signal, threading; threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start(); "
-    )
-    program += "import sys; sys.argv = ['codegen', 'list', 'flash']; runpy.run_module('codegen', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+INTERRUPTED = """
+import os, runpy, signal, sys, threading, time
+def interrupt():
+    while "codegen.schema.uninterrupted" not in sys.modules:
+        time.sleep(0.001)
+    time.sleep({})
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+sys.argv = ["codegen", "list", "flash"]
+runpy.run_module("codegen", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("delay", [0, 0.05, 0.1])
+def test_ctrl_c_leaves_no_traceback(delay: float) -> None:
+    command = [sys.executable, "-c", INTERRUPTED.format(delay)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_ctrl_c_waits_for_typed_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """msgspec ends the process where an exception comes while it looks at a type."""
+    after = list[str]()
+
+    def interrupted(value: object, kind: object) -> object:
+        os.kill(os.getpid(), signal.SIGINT)
+        after.append("through")
+        return value
+
+    monkeypatch.setattr(msgspec, "convert", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        typed.convert({}, dict)
+    assert (after, signal.getsignal(signal.SIGINT)) == (["through"], before)
+
+
+def test_every_typed_reader_of_a_build_is_that_one() -> None:
+    sources = (path for room in ("codegen", "build_support") for path in (ROOT / room).rglob("*.py"))
+    readers = re.compile(r"msgspec\.convert\(|decode\([^\n]*type=")
+    assert [p.name for p in sources if readers.search(p.read_text(encoding="utf-8"))] == ["typed.py"]
