@@ -15,10 +15,10 @@ pytestmark = pytest.mark.usefixtures("binding")
 SMALL = "-b=2 -h=4 -s=33 -d=64 -warmup=0 -repeat=1"
 
 
-def main(words: str) -> int:
+def main(words: str, *more: str) -> int:
     from tilekiln import __main__
 
-    return __main__.main(words.split())
+    return __main__.main([*words.split(), *more])
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def main(words: str) -> int:
 )
 def test_calls_are_right(load: Callable[..., tk.Library], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     program, _, options = words.partition(" ")
-    assert main(f"{program} {SMALL} {options} -receipt={load('aiter').path}") == 0, capsys.readouterr()
+    assert main(f"{program} {SMALL} {options}", f"-receipt={load('aiter').path}") == 0, capsys.readouterr()
     out = capsys.readouterr().out
     layout = "group|bshd" if "-mode=1" in words else "batch|bshd" if "-iperm=0" in words else "batch|bhsd"
     assert f"|{layout}] b:2, h:4/{2 if '-h_k' in words else 4}" in out
@@ -156,7 +156,7 @@ def test_a_machine_without_the_device_says_so(
     from tilekiln.bench import device
 
     monkeypatch.setitem(device.KINDS, "cuda", device.KINDS["cuda"]._replace(libraries=("libabsent.so.1",)))
-    assert main(f"fmha-fwd {SMALL} -device=cuda -receipt={load('aiter').path}") == 2
+    assert main(f"fmha-fwd {SMALL} -device=cuda", f"-receipt={load('aiter').path}") == 2
     said = "tilekiln fmha-fwd: device: was 'cuda', must be cpu: there is no libabsent.so.1 on this machine\n"
     assert capsys.readouterr().err == said
 

@@ -29,7 +29,8 @@ from tests.python.drawn import OPERATORS, drawn, made, receipt
 TARGETS = "cpu-generic,paper-generic"
 # Kernels asked: two operators of attention have none of fp32; of what they have, a few lists.
 WHERE = (
-    "dtype=fp32 hdim_q=32 or family=fmha_fwd_pagedkv dtype=fp16 hdim_q=64 bias=none softcap=no or "
+    "dtype=fp32 hdim_q=32 or family=fmha_mla_decode dtype=fp32 or "
+    "family=fmha_fwd_pagedkv dtype=fp16 hdim_q=64 bias=none softcap=no or "
     "family=fmha_batch_prefill dtype=fp16 hdim_q=128 bias=none softcap=no page_size=16 layout=linear lookup=vllm"
 )
 
@@ -129,7 +130,7 @@ MOVED: dict[str, tuple[dict[str, object], tuple[int, ...]]] = {
     "reduce": ({"axes": (1,), "operation": "max"}, (3, 5)),
 }
 ALONE = {
-    *("gemm_list", "batched_contraction", "fmha_fwd", "fmha_fwd_splitkv", "img2col", "pooling"),
+    *("gemm_list", "batched_contraction", "fmha_fwd", "fmha_fwd_splitkv", "fmha_mla_decode", "img2col", "pooling"),
     *("topk_gating", "topk_softmax", "moe_sorting", "conv_fwd", "conv_bwd_data", "conv_bwd_weight"),
 }
 """Operators with tests of their own below."""
@@ -246,6 +247,18 @@ def test_forward_and_backward(flash: tk.Library) -> None:
         flash.fmha_bwd(*a[:6], dq=a[6], dk=a[7], dv=a[8], causal=True, deterministic=True, num_threads=2)
 
     both(backward, grads, dout, q, k, v, out, lse)
+
+
+def test_latent_rows(flash: tk.Library) -> None:
+    def contiguous(q: object, cache: object, out: object, lse: object) -> None:
+        flash.fmha_mla_decode(q, cache, out=out, lse=lse, softmax_scale=0.2, causal=True, hdim_v=24)
+
+    def paged(q: object, cache: object, out: object) -> None:
+        flash.fmha_mla_decode(q, cache, out=out, block_table=ints([1, 0], [2, 3]), seqlen_k=ints(21, 32), num_splits=3)
+
+    q = noise(2, 5, 6, 40)
+    both(contiguous, [zeros(2, 5, 6, 24), zeros(2, 6, 5)], q, noise(2, 35, 40))
+    both(paged, [zeros(2, 5, 6, 40)], q, noise(4, 16, 40))
 
 
 def test_index_arrays_are_copied_or_stay_with_the_host(flash: tk.Library) -> None:

@@ -76,7 +76,7 @@ def register() -> None:
 
 
 def _keeper(name: str) -> Callable[..., None]:
-    """What keeps the two arrays and the window of a gradient's operator."""
+    """A setup_context that keeps both arrays and the window of a gradient's operator."""
     arguments = [one for one, _ in operators.ARGUMENTS[name]]
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

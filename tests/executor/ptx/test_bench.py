@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding"
 )
 def test_a_runner_on_a_device(emulated: Callable[..., Emulated], words: str) -> None:
     emulation = emulated("attention")
-    shared = f"-device=cuda -receipt={emulation.library} -b=2 -h=2 -d=64 -prec=bf16 -warmup=0 -repeat=1"
-    said, code = emulation.python("-m", "tilekiln", *words.split(), *shared.split())
+    shared = "-device=cuda -b=2 -h=2 -d=64 -prec=bf16 -warmup=0 -repeat=1"
+    said, code = emulation.python("-m", "tilekiln", *words.split(), *shared.split(), f"-receipt={emulation.library}")
     assert code == 0, said
     assert said.endswith(", valid:y, on emulated by tilekiln cudasim\n")
 
