@@ -102,3 +102,20 @@ def test_left_with_a_reason() -> None:
     leaf.sum().backward()  # by the class
     with torch.no_grad():
         torch.testing.assert_close(model[0](x), leaf, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_attention_that_no_library_has_is_left(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilekiln.torch import optimize
+
+    found = [load("conv")]
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
+    kind, words, shape = MODELS["Wav2Vec2"]
+    model = getattr(transformers, kind)(transformers.Wav2Vec2Config(**words)).eval()
+    x = torch.randn(shape)
+    before = model(x)[0]
+    rows = [one for one in optimize(model, verify=False).changes if one.why.startswith("attention: ")]
+    assert [(one.became, one.why.partition(";")[0]) for one in rows] == [
+        ("", "attention: no available library has fmha_fwd")
+    ]
+    torch.testing.assert_close(model(x)[0], before, rtol=2e-2, atol=1e-4)

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from .._core.native import ArgumentError, NoKernelError
-from . import checkpoint_weight, torchao_weight
+from ..api.library import how_to_build
+from ..api.operators import at_hand_has
+from . import calls, checkpoint_weight, torchao_weight
 from .biased_experts import BiasedExperts
 from .checked import Check
 from .fused_convolutions import fuse_convolution, is_convolution
@@ -449,7 +451,10 @@ def _attention(name: str, model: Any, done: Optimized) -> None:
 
     was, mark = type(model).__name__, len(done._undo)
     try:
+        backend = calls.backend(next(model.parameters()))
         why = transformers.why_not(model)
+        if why is None and backend in ("cpu", "cuda", "hip") and not at_hand_has("fmha_fwd", backend):
+            why = f"no available library has fmha_fwd; build one: {how_to_build('flash')}"
         if why is None and set(transformers.reads_attention(model).values()) == {transformers.NAME}:
             why = f"is {transformers.NAME!r} already"
         if why is None:
