@@ -23,6 +23,7 @@ from tests.alone import alone
 from tests.conftest import ROOT, Scons
 from tests.programs import need
 from tools.aarch64_python import PLACE
+from tools.ports import OBJDUMP
 
 CXX = "aarch64-linux-gnu-g++"
 N1 = ("cpu-generic", "cpu-neon")
@@ -89,6 +90,29 @@ def built(scons: Scons, receipts: str, targets: tuple[str, ...] = (), where: str
     return ROOT / Variant(targets, "release", where, not targets, machine="aarch64").directory
 
 
+KNOWN = {
+    "cpu-generic": "--mattr=+v8a",
+    "cpu-neon": "--mcpu=neoverse-n1",
+    "cpu-neonbf16": "--mattr=+v8.2a,+dotprod,+fullfp16,+bf16,+i8mm",
+}
+"""The processors of each target, in words of LLVM's disassembler."""
+
+
+def unknown(object_: Path, target: str) -> list[str]:
+    """Instructions of an object that processors of a target have not, whether or not anything runs them."""
+    command = [OBJDUMP, "-d", "--no-leading-addr", KNOWN[target], str(object_)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "\tret\n" in said or "\tret\t" in said, object_
+    return [line for line in said.splitlines() if "<unknown>" in line]
+
+
+def newer(folder: Path) -> dict[str, list[str]]:
+    """Instructions that a target's processors have not, by the objects of a build's libraries that have any."""
+    held = {path: target for target in KNOWN for path in (folder / "obj/engine").glob(f"{target}-*.o")}
+    assert {*held.values()} >= {*N1}, folder
+    return {path.name: found for path, target in held.items() if (found := unknown(path, target))}
+
+
 def narrowed(file: str, full: bool) -> str:
     """`where` of the build for a file over rows alone: its operators' families, as 140 s build all of norm_default."""
     if full or asked(file) != {"norm_default"}:
@@ -138,14 +162,29 @@ def test_every_family_is_in_the_libraries() -> None:
     assert held >= {stage for operator in tree().operators.values() for stage in operator.file.stages}
 
 
+def test_newer_instructions_are_found(tmp_path: Path) -> None:
+    need(CXX, OBJDUMP)
+    source = (
+        ".arch armv8.6-a+fp16\nfmla v0.8h, v1.8h, v2.8h\nsdot v0.4s, v1.16b, v2.16b\nbfdot v0.4s, v1.8h, v2.8h\nret\n"
+    )
+    (tmp_path / "f.s").write_text(source)
+    subprocess.run([CXX, "-c", "f.s", "-o", "f.o"], cwd=tmp_path, check=True)
+    assert {target: len(unknown(tmp_path / "f.o", target)) for target in KNOWN} == {
+        "cpu-generic": 3,
+        "cpu-neon": 1,
+        "cpu-neonbf16": 0,
+    }
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("file", FILES)
 def test_family(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, file: str) -> None:
-    """As a processor with everything: kernels of every target."""
+    """As a processor with everything: kernels of every target, none of which has an instruction of a newer one."""
     full = request.config.option.full
     if file in LONGEST and not full:
         pytest.skip("--full alone: the emulator takes minutes")
     folder = built(scons, ",".join(sorted(asked(file))), where=narrowed(file, full))
+    assert newer(folder) == {}
     passes(request, tmp_path / "of", file, folder)
 
 
@@ -161,7 +200,9 @@ def test_nothing_newer_than_armv8_2(scons: Scons, request: pytest.FixtureRequest
 def test_attention(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, file: str) -> None:
     if not request.config.option.full:
         pytest.skip("--full alone: the library of attention takes minutes to build and to run")
-    passes(request, tmp_path / "of", file, built(scons, RECEIPTS))
+    folder = built(scons, RECEIPTS)
+    assert newer(folder) == {}
+    passes(request, tmp_path / "of", file, folder)
 
 
 def test_functions_of_attention(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path) -> None:
