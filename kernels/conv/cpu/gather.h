@@ -114,7 +114,8 @@ template <class T> TILEKILN_INLINE void put_row(T* to, const T* from, i64 step, 
       alignas(64) float rest[2 * kLanes];
       const int left = int(2 * (n - i) - 1);  // nothing behind the last one
       store(rest, widen_some((const float*)from + 2 * i, left));
-      if (left > kLanes) store(rest + kLanes, widen_some((const float*)from + 2 * i + kLanes, left - kLanes));
+      const float* const second = (const float*)from + 2 * i + kLanes;
+      store(rest + kLanes, left > kLanes ? widen_some(second, left - kLanes) : broadcast(0.f));
       vf even, odd;
       even_odd(rest, even, odd);
       return narrow_some((float*)to + i, even, int(n - i));
