@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -154,9 +155,10 @@ def taken(path: str) -> Iterator[None]:
 
 def _built(root: Tree, receipt: str, words: Sequence[str]) -> str:
     natives = [target.name for target in root.natives()]
-    place = variant(natives, natives, MODE, named=NAME)
+    folder = f"{NAME}_{platform.machine().lower()}"  # machines of two kinds may share a disk, or one emulates the other
+    place = variant(natives, natives, MODE, named=folder)
     goals = [place.library(receipt), place.manifest(receipt)]
-    common = [f"target={','.join(natives)}", f"variant={NAME}", "progress=yes"]
+    common = [f"target={','.join(natives)}", f"variant={folder}", "progress=yes"]
     subprocess.run([sys.executable, "-m", "SCons", "-Q", *words, *common, *goals], stdout=sys.stderr, check=True)
     return goals[0]
 

@@ -22,22 +22,9 @@ PLACE = ROOT / "build" / "aarch64-python"
 EMULATOR = "qemu-aarch64-static"
 DEBIAN = ("python3", "libstdc++6", "musl")
 PYPI = (
-    "numpy",
-    "ml-dtypes",
-    "pytest",
-    "pluggy",
-    "iniconfig",
-    "packaging",
-    "pygments",
-    "msgspec",
-    "jinja2",
-    "markupsafe",
-    "pyyaml",
-    "hypothesis",
-    "sortedcontainers",
-    "scons",
-    "filelock",
-)
+    "numpy ml-dtypes pytest pluggy iniconfig packaging pygments msgspec jinja2 markupsafe pyyaml hypothesis "
+    "sortedcontainers scons filelock"
+).split()
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
 """Of wheels that Debian 12 and newer can load."""
 
@@ -57,14 +44,9 @@ def unpack(place: Path) -> str:
     for folder in ("lists/partial", "cache/archives/partial"):
         (apt / folder).mkdir(parents=True)
     (apt / "status").touch()  # as if nothing were installed
-    settings = {
-        "APT::Architecture": "arm64",
-        "APT::Architectures": "arm64",
-        "Dir::State": apt,
-        "Dir::State::status": apt / "status",
-        "Dir::Cache": apt / "cache",
-    }
-    command = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in settings.items())]
+    settings = ["APT::Architecture=arm64", "APT::Architectures=arm64", f"Dir::State={apt}"]
+    settings += [f"Dir::State::status={apt}/status", f"Dir::Cache={apt}/cache"]
+    command = ["apt-get", "-q", *(f"-o{setting}" for setting in settings)]
     subprocess.run([*command, "update"], check=True)
     subprocess.run([*command, "install", "-y", "--no-install-recommends", "--download-only", *DEBIAN], check=True)
     for package in sorted((apt / "cache/archives").glob("*.deb")):

@@ -44,10 +44,15 @@ def of_area(attention: bool) -> list[str]:
     return sorted({file for name, file in OWN.items() if rooms[name] == attention})
 
 
+def loaded(file: str) -> set[tuple[str, str]]:
+    """(receipt, where) of each library that a file of tests/python loads by its receipt's name."""
+    text = (ROOT / place(file)).read_text(encoding="utf-8")
+    return set(re.findall(r'\bload\("(\w+)"(?:, targets="\w+")?(?:, where="([^"]+)")?', text))
+
+
 def asked(file: str) -> set[str]:
     """The receipts whose libraries a file of tests/python loads, but attention's: it takes minutes to build."""
-    text = (ROOT / place(file)).read_text(encoding="utf-8")
-    return set(re.findall(r"\bload\(\"(\w+)\"", text)) - {"flash"}
+    return {receipt for receipt, _ in loaded(file)} - {"flash"}
 
 
 FILES = [*of_area(attention=False), "any_batch", "four_bits", "gemm_schedules"]
@@ -79,14 +84,8 @@ def built(scons: Scons, receipts: str, targets: tuple[str, ...] = (), where: str
     """The folder of a build for these targets, or all of the machine."""
     need(CXX, "python of aarch64")
     narrower = [f"where={where}"] if where else []
-    scons(
-        f"receipt={receipts}",
-        f"target={','.join(targets) or 'all'}",
-        f"cxx={CXX}",
-        *narrower,
-        "wheel",
-        warnings=False,
-    )
+    asked = [f"receipt={receipts}", f"target={','.join(targets) or 'all'}", f"cxx={CXX}", *narrower]
+    scons(*asked, "wheel", warnings=False)
     return ROOT / Variant(targets, "release", where, not targets, machine="aarch64").directory
 
 
@@ -114,7 +113,9 @@ def newer(folder: Path) -> dict[str, list[str]]:
 
 
 def narrowed(file: str, full: bool) -> str:
-    """`where` of the build for a file over rows alone: its operators' families, as 140 s build all of norm_default."""
+    """`where` of the build for a file: its own, or of rows its operators' families: 140 s build all of norm_default."""
+    if len(libraries := loaded(file)) == 1 and (where := next(iter(libraries))[1]):
+        return where
     if full or asked(file) != {"norm_default"}:
         return ""
     own = [alone(name).narrowed("norm_default", "") for name, of in OWN.items() if of == file]
@@ -200,7 +201,8 @@ def test_nothing_newer_than_armv8_2(scons: Scons, request: pytest.FixtureRequest
 def test_attention(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, file: str) -> None:
     if not request.config.option.full:
         pytest.skip("--full alone: the library of attention takes minutes to build and to run")
-    folder = built(scons, RECEIPTS)
+    where = narrowed(file, full=True)
+    folder = built(scons, "flash" if where else RECEIPTS, where=where)
     assert newer(folder) == {}
     passes(request, tmp_path / "of", file, folder)
 
@@ -298,31 +300,18 @@ def test_vendored_sources_by_the_toolchain_file_of_the_page(scons: Scons, tmp_pa
     page = (ROOT / "docs/how-to/aarch64.md").read_text(encoding="utf-8")
     toolchain = tmp_path / "aarch64.cmake"
     toolchain.write_text(page.partition("```cmake\n")[2].partition("```")[0])
-    sources, out = tmp_path / "vendored", tmp_path / "out"
+    sources, out, release = tmp_path / "vendored", tmp_path / "out", ["-DCMAKE_BUILD_TYPE=Release"]
     for command in (
         [sys.executable, "-m", "SCons", "-Q", "receipt=fp32_min", "target=cpu-neon", f"cxx={CXX}", f"vendor={sources}"],
-        [
-            "cmake",
-            "-S",
-            sources,
-            "-B",
-            out,
-            "-GNinja",
-            f"-DCMAKE_TOOLCHAIN_FILE={toolchain}",
-            "-DCMAKE_BUILD_TYPE=Release",
-        ],
+        ["cmake", f"-S{sources}", f"-B{out}", "-GNinja", f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", *release],
         ["cmake", "--build", out],
     ):
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
     code = "import sys, tilekiln as tk, numpy as np; library = tk.Library(sys.argv[1])"
     code += "; x = np.ones((1, 3, 1, 64), np.float32)"
-    said = emulated(
-        "neoverse-n1",
-        "-c",
-        f"{code}; print(library.isa, library.fmha_fwd(x, x, x).sum())",
-        str(out / "libtilekiln_fp32_min.so"),
-    )
+    code += "; print(library.isa, library.fmha_fwd(x, x, x).sum())"
+    said = emulated("neoverse-n1", "-c", code, str(out / "libtilekiln_fp32_min.so"))
     assert said.stdout == "neon 192.0\n", said.stderr
 
 
