@@ -26,10 +26,13 @@ PACKAGE = "tilekiln.reference"
 REFERENCES = {
     "attention": ["forward"],
     "backward": ["backward"],
+    "batched_contraction": ["batched_contraction"],
+    "conv": ["conv_fwd", "conv_bwd_data", "conv_bwd_weight"],
     "functions": ["attention", "attention_backward"],
     "gated_delta_rule": ["gated_delta_rule", "gated_delta_rule_bwd"],
     "gemm": ["gemm", "gemm_multi_d", "flatmm_quant", "gemm_quant"],
     "kv": ["over", "splitkv", "batch_prefill"],
+    "mla": ["decode"],
     "moe": ["fused_moe"],
 }
 """By module. They change no argument, and depend on nothing else."""

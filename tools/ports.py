@@ -30,7 +30,8 @@ class Core(NamedTuple):
 
 CORES = {"neoverse-v2": Core(4, 8), "neoverse-v1": Core(4, 8), "neoverse-n1": Core(2, 4)}
 OBJECTS = {
-    "gemm-panels.o": ("run_unit<", "square_block<", "fresh_product<"),
+    "gemm-panels.o": (products := ("run_unit<", "square_block<", "fresh_product<")),
+    "gemm-gemm_cpu_panels.o": products,  # where conv's engine lies beside it, which multiplies by this one
     "attention-cpu_qlanes_stages.o": ("full_block<",),
     "fmha_bwd_dq_dk_dv-qlanes.o": ("product<",),
 }

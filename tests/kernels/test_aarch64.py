@@ -37,12 +37,13 @@ def passes(cpu: str, program: str, *arguments: str) -> None:
 
 
 def test_vocabulary(scons: Scons) -> None:
-    """On a Neoverse N1 that of ARMv8.2 runs, and nothing newer is used; the other knows that it cannot."""
+    """On a Neoverse N1 that of ARMv8.2 runs, and nothing newer is used; those that cannot run somewhere know it."""
     built(scons, "fp32_min", *(f"{target}/vocabulary_test" for target in TARGETS))
     for target in TARGETS:
         passes("max", f"{target}/vocabulary_test")
     passes("neoverse-n1", "cpu-neon/vocabulary_test")
     assert emulated("neoverse-n1", "cpu-neonbf16/vocabulary_test").returncode == MISSING
+    assert emulated("cortex-a72", "cpu-neon/vocabulary_test").returncode == MISSING  # ARMv8.0
 
 
 @pytest.mark.day

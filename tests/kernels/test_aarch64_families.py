@@ -55,13 +55,15 @@ def asked(file: str) -> set[str]:
     return {receipt for receipt, _ in loaded(file)} - {"flash"}
 
 
-FILES = [*of_area(attention=False), "any_batch", "four_bits", "gemm_schedules"]
+FILES = [*of_area(attention=False), "any_batch", "four_bits", "gemm_schedules", "mla"]
 RECEIPTS = ",".join(sorted({*ATTENTION.split(","), *(one for file in FILES for one in asked(file))}))
 ROWS = [file for file in FILES if asked(file) == {"norm_default"}]
 LONGEST = ("gemm_schedules",)  # eleven minutes on a machine with other work
-LONG = ("gemm", "fused_moe", "any_batch", "four_bits", "linear")  # minutes each, where one target's half is as good
+LONG = dict.fromkeys(("gemm", "fused_moe", "any_batch", "four_bits", "linear"), "neonbf16 or not cpu")
+LONG["mla"] = "every_isa"
+"""Files of minutes each, and which of their tests a day has."""
 OF_ATTENTION = [
-    *of_area(attention=True),
+    *(file for file in of_area(attention=True) if file not in FILES),
     *"backward_reference few_queries instances kv_cache kv_reference special_values wide_heads".split(),
 ]
 """With --full alone: tests/kernels/test_aarch64.py draws of the engines' own matrices each day."""
@@ -116,9 +118,9 @@ def narrowed(file: str, full: bool) -> str:
     """`where` of the build for a file: its own, or of rows its operators' families: 140 s build all of norm_default."""
     if len(libraries := loaded(file)) == 1 and (where := next(iter(libraries))[1]):
         return where
-    if full or asked(file) != {"norm_default"}:
+    if full or not asked(file) <= {"norm_default", "fp32"}:
         return ""
-    own = [alone(name).narrowed("norm_default", "") for name, of in OWN.items() if of == file]
+    own = [alone(name).narrowed(one, "") for name, of in OWN.items() if of == file for one in asked(file)]
     return "family=" + ",".join(sorted({one for where in own for one in where.removeprefix("family=").split(",")}))
 
 
@@ -128,7 +130,7 @@ def passes(
     option = request.config.option
     more = ["--full"] if option.full else ["--sample-seed", str(option.sample_seed)]
     if file in LONG and not option.full:
-        more += ["-k", "neonbf16 or not cpu"]
+        more += ["-k", LONG[file]]
     said = emulated(
         cpu,
         *("-m", "pytest", place(file), "-q", "-p", "no:cacheprovider", f"--basetemp={base}", *more),
@@ -184,7 +186,7 @@ def test_family(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, fi
     full = request.config.option.full
     if file in LONGEST and not full:
         pytest.skip("--full alone: the emulator takes minutes")
-    folder = built(scons, ",".join(sorted(asked(file))), where=narrowed(file, full))
+    folder = built(scons, ",".join(sorted(asked(file))) or "flash", where=narrowed(file, full))
     assert newer(folder) == {}
     passes(request, tmp_path / "of", file, folder)
 
