@@ -27,7 +27,7 @@ template <class T> TILEKILN_INLINE Piece brought(const T* x, long long step, int
 // y = F::of(x, how many) in units [first, last), of kMost arrays: exactly as many up to 2.
 template <class T, int kMost, class F> void each(const tensor::Elementwise& a, long long first, long long last) {
   alignas(64) T pieces[kMost + 1][kPiece];
-  const int operands = kMost <= 2 ? kMost : a.operands;
+  const int operands = kMost <= 2 ? kMost : a.operands > 1 ? a.operands : 1;  // one at least, as compilers see
   const long long across = (a.columns + a.column_block - 1) / a.column_block;
   const long long down = (a.rows + a.row_block - 1) / a.row_block;
   for (long long unit = first; unit < last; ++unit) {
