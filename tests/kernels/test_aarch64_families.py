@@ -103,6 +103,7 @@ def unknown(object_: Path, target: str) -> list[str]:
 
 def newer(folder: Path) -> list[str]:
     """The same of all engines of a build, as its libraries hold them."""
+    need(OBJDUMP)
     held = [(path, target) for target in KNOWN for path in (folder / "obj/engine").glob(f"{target}-*.o")]
     assert {target for _, target in held} == {*KNOWN}
     return [line for path, target in held for line in unknown(path, target)]
@@ -177,8 +178,8 @@ def test_family(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, fi
     if file in LONGEST and not full:
         pytest.skip("--full alone: the emulator takes minutes")
     folder = built(scons, ",".join(sorted(asked(file))) or "flash", where=narrowed(file, full))
-    assert newer(folder) == []
     passes(request, tmp_path / "of", file, folder)
+    assert newer(folder) == []
 
 
 @pytest.mark.sampled(1)
@@ -195,8 +196,8 @@ def test_attention(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path,
         pytest.skip("--full alone: the library of attention takes minutes to build and to run")
     where = narrowed(file, full=True)
     folder = built(scons, "flash" if where else RECEIPTS, where=where)
-    assert newer(folder) == []
     passes(request, tmp_path / "of", file, folder)
+    assert newer(folder) == []
 
 
 def test_functions_of_attention(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path) -> None:
