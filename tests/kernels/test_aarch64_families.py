@@ -289,8 +289,9 @@ def test_vendored_sources_by_the_toolchain_file_of_the_page(scons: Scons, tmp_pa
     toolchain = tmp_path / "aarch64.cmake"
     toolchain.write_text(page.partition("```cmake\n")[2].partition("```")[0])
     sources, out, release = tmp_path / "vendored", tmp_path / "out", ["-DCMAKE_BUILD_TYPE=Release"]
+    vendor = ["receipt=fp32_min", "where=family=fmha_fwd", "target=cpu-neon", f"cxx={CXX}", f"vendor={sources}"]
     for command in (
-        [sys.executable, "-m", "SCons", "-Q", "receipt=fp32_min", "target=cpu-neon", f"cxx={CXX}", f"vendor={sources}"],
+        [sys.executable, "-m", "SCons", "-Q", *vendor],
         ["cmake", f"-S{sources}", f"-B{out}", "-GNinja", f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", *release],
         ["cmake", "--build", out],
     ):
