@@ -4,39 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
-#include <sstream>
 #include <vector>
-
-#include "kernels/backends/philox.h"
 
 namespace tilekiln::test {
 namespace {
 
-using i64 = long long;
-
-Kind kind_of(Dtype dtype) { return dtype == Dtype::fp32 ? Kind::fp32 : dtype == Dtype::fp16 ? Kind::fp16 : Kind::bf16; }
-
-constexpr int kRowPad = 3;   // poisoned elements between rows of every output
 constexpr int kPadding = 3;  // rows after a sequence in group mode
-
-// An array with its layout.
-struct Tensor {
-  Layout layout;
-  const Sequences& sequences;
-  bool group;
-  Guarded data;
-
-  Tensor(const BwdCase& t, Kind kind, const Sequences& s, int nhead, int width, Flush flush)
-      : layout(layout_of(t, nhead, s.rows, width)),
-        sequences(s),
-        group(t.group),
-        data(kind, (t.group ? 1 : t.batch) * s.rows * nhead * width, flush) {}
-
-  // (head, row, col) of batch or sequence b, in elements.
-  i64 offset(int b) const { return group ? sequences.start[b] * layout.row : b * layout.batch; }
-  i64 at(int b, int head, int row, int col) const { return offset(b) + head * layout.head + row * layout.row + col; }
-  double get(int b, int head, int row, int col) const { return data.get(at(b, head, row, col)); }
-};
 
 struct Arrays {
   Sequences q_seq, k_seq;
@@ -47,18 +20,18 @@ struct Arrays {
   Arrays(const BwdCase& t, Dtype dtype, std::mt19937& random, Flush flush)
       : q_seq(sequences(t, t.seqlen_q, kPadding, random)),
         k_seq(sequences(t, t.seqlen_k, kPadding, random)),
-        q(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_q, flush),
-        k(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_q, flush),
-        v(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_v, flush),
-        out(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_v, flush),
-        dout(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_v, flush),
+        q(t, input_kind(dtype), q_seq, t.nhead_q, t.hdim_q, flush),
+        k(t, input_kind(dtype), k_seq, t.nhead_k, t.hdim_q, flush),
+        v(t, input_kind(dtype), k_seq, t.nhead_k, t.hdim_v, flush),
+        out(t, input_kind(dtype), q_seq, t.nhead_q, t.hdim_v, flush),
+        dout(t, input_kind(dtype), q_seq, t.nhead_q, t.hdim_v, flush),
         lse(t, Kind::fp32, q_seq, t.nhead_q, 1, flush),
         delta(t, Kind::fp32, q_seq, t.nhead_q, 1, flush),
-        dq(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_q + kRowPad, flush),
-        dk(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_q + kRowPad, flush),
-        dv(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_v + kRowPad, flush),
-        bias(kind_of(dtype), i64(t.batch) * t.nhead_q * t.seqlen_q * t.seqlen_k, flush),
-        dbias(kind_of(dtype), t.dbias ? i64(t.batch) * t.nhead_q * t.seqlen_q * (t.seqlen_k + kRowPad) : 0, flush),
+        dq(t, input_kind(dtype), q_seq, t.nhead_q, t.hdim_q + kRowPad, flush),
+        dk(t, input_kind(dtype), k_seq, t.nhead_k, t.hdim_q + kRowPad, flush),
+        dv(t, input_kind(dtype), k_seq, t.nhead_k, t.hdim_v + kRowPad, flush),
+        bias(input_kind(dtype), i64(t.batch) * t.nhead_q * t.seqlen_q * t.seqlen_k, flush),
+        dbias(input_kind(dtype), t.dbias ? i64(t.batch) * t.nhead_q * t.seqlen_q * (t.seqlen_k + kRowPad) : 0, flush),
         slopes(Kind::fp32, t.nhead_q, flush),
         sink(Kind::fp32, t.nhead_q, flush),
         randval(Kind::byte, t.randval ? i64(t.batch) * t.nhead_q * t.seqlen_q * (t.seqlen_k + kRowPad) : 0, flush),
@@ -68,48 +41,25 @@ struct Arrays {
         locks(Kind::byte, t.nsplits * t.nhead_q * (t.seqlen_q / 64 + 1), flush),
         begun(Kind::byte, locks.size, flush) {
     std::normal_distribution<float> normal;
-    for (Guarded* x : {&q.data, &k.data, &v.data, &dout.data, &bias}) {
-      for (size_t i = 0; i < x->size; ++i) x->set(i, normal(random));
-    }
+    fill({&q.data, &k.data, &v.data, &dout.data, &bias}, random, normal);
     for (size_t i = 0; t.bias_mean != 0 && i < bias.size; ++i) bias.set(i, normal(random) + t.bias_mean);
     if (t.bias_masks) {
       for (size_t i = 0; i < bias.size; ++i) {
         if (i % 3 == 0 || i / t.seqlen_k % 64 / 2 == 5) bias.set(i, -INFINITY);
       }
     }
-    for (size_t i = 0; i < slopes.size; ++i) slopes.set(i, 0.1f * float(i + 1));
-    for (size_t i = 0; i < sink.size; ++i) sink.set(i, i == 1 ? -INFINITY : t.sink_logit - float(i));
+    fill_heads(t, slopes, sink);
+    if (sink.size > 1) sink.set(1, -INFINITY);
     for (Guarded* x :
          {&out.data, &lse.data, &delta.data, &dq.data, &dk.data, &dv.data, &dbias, &randval, &dk_acc, &dv_acc})
       x->poison();
-    if (t.group) poison_padding(t);
+    for (Tensor* x : {&q, &k, &v, &dout}) x->poison_padding();
     bias_head = t.bias_of_heads ? i64(t.seqlen_q) * t.seqlen_k : 0;
     bias_batch = t.bias_of_heads ? bias_head * t.nhead_q : 0;
     dbias_row = t.seqlen_k + kRowPad;
     split = i64(t.seqlen_q) * t.hdim_q;
   }
-
-  i64 lse_at(const BwdCase& t, int b, int head, int row) const {
-    return (t.group ? q_seq.start[b] : i64(b) * q_seq.rows * t.nhead_q) + head * q_seq.rows + row;
-  }
-
-  void poison_padding(const BwdCase& t) {
-    for (int b = 0; b < t.batch; ++b) {
-      for (int i = 0; i < kPadding; ++i) {
-        for (int h = 0; h < t.nhead_k; ++h) {
-          for (int d = 0; d < t.hdim_q; ++d) k.data.set(k.at(b, h, k_seq.length[b] + i, d), NAN);
-          for (int d = 0; d < t.hdim_v; ++d) v.data.set(v.at(b, h, k_seq.length[b] + i, d), NAN);
-        }
-        for (int h = 0; h < t.nhead_q; ++h) {
-          for (int d = 0; d < t.hdim_q; ++d) q.data.set(q.at(b, h, q_seq.length[b] + i, d), NAN);
-          for (int d = 0; d < t.hdim_v; ++d) dout.data.set(dout.at(b, h, q_seq.length[b] + i, d), NAN);
-        }
-      }
-    }
-  }
 };
-
-float scale_of(const BwdCase& t) { return t.scale_given ? t.scale : 1 / std::sqrt(float(t.hdim_q)); }
 
 // The float64 answer for one query head of one sequence, (seqlen_q, seqlen_k) matrices row by row.
 struct Reference {
@@ -120,64 +70,45 @@ struct Reference {
   double& at(std::vector<double>& m, int i, int j) const { return m[size_t(i) * sk + j]; }
 };
 
-bool visible(const BwdCase& t, int i, int j, int shift) {
-  const bool right = t.window_right < 0 || j <= i + shift + t.window_right;
-  const bool left = t.window_left < 0 || j >= i + shift - t.window_left || j < t.sink_size;
-  return left && right;
-}
-
 // Answers, and writes `out` and `lse` as the forward would have: D is that of the rounded `out`.
 Reference reference(const BwdCase& t, Arrays& a, int b, int h) {
   Reference r;
   r.sq = a.q_seq.length[b], r.sk = a.k_seq.length[b];
-  const int sq = r.sq, sk = r.sk, hk = h / (t.nhead_q / t.nhead_k), shift = t.top_left ? 0 : sk - sq;
+  const int sq = r.sq, sk = r.sk, hk = h / (t.nhead_q / t.nhead_k);
   for (auto* m : {&r.p, &r.dropped, &r.ds, &r.ds_size}) m->assign(size_t(sq) * sk, 0);
   for (auto* m : {&r.lse, &r.delta, &r.delta_size}) m->assign(sq, 0);
-  const int threshold = core::dropout_threshold(t.dropout_p);
-  const auto offset = t.offset + 64ULL * (unsigned(b) * t.nhead_q + h);
-  const double sink = t.sink ? a.sink.get(h) : -INFINITY, gain = 1 / (1 - double(t.dropout_p));
-  std::vector<double> s(sk), slope(sk), dp(sk), dp_size(sk), out(t.hdim_v);
+  std::vector<double> dp(sk), dp_size(sk), out(t.hdim_v);
   for (int i = 0; i < sq; ++i) {
     out.assign(t.hdim_v, 0);
-    double m = sink;
-    for (int j = 0; j < sk; ++j) {
-      s[j] = -INFINITY, slope[j] = 1;
-      if (!visible(t, i, j, shift)) continue;
+    const Query query{b, h, i, sq, sk, t.sink ? a.sink.get(h) : -INFINITY, a.slopes.get(h)};
+    const auto product = [&](int j) {
       double x = 0;
       for (int d = 0; d < t.hdim_q; ++d) x += a.q.get(b, h, i, d) * a.k.get(b, hk, j, d);
-      x *= scale_of(t);
-      if (t.softcap > 0) {
-        const double y = std::tanh(x / t.softcap);
-        x = t.softcap * y, slope[j] = 1 - y * y;
-      }
-      if (t.bias == Bias::alibi) x -= a.slopes.get(h) * std::abs(i + shift - j);
-      if (t.bias == Bias::elementwise) x += a.bias.get(b * a.bias_batch + h * a.bias_head + i64(i) * t.seqlen_k + j);
-      s[j] = x;
-      m = std::max(m, x);
-    }
-    double l = m == -INFINITY ? 0 : std::exp(sink - m);
-    for (int j = 0; j < sk && m > -INFINITY; ++j) l += std::exp(s[j] - m);
-    r.lse[i] = l == 0 ? -INFINITY : m + std::log(l);
+      return x * scale_of(t);
+    };
+    const Scores scores = scores_of(t, query, product, [&](int j) {
+      return a.bias.get(b * a.bias_batch + h * a.bias_head + i64(i) * t.seqlen_k + j);
+    });
+    r.lse[i] = scores.lse();
     for (int j = 0; j < sk; ++j) {
-      const double p = r.lse[i] == -INFINITY ? 0 : std::exp(s[j] - r.lse[i]);
-      const double kept = t.dropout_p > 0 ? core::dropout_byte(t.seed, offset, i, j) <= threshold ? gain : 0 : 1;
-      r.at(r.p, i, j) = p, r.at(r.dropped, i, j) = p * kept;
+      const double p = scores.weight(j), keep = kept(t, query, j);
+      r.at(r.p, i, j) = p, r.at(r.dropped, i, j) = p * keep;
       dp[j] = dp_size[j] = 0;
       if (p == 0) continue;
       for (int d = 0; d < t.hdim_v; ++d) {
-        const double v = a.v.get(b, hk, j, d), x = a.dout.get(b, h, i, d) * v * kept;
+        const double v = a.v.get(b, hk, j, d), x = a.dout.get(b, h, i, d) * v * keep;
         dp[j] += x, dp_size[j] += std::abs(x);
-        out[d] += p * kept * v;
+        out[d] += p * keep * v;
       }
     }
-    a.lse.data.set(a.lse_at(t, b, h, i), float(r.lse[i]));
+    a.lse.data.set(lse_at(t, a.q_seq, b, h, i), float(r.lse[i]));
     for (int d = 0; d < t.hdim_v; ++d) {
       a.out.data.set(a.out.at(b, h, i, d), float(out[d]));
       const double x = a.out.get(b, h, i, d) * a.dout.get(b, h, i, d);
       r.delta[i] += x, r.delta_size[i] += std::abs(x);
     }
     for (int j = 0; j < sk; ++j) {
-      r.at(r.ds, i, j) = r.at(r.p, i, j) * (dp[j] - r.delta[i]) * slope[j];
+      r.at(r.ds, i, j) = r.at(r.p, i, j) * (dp[j] - r.delta[i]) * scores.slope[j];
       r.at(r.ds_size, i, j) = r.at(r.p, i, j) * (dp_size[j] + r.delta_size[i]);
     }
   }
@@ -190,8 +121,7 @@ class Comparison {
   void add(double value, double expected, double size, Kind kind) {
     const double error = value - expected;
     if (!(std::abs(error) < INFINITY)) ++broken_;
-    // Absolute errors are allowed besides: half of fp16's smallest subnormal; P flushed to 0 far below the row's maximum.
-    const double beyond = std::max(0., std::abs(error) - (kind == Kind::fp16 ? 0x1p-25 : 1e-30));
+    const double beyond = std::max(0., std::abs(error) - absolute_error(kind));
     if (size > 0)
       worst_ = std::max(worst_, beyond / size);
     else if (value != 0)
@@ -215,42 +145,24 @@ class Comparison {
 
 fmha::BwdProblem problem_of(const BwdCase& t, Dtype dtype, const Arrays& a) {
   fmha::BwdProblem p{};
-  p.features = {dtype,
-                t.bias,
-                t.group,
-                t.window_left >= 0 || t.window_right >= 0,
-                t.dbias,
-                t.dropout_p > 0,
-                t.randval,
-                t.softcap > 0,
-                t.sink || t.sink_size > 0,
-                t.head_units};
-  p.nhead_q = t.nhead_q, p.nhead_k = t.nhead_k, p.hdim_q = t.hdim_q, p.hdim_v = t.hdim_v;
-  p.q = a.q.data.data(), p.k = a.k.data.data(), p.v = a.v.data.data(), p.out = a.out.data.data(),
-  p.dout = a.dout.data.data();
+  set_scores(p, t, a.bias, a.slopes, a.sink);
+  p.features.dtype = dtype, p.features.group = t.group, p.features.dbias = t.dbias;
+  p.features.store_randval = t.randval, p.features.deterministic = t.head_units;
+  a.q.place(p.q, p.q_head, p.q_row);
+  a.k.place(p.k, p.k_head, p.k_row);
+  a.v.place(p.v, p.v_head, p.v_row);
+  a.out.place(p.out, p.out_head, p.out_row);
+  a.dout.place(p.dout, p.dout_head, p.dout_row);
+  a.dq.place(p.dq, p.dq_head, p.dq_row);
+  a.dk.place(p.dk, p.dk_head, p.dk_row);
+  a.dv.place(p.dv, p.dv_head, p.dv_row);
   p.lse = static_cast<const float*>(a.lse.data.data()), p.delta = static_cast<float*>(a.delta.data.data());
-  p.dq = a.dq.data.data(), p.dk = a.dk.data.data(), p.dv = a.dv.data.data();
   p.dbias = t.dbias ? a.dbias.data() : nullptr;
   p.randval = t.randval ? static_cast<unsigned char*>(a.randval.data()) : nullptr;
-  p.q_head = a.q.layout.head, p.q_row = a.q.layout.row;
-  p.k_head = a.k.layout.head, p.k_row = a.k.layout.row;
-  p.v_head = a.v.layout.head, p.v_row = a.v.layout.row;
-  p.out_head = a.out.layout.head, p.out_row = a.out.layout.row;
-  p.dout_head = a.dout.layout.head, p.dout_row = a.dout.layout.row;
-  p.dq_head = a.dq.layout.head, p.dq_row = a.dq.layout.row;
-  p.dk_head = a.dk.layout.head, p.dk_row = a.dk.layout.row;
-  p.dv_head = a.dv.layout.head, p.dv_row = a.dv.layout.row;
   p.lse_head = a.q_seq.rows;
   p.dbias_row = p.randval_row = a.dbias_row;
   p.dbias_head = p.randval_head = t.seqlen_q * a.dbias_row;
-  p.softmax_scale = scale_of(t), p.softcap = t.softcap;
-  p.bias = t.bias == Bias::elementwise ? a.bias.data() : nullptr;
-  p.bias_head = a.bias_head, p.bias_row = t.seqlen_k;
-  p.alibi_slopes = t.bias == Bias::alibi ? static_cast<const float*>(a.slopes.data()) : nullptr;
-  p.sink = t.sink ? static_cast<const float*>(a.sink.data()) : nullptr;
-  p.window_left = t.window_left, p.window_right = t.window_right, p.top_left = t.top_left,
-  p.sink_keys = t.window_left >= 0 ? t.sink_size : 0;
-  p.dropout_p = t.dropout_p, p.rng_seed = t.seed, p.rng_offset = t.offset;
+  p.bias_head = a.bias_head;
   return p;
 }
 
@@ -266,7 +178,7 @@ fmha::BwdUnit unit_of(const BwdCase& t, const Arrays& a, int b, int head, int he
   u.key_end = std::min(u.key + t.unit_keys, a.k_seq.length[b]);
   u.seqlen_q = a.q_seq.length[b], u.seqlen_k = a.k_seq.length[b];
   u.q_offset = a.q.offset(b), u.k_offset = a.k.offset(b), u.v_offset = a.v.offset(b), u.dout_offset = a.dout.offset(b);
-  u.lse_offset = a.lse_at(t, b, 0, 0);
+  u.lse_offset = lse_at(t, a.q_seq, b, 0, 0);
   u.dk_offset = a.dk.offset(b), u.dv_offset = a.dv.offset(b);
   u.dbias_offset = u.randval_offset = i64(b) * t.nhead_q * t.seqlen_q * a.dbias_row;
   u.bias_offset = b * a.bias_batch;
@@ -291,7 +203,7 @@ std::vector<double> run_sequence(const fmha::BwdEngine& engine, Dtype dtype, con
     fmha::BwdRows u{};
     u.batch = b, u.head = head, u.row = row, u.row_end = std::min(row + 100, sq);
     u.out_offset = a.out.offset(b), u.dout_offset = a.dout.offset(b), u.dq_offset = a.dq.offset(b);
-    u.lse_offset = a.lse_at(t, b, 0, 0);
+    u.lse_offset = lse_at(t, a.q_seq, b, 0, 0);
     u.dq_acc = static_cast<const float*>(a.dq_acc.data()) + head * t.nsplits * a.split;
     u.dq_acc_split = a.split, u.nsplits = t.nsplits;
     u.dq_begun = marks ? begun_of(t, a, head, 0) : nullptr, u.dq_begun_split = t.seqlen_q / 64 + 1;
@@ -317,8 +229,7 @@ std::vector<double> run_sequence(const fmha::BwdEngine& engine, Dtype dtype, con
     const auto sum = [&](const Tensor& to, const Guarded& from, int width) {
       const i64 head = i64(t.seqlen_k) * width;
       engine.sum_heads[kind](static_cast<char*>(to.data.data()) + to.at(b, h, 0, 0) * i64(bytes_of(to.data.kind)),
-                             to.layout.row, static_cast<const float*>(from.data()) + h * group * head, head, group, sk,
-                             width);
+                             to.row, static_cast<const float*>(from.data()) + h * group * head, head, group, sk, width);
     };
     if (sk == 0) continue;
     sum(a.dk, a.dk_acc, t.hdim_q);
@@ -338,43 +249,13 @@ std::string bits(const Arrays& a) {
   return all;
 }
 
-size_t touched(const Guarded& x) {
-  size_t count = 0;
-  for (size_t i = 0; i < x.size; ++i) count += !x.poisoned(i);
-  return count;
-}
-
-void check_randval(const BwdCase& t, const Arrays& a, BwdErrors& errors) {
-  size_t written = 0;
-  for (int b = 0; b < t.batch; ++b) {
-    for (int h = 0; h < t.nhead_q; ++h) {
-      const auto offset = t.offset + 64ULL * (unsigned(b) * t.nhead_q + h);
-      for (int i = 0; i < a.q_seq.length[b]; ++i) {
-        for (int j = 0; j < a.k_seq.length[b]; ++j) {
-          const uint8_t byte = core::dropout_byte(t.seed, offset, i, j);
-          written += byte != 0xff;  // the poison
-          if (a.randval.get(((i64(b) * t.nhead_q + h) * t.seqlen_q + i) * a.dbias_row + j) != byte)
-            errors.broken = "a random byte";
-        }
-      }
-    }
-  }
-  if (touched(a.randval) != written) errors.broken = "a random byte outside";
-}
-
 }  // namespace
 
 std::string describe(const BwdCase& t, Dtype dtype) {
   static const char* const dtypes[] = {"fp32", "fp16", "bf16"};
-  static const char* const biases[] = {"none", "elementwise", "alibi"};
   std::ostringstream s;
-  s << dtypes[int(dtype)] << ' ' << t.name << ": batch " << t.batch << " nhead " << t.nhead_q << '/' << t.nhead_k
-    << " seqlen " << t.seqlen_q << '/' << t.seqlen_k << " hdim " << t.hdim_q << '/' << t.hdim_v << " window ("
-    << t.window_left << ", " << t.window_right << ')' << (t.top_left ? " top_left" : "") << " sink_size " << t.sink_size
-    << (t.sink ? " sink" : "") << (t.group ? " group" : "") << (t.heads_inside ? " bshd" : " bhsd") << " bias "
-    << biases[int(t.bias)] << (t.dbias ? " dbias" : "") << " softcap " << t.softcap << " dropout " << t.dropout_p
-    << (t.randval ? " randval" : "") << (t.head_units ? " head_units" : "") << " unit_keys " << t.unit_keys
-    << " nsplits " << t.nsplits << " scale " << scale_of(t);
+  s << dtypes[int(dtype)] << ' ' << describe(t) << (t.dbias ? " dbias" : "") << (t.head_units ? " head_units" : "")
+    << " unit_keys " << t.unit_keys << " nsplits " << t.nsplits;
   return s.str();
 }
 
@@ -382,7 +263,7 @@ BwdErrors run(const fmha::BwdEngine& engine, Dtype dtype, const BwdCase& t, Guar
   std::mt19937 random(seed);
   Arrays a(t, dtype, random, seed % 2 ? Flush::start : Flush::end);
   const fmha::BwdProblem p = problem_of(t, dtype, a);
-  const Kind kind = kind_of(dtype);
+  const Kind kind = input_kind(dtype);
   BwdErrors errors;
   Comparison dq, dk, dv, dbias, delta, sinks;
   for (int b = 0; b < t.batch; ++b) {
@@ -400,7 +281,7 @@ BwdErrors run(const fmha::BwdEngine& engine, Dtype dtype, const BwdCase& t, Guar
       const int hk = h / group;
       double expected = 0, size = 0;
       for (int i = 0; i < sq; ++i) {
-        delta.add(a.delta.data.get(a.lse_at(t, b, h, i)), r.delta[i], r.delta_size[i], Kind::fp32);
+        delta.add(a.delta.data.get(lse_at(t, a.q_seq, b, h, i)), r.delta[i], r.delta_size[i], Kind::fp32);
         if (t.sink && a.sink.get(h) > -INFINITY) {
           expected -= std::exp(a.sink.get(h) - r.lse[i]) * r.delta[i];
           size += std::exp(a.sink.get(h) - r.lse[i]) * r.delta_size[i];
@@ -453,7 +334,7 @@ BwdErrors run(const fmha::BwdEngine& engine, Dtype dtype, const BwdCase& t, Guar
   if (touched(a.dq.data) != dq.count() || touched(a.dk.data) != dk.count() || touched(a.dv.data) != dv.count() ||
       touched(a.dbias) != dbias.count() || touched(a.delta.data) != delta.count())
     errors.broken = "a write outside the rows of a gradient, or none inside";
-  if (t.randval) check_randval(t, a, errors);
+  if (const std::string wrong = wrong_bytes(t, a.q_seq, a.k_seq, a.randval); !wrong.empty()) errors.broken = wrong;
   return errors;
 }
 

@@ -18,14 +18,6 @@ struct FwdCase : AttentionCase {
 
 std::string describe(const FwdCase&, Dtype);
 
-// Errors of one run against the reference.
-struct Errors {
-  double rms = 0;      // of out, relative to the rms of the reference
-  double element = 0;  // worst |error| of an element of out, relative to sum_j P_ij |V_j| of its row
-  double lse = 0;      // worst |error|
-  std::string broken;  // what no tolerance excuses: NaN, a wrong zero or infinity, a wrong byte, a write outside
-};
-
 // Runs the case with fresh random inputs drawn from the seed.
 Errors run(const fmha::FwdEngine&, Dtype, const FwdCase&, void* scratch, unsigned seed);
 

@@ -6,15 +6,10 @@
 #include <cstring>
 #include <numeric>
 #include <random>
-#include <sstream>
 #include <vector>
-
-#include "kernels/backends/philox.h"
 
 namespace tilekiln::test {
 namespace {
-
-using i64 = long long;
 
 struct Kinds { Kind q, kv, out, bias; };
 Kinds kinds_of(KvDtype dtype) {
@@ -28,11 +23,6 @@ Kinds kinds_of(KvDtype dtype) {
   }
   std::abort();
 }
-
-constexpr int kRowPad = 3;  // poisoned elements between rows of out
-
-// Error allowed besides the relative one: half of the smallest subnormal of a narrow type.
-double absolute_error(Kind out) { return out == Kind::fp16 ? 0x1p-25 : out == Kind::fp8 ? 0x1p-10 : 1e-30; }
 
 float lowest_of(Kind kind) {
   return kind == Kind::fp16 ? -65504.f : kind == Kind::bf16 ? -0x1.fep127f : -0x1.fffffep127f;
@@ -111,19 +101,12 @@ struct Arrays {
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), random);
     for (Guarded* x : {&out, &lse, &o_acc, &lse_acc, &k, &v}) x->poison();
-    for (Guarded* x : {&q, &bias}) {
-      for (size_t i = 0; i < x->size; ++i) x->set(i, normal(random));
-    }
+    fill({&q, &bias}, random, normal);
     for (size_t i = 0; t.lowest_bias && i < bias.size; ++i) {
       if (i / t.seqlen_k % 2 == 1) bias.set(i, lowest_of(bias.kind));
     }
-    for (Guarded* x : {&descales, &k_scales, &v_scales}) {
-      for (size_t i = 0; i < x->size; ++i) x->set(i, scale(random));
-    }
-    for (int h = 0; h < t.nhead_q; ++h) {
-      slopes.set(h, 0.1f * float(h + 1));
-      sink.set(h, t.sink_logit - float(h));
-    }
+    fill({&descales, &k_scales, &v_scales}, random, scale);
+    fill_heads(t, slopes, sink);
     for (int b = 0; b < t.batch; ++b) {
       tables.emplace_back(order.begin() + b * table_width, order.begin() + (b + 1) * table_width);
       for (int i = 0; i < table_width && t.cache != Cache::dense; ++i) {
@@ -150,18 +133,11 @@ struct Arrays {
   }
 };
 
-float scale_of(const KvCase& t) { return t.scale != 0 ? t.scale : 1 / std::sqrt(float(t.hdim_q)); }
-
 fmha::KvProblem problem_of(const KvCase& t, KvDtype dtype, const Arrays& a) {
   fmha::KvProblem p{};
-  p.features.bias = t.bias;
+  set_scores(p, t, a.bias, a.slopes, a.sink);
   p.features.qscale = t.descales ? Qscale::pertensor : Qscale::none;
-  p.features.mask = t.window_left >= 0 || t.window_right >= 0;
   p.features.lse = t.lse || t.splits > 0;
-  p.features.dropout = t.dropout_p > 0;
-  p.features.softcap = t.softcap > 0;
-  p.features.sink = t.sink || t.sink_size > 0;
-  p.nhead_q = t.nhead_q, p.nhead_k = t.nhead_k, p.hdim_q = t.hdim_q, p.hdim_v = t.hdim_v;
   p.q = a.q.data(), p.k = a.k.data(), p.v = a.v.data();
   p.q_head = t.hdim_q, p.q_row = i64(t.nhead_q) * t.hdim_q;
   p.k_head = a.kp.head(), p.k_row = a.kp.row();
@@ -175,15 +151,7 @@ fmha::KvProblem problem_of(const KvCase& t, KvDtype dtype, const Arrays& a) {
     p.out_row = t.hdim_v + kRowPad, p.out_head = t.seqlen_q * p.out_row;
     p.lse_head = t.seqlen_q;
   }
-  p.softmax_scale = scale_of(t);
-  p.softcap = t.softcap;
-  p.bias = t.bias == Bias::elementwise ? a.bias.data() : nullptr;
-  p.bias_row = t.seqlen_k, p.bias_head = i64(t.seqlen_q) * t.seqlen_k;
-  p.alibi_slopes = t.bias == Bias::alibi ? static_cast<float*>(a.slopes.data()) : nullptr;
-  p.sink = t.sink ? static_cast<float*>(a.sink.data()) : nullptr;
-  p.window_left = t.window_left, p.window_right = t.window_right, p.top_left = t.top_left,
-  p.sink_keys = t.window_left >= 0 ? t.sink_size : 0;
-  p.dropout_p = t.dropout_p, p.rng_seed = 0x123456789abcULL, p.rng_offset = 0xfffffff0ULL;
+  p.bias_head = i64(t.seqlen_q) * t.seqlen_k;
   if (t.descales) {
     const float* d = static_cast<float*>(a.descales.data());
     p.q_descale = d;
@@ -264,55 +232,26 @@ void run_combine(const fmha::KvEngine& rows, KvDtype dtype, const KvCase& t, con
   }
 }
 
-struct Answer {
-  std::vector<double> out, magnitude;  // magnitude[d] = sum_j P_j |V_jd|
-  double lse;
-};
-
 Answer reference(const KvCase& t, const Arrays& a, int b, int h, int i) {
-  const int sk = a.k_length[b], head_k = h / (t.nhead_q / t.nhead_k), shift = t.top_left ? 0 : sk - a.q_length[b];
+  const int head_k = h / (t.nhead_q / t.nhead_k);
   const auto scale = [&](const Guarded& pages, int which, int j) {
     if (t.page_scales) return pages.get(i64(a.tables[b][j / t.page_size]) * t.nhead_k + head_k);
     return t.descales ? a.descales.get(which) : 1.0;
   };
   const i64 first = (i64(b) * t.nhead_k + head_k) * t.seqlen_k;
-  std::vector<double> q(t.hdim_q), s(sk, -INFINITY);
+  std::vector<double> q(t.hdim_q);
   for (int d = 0; d < t.hdim_q; ++d) q[d] = a.q.get(((i64(b) * t.seqlen_q + i) * t.nhead_q + h) * t.hdim_q + d);
-  double m = t.sink ? a.sink.get(h) : -INFINITY;
-  for (int j = 0; j < sk; ++j) {
-    const bool right = t.window_right < 0 || j <= i + shift + t.window_right;
-    const bool left = t.window_left < 0 || j >= i + shift - t.window_left || j < t.sink_size;
-    if (!left || !right) continue;
+  const double sink = t.sink ? a.sink.get(h) : -INFINITY;
+  const Query query{b, h, i, a.q_length[b], a.k_length[b], sink, a.slopes.get(h)};
+  const auto product = [&](int j) {
     double x = 0;
     for (int d = 0; d < t.hdim_q; ++d) x += q[d] * a.k_rows[(first + j) * t.hdim_q + d];
-    x *= double(scale_of(t)) * (t.descales ? a.descales.get(0) : 1.0) * scale(a.k_scales, 1, j);
-    if (t.softcap > 0) x = t.softcap * std::tanh(x / t.softcap);
-    if (t.bias == Bias::alibi) x -= a.slopes.get(h) * std::abs(i + shift - j);
-    if (t.bias == Bias::elementwise) x += a.bias.get((i64(h) * t.seqlen_q + i) * t.seqlen_k + j);
-    s[j] = x;
-    m = std::max(m, x);
-  }
-  Answer r{std::vector<double>(t.hdim_v, 0), std::vector<double>(t.hdim_v, 0), -INFINITY};
-  if (m == -INFINITY) return r;
-  double l = t.sink ? std::exp(a.sink.get(h) - m) : 0;
-  for (int j = 0; j < sk; ++j) l += std::exp(s[j] - m);
-  r.lse = m + std::log(l);
-  for (int j = 0; j < sk; ++j) {
-    double p = std::exp(s[j] - m) / l;
-    if (t.dropout_p > 0) {
-      const auto offset = 0xfffffff0ULL + 64ULL * (unsigned(b) * t.nhead_q + h);
-      const bool kept = core::dropout_byte(0x123456789abcULL, offset, i, j) <= core::dropout_threshold(t.dropout_p);
-      p = kept ? p / (1 - double(t.dropout_p)) : 0;
-    }
-    if (p == 0) continue;
-    p *= scale(a.v_scales, 2, j) * t.out_scale;
-    for (int d = 0; d < t.hdim_v; ++d) {
-      const double x = p * a.v_rows[(first + j) * t.hdim_v + d];
-      r.out[d] += x;
-      r.magnitude[d] += std::abs(x);
-    }
-  }
-  return r;
+    return x * (double(scale_of(t)) * (t.descales ? a.descales.get(0) : 1.0) * scale(a.k_scales, 1, j));
+  };
+  const auto bias = [&](int j) { return a.bias.get((i64(h) * t.seqlen_q + i) * t.seqlen_k + j); };
+  return answer_of(
+      t, query, scores_of(t, query, product, bias), [&](int j) { return &a.v_rows[(first + j) * t.hdim_v]; },
+      [&](int j) { return scale(a.v_scales, 2, j) * t.out_scale; });
 }
 
 // Splits without a key hold zeros and -inf; the sink logit is in split 0 and nowhere else.
@@ -343,17 +282,12 @@ const char* name_of(KvDtype dtype) {
 }
 
 std::string describe(const KvCase& t, KvDtype dtype) {
-  static const char* const biases[] = {"none", "elementwise", "alibi"};
   static const char* const caches[] = {"dense", "linear pages of ", "vectorized pages of "};
   std::ostringstream s;
-  s << name_of(dtype) << ' ' << t.name << ": batch " << t.batch << " nhead " << t.nhead_q << '/' << t.nhead_k
-    << " seqlen " << t.seqlen_q << '/' << t.seqlen_k << " hdim " << t.hdim_q << '/' << t.hdim_v << ' '
-    << caches[int(t.cache)];
+  s << name_of(dtype) << ' ' << describe(t) << ' ' << caches[int(t.cache)];
   if (t.cache != Cache::dense) s << t.page_size;
-  s << " leftpad " << t.leftpad << " splits " << t.splits << " window (" << t.window_left << ", " << t.window_right
-    << ')' << (t.top_left ? " top_left" : "") << " sink_size " << t.sink_size << (t.sink ? " sink" : "") << " bias "
-    << biases[int(t.bias)] << " softcap " << t.softcap << " dropout " << t.dropout_p << (t.descales ? " descales" : "")
-    << (t.page_scales ? " page scales" : "") << " scale " << scale_of(t);
+  s << " leftpad " << t.leftpad << " splits " << t.splits << (t.descales ? " descales" : "")
+    << (t.page_scales ? " page scales" : "");
   return s.str();
 }
 
@@ -362,45 +296,23 @@ Errors run(const fmha::KvEngine& engine, const fmha::KvEngine& rows, KvDtype dty
   std::mt19937 random(seed);
   const Arrays a(t, dtype, random, seed % 2 ? Flush::start : Flush::end);
   run_units(engine, dtype, t, a, scratch);
-  Errors errors;
+  Errors splits;
   if (t.splits > 0) {
-    check_splits(t, a, errors);
+    check_splits(t, a, splits);
     run_combine(rows, dtype, t, a);
   }
 
-  double error2 = 0, reference2 = 0;
-  size_t written = 0, written_lse = 0;
+  Gathered gathered(a.out, a.lse, t.lse);
   for (int b = 0; b < t.batch; ++b) {
     for (int h = 0; h < t.nhead_q; ++h) {
       for (int i = 0; i < a.q_length[b]; ++i) {
-        const Answer r = reference(t, a, b, h, i);
         const i64 row = (i64(b) * t.nhead_q + h) * t.seqlen_q + i;
-        for (int d = 0; d < t.hdim_v; ++d, ++written) {
-          const double expected = a.kinds.out == Kind::fp8 ? std::clamp(r.out[d], -448.0, 448.0) : r.out[d];
-          const double got = a.out.get(row * (t.hdim_v + kRowPad) + d), error = got - expected;
-          if (!(std::abs(got) < INFINITY)) errors.broken = "out is not finite";
-          if (r.magnitude[d] == 0 && got != 0) errors.broken = "out of a row without keys is not 0";
-          const double beyond = std::abs(error) - absolute_error(a.out.kind);
-          if (r.magnitude[d] > 0) errors.element = std::max(errors.element, beyond / r.magnitude[d]);
-          error2 += error * error;
-          reference2 += expected * expected;
-        }
-        if (!t.lse) continue;
-        const double lse = a.lse.get(row);
-        ++written_lse;
-        if (r.lse == -INFINITY || !(std::abs(lse) < INFINITY)) {
-          if (lse != r.lse) errors.broken = "lse of a row without keys is not -inf, or of another is";
-        } else {
-          errors.lse = std::max(errors.lse, std::abs(lse - r.lse));
-        }
+        gathered.add(reference(t, a, b, h, i), row * (t.hdim_v + kRowPad), row);
       }
     }
   }
-  errors.rms = reference2 > 0 ? std::sqrt(error2 / reference2) : std::sqrt(error2);
-  size_t touched = 0, touched_lse = 0;
-  for (size_t i = 0; i < a.out.size; ++i) touched += !a.out.poisoned(i);
-  for (size_t i = 0; i < a.lse.size; ++i) touched_lse += !a.lse.poisoned(i);
-  if (touched != written || touched_lse != written_lse) errors.broken = "a write outside the rows of out or lse";
+  Errors errors = gathered.result();
+  if (errors.broken.empty()) errors.broken = splits.broken;
   return errors;
 }
 

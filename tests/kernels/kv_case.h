@@ -13,18 +13,15 @@ using fmha::KvDtype;
 
 enum class Cache { dense, linear, vectorized };
 
-struct KvCase {
-  std::string name;
-  int batch = 2, nhead_q = 4, nhead_k = 2, seqlen_q = 1, seqlen_k = 100, hdim_q = 64, hdim_v = 64;
+struct KvCase : AttentionCase {
+  KvCase() { batch = nhead_k = 2, nhead_q = 4, seqlen_q = 1, seqlen_k = 100; }
+
   Cache cache = Cache::dense;
   int page_size = 16, leftpad = 0;
   int splits = 0;  // 0: the engine's `tile`; else `split` and `combine`
-  int window_left = -1, window_right = -1, sink_size = 0;
-  bool top_left = false, sink = false, lse = true, descales = false, page_scales = false;
-  bool full_lengths = false;                                   // else random lengths up to seqlen_q and seqlen_k
-  float scale = 0, softcap = 0, dropout_p = 0, out_scale = 1;  // scale 0: 1 / sqrt(hdim_q)
-  float sink_logit = 1;                                        // of head 0; of each further head 1 less
-  Bias bias = Bias::none;
+  bool lse = true, descales = false, page_scales = false;
+  bool full_lengths = false;  // else random lengths up to seqlen_q and seqlen_k
+  float out_scale = 1;
   bool lowest_bias = false;  // every other row of the bias holds nothing but the lowest number of its type
 };
 

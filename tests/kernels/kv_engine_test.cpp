@@ -131,7 +131,7 @@ void features(int vec, Pipeline pipeline, const Visit& visit) {
         bias.name = "window, bias", bias.bias = Bias::elementwise, bias.cache = Cache::linear;
         sink.name = "window, sink", sink.sink = true, sink.sink_size = 5;
         scales.name = "window, descales", scales.descales = true;
-        negative.name = "window, negative scale", negative.scale = -0.125f;
+        negative.name = "window, negative scale", negative.scale = -0.125f, negative.scale_given = true;
         for (const KvCase& x : {softcap, alibi, bias, sink, scales, negative}) visit(x);
         if (splits == 0) {
           KvCase pages = t;
@@ -167,18 +167,18 @@ void caps_and_sinks(int vec, const Visit& visit) {
     KvCase t;
     t.seqlen_q = 5, t.splits = splits;
     for (float cap : {1e-3f, 0.1f, 50.f, 1e4f, 1e8f, 1e20f}) {
-      t.name = "soft cap", t.softcap = cap, t.scale = 0, t.bias = Bias::none;
+      t.name = "soft cap", t.softcap = cap, t.scale_given = false, t.bias = Bias::none;
       on_caches(t, vec, visit);
-      t.name = "soft cap, small scores", t.scale = 1e-3f;
+      t.name = "soft cap, small scores", t.scale = 1e-3f, t.scale_given = true;
       visit(t);
-      t.name = "soft cap, alibi", t.scale = 0, t.bias = Bias::alibi;
+      t.name = "soft cap, alibi", t.scale_given = false, t.bias = Bias::alibi;
       visit(t);
     }
     t.softcap = 0, t.bias = Bias::none, t.sink = true, t.window_right = 0;
     for (float logit : {-20.f, -90.f, 4.f}) {
-      t.name = "far sink", t.sink_logit = logit, t.scale = 0;
+      t.name = "far sink", t.sink_logit = logit, t.scale_given = false;
       visit(t);
-      t.name = "far sink, tiny scale", t.scale = 1e-38f;
+      t.name = "far sink, tiny scale", t.scale = 1e-38f, t.scale_given = true;
       visit(t);
     }
   }
