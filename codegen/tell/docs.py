@@ -14,6 +14,7 @@ from codegen.schema.axes import Family
 from codegen.schema.errors import CodegenError
 from codegen.schema.operators import Operator
 from codegen.schema.places import OUTSIDE
+from codegen.schema.receipts import Receipt
 from codegen.schema.tree import Tree
 from codegen.tell.listing import count
 
@@ -103,7 +104,10 @@ def _index(root: Tree) -> str:
         "Reference",
         "## Operators\n\nWhat callers call: arguments, shapes, results, refusals.\n\n"
         + _table(["operator", ""], operators),
-        "## Families\n\nThe kernels: axes, rules, pipelines, names.\n\n" + _table(["family", ""], families),
+        "## Every call\n\nArguments that every operator's call has, by name:\n\n"
+        + _table(["argument", "what", "default", ""], reference.common(next(iter(root.operators.values())))),
+        "## Families\n\nThe kernels: axes, rules, pipelines, names. A signature has one value of each axis; a kernel's name is "
+        "the words of the axes in the order of their page, then the algorithm.\n\n" + _table(["family", ""], families),
         "## All else\n\n" + _table(["page", ""], others),
     )
 
@@ -129,19 +133,28 @@ def _receipts(root: Tree) -> str:
         lines = [f"## {receipt.name}", "", receipt.about]
         if receipt.base:
             lines += ["", f"Extends [{receipt.base.name}](#{receipt.base.name})."]
-        for name, clauses in receipt.clauses.items():
-            family = root.families[name]
-            lines += ["", f"[{name}]({name}.md) where", ""]
-            lines += [f"* `{select.text_of(family, clause)}`" for clause in clauses]
-            file = receipt.file.families.get(name)
-            added = [f"* `{addition.text}`: {addition.reason}" for addition in (file.add if file else [])]
-            lines += ["", "Of these, added beyond what its users' upstream builds:", "", *added] if added else []
+        said = {name: _said(root, receipt, name) for name in receipt.clauses}
+        of_base = {name: _said(root, receipt.base, name) for name in receipt.base.clauses} if receipt.base else {}
+        if same := [name for name, text in said.items() if of_base.get(name) == text]:
+            lines[-1] += f" As there: {', '.join(f'[{name}]({name}.md)' for name in same)}."
+        for text in dict.fromkeys(text for name, text in said.items() if name not in same):
+            names = [name for name, other in said.items() if other == text and name not in same]
+            lines += ["", f"{', '.join(f'[{name}]({name}.md)' for name in names)} where", "", text]
         companions = [family for family in root.families_of(receipt) if family.main]
         if companions:
             links = [f"[{f.name}]({f.name}.md) what {f.main.name} needs" for f in companions if f.main]
             lines += ["", f"And of {', of '.join(links)}."]
         parts.append("\n".join(lines))
     return _page("Receipts", *parts)
+
+
+def _said(root: Tree, receipt: Receipt, name: str) -> str:
+    """Selections of a family in a receipt, and what was added to them."""
+    file = receipt.file.families.get(name)
+    added = [f"* `{addition.text}`: {addition.reason}" for addition in (file.add if file else [])]
+    lines = [f"* `{select.text_of(root.families[name], clause)}`" for clause in receipt.clauses[name]]
+    lines += ["", "Of these, added beyond what its users' upstream builds:", "", *added] if added else []
+    return "\n".join(lines)
 
 
 def _family(root: Tree, family: Family) -> str:
@@ -177,7 +190,7 @@ def _family(root: Tree, family: Family) -> str:
         family.about,
         f"A stage of {', '.join(links)}." if links else "",
         comes,
-        "## Axes\n\nIn listing order. A signature has one value of each.\n\n" + _table(["axis", "values", ""], axes),
+        "## Axes\n\n" + _table(["axis", "values", ""], axes),
         integers,
         base,
         "## Rules\n\nA signature that meets the selection is illegal, in every receipt.\n\n"
@@ -185,24 +198,24 @@ def _family(root: Tree, family: Family) -> str:
         if rules
         else "",
         "## Pipelines\n\n" + _table(["pipeline", ""], pipelines),
-        "## Names\n\nThe words of the axes in listing order, then the algorithm. With the first value of each:",
-        f"`{name}`",
+        f"With the first value of each axis a kernel is named `{name}`.",
     )
 
 
 def _targets(root: Tree) -> str:
-    rows, algorithms = [], []
+    rows = []
+    algorithms: dict[tuple[str, ...], list[str]] = {}  # with the targets that have each
     for target in root.targets.values():
         flags = " ".join(f"`{flag}`" for flag in target.flags) or "none"
         cpuid = " ".join(f"`{feature}`" for feature in target.cpuid) or "nothing"
         isa = f"`{target.isa}`" if target.isa else "none"
         rows.append([f"`{target.name}`", target.backend, isa, target.arch, flags, cpuid, target.about])
-        for family in root.families.values():
+    for family in root.families.values():
+        for target in root.targets.values():
             for how in root.algorithms(target, family):
                 when = " or ".join(f"`{select.text_of(family, clause)}`" for clause in how.when)
-                algorithms.append(
-                    [f"`{target.name}`", family.name, f"`{how.pipeline}`", how.shown, str(how.rank), when]
-                )
+                key = (family.name, f"`{how.pipeline}`", how.shown, str(how.rank), when)
+                algorithms.setdefault(key, []).append(f"`{target.name}`")
     planned = []
     for target in root.planned.values():
         limits = ", ".join(f"{name} {value:,}" for name, value in target.limits.items())
@@ -213,8 +226,12 @@ def _targets(root: Tree) -> str:
         "Slowest first. At load a library takes the fastest of its targets that the machine has; `TILEKILN_ISA` forces "
         "one down.",
         _table(["target", "backend", "TILEKILN_ISA", "machine", "compiler flags", "the CPU must have", ""], rows),
-        "## Algorithms\n\nEach gives one instance per signature that its selection allows; of several that fit, the "
-        "lowest rank answers.\n\n" + _table(["target", "family", "pipeline", "tile", "rank", "answers"], algorithms),
+        "## Algorithms\n\nEach gives one instance per signature that its selection allows, on each of its targets; of "
+        "several of a target that fit, the lowest rank answers.\n\n"
+        + _table(
+            ["family", "pipeline", "tile", "rank", "answers", "targets"],
+            [[*key, " ".join(names)] for key, names in algorithms.items()],
+        ),
         "## Planned\n\nTargets whose kernels no library holds yet. `python -m codegen list RECEIPT --target NAME` says "
         "which instances a receipt will have there, and all formats but names have CK's own names (`ck_name`). A build "
         "for one is refused. Their tiles stand in the rooms' `ck/tiles.yaml`.\n\n"

@@ -42,8 +42,22 @@ def merge(file: pathlib.Path, machine: str, about: str, threads: int, found: dic
         entry["cells"][f"{key} | {threads}"] = kept
     file.parent.mkdir(parents=True, exist_ok=True)
     made = file.with_suffix(".part")
-    made.write_text(json.dumps(whole, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+    made.write_text(_text(whole), encoding="utf-8")
     made.replace(file)
+
+
+def _text(whole: dict[str, Any]) -> str:
+    """The file's JSON, a line a cell: what a run changes is a line each in a diff."""
+    machines = []
+    for machine, entry in sorted(whole["machines"].items()):
+        cells = [f"   {_json(key)}: {_json(cell)}" for key, cell in sorted(entry["cells"].items())]
+        head = f'  {_json(machine)}: {{"about": {_json(entry["about"])}, "cells": {{'
+        machines.append("\n".join([head, ",\n".join(cells), "  }}"]))
+    return "\n".join(['{"machines": {', ",\n".join(machines), "}}"]) + "\n"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
 def _rounded(values: Iterable[float]) -> list[float | None]:

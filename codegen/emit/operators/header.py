@@ -13,10 +13,7 @@ from codegen.schema.operators import Argument, Operator
 WIDTH = 150
 MADE = "Made by `python -m codegen operators --write`"
 MADE_IN_A_BUILD = "Made in a build"
-_WHY = """An explanation for people, a paragraph a stage: the problem, the choice and why the others were refused, or \
-the nearest instances, the axes that differ, the rule that forbids the problem, and the command that builds it. Writes \
-at most capacity bytes, the final 0 included; *length is the full length without it. text may be null when capacity is \
-0. Returns OK or INVALID_ARGUMENT."""
+_WHY = "The choice in words, as base.h says of every _why."
 
 
 def path(operator: Operator) -> str:

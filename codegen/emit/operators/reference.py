@@ -23,14 +23,13 @@ def parts(operator: Operator, operators: Mapping[str, Operator]) -> Iterator[tup
     yield "", operator.about
     yield "", _block(operator.file.details)
     yield "Calls", _calls(operator, operators)
-    rows = []
-    for entry in entries(operator):
-        kind, rules = what(operator, entry) or _kind(entry), "; ".join(_rules(operator, entry))
-        meaning = capital(operator, says(entry)).replace("\n", " ")
-        rows.append([f"`{entry.name}`", kind, _default(operator, entry), rules, meaning])
+    rows = [_row(operator, entry) for entry in entries(operator) if not _is_common(entry)]
     yield "Arguments", (["argument", "what", "default", "rules", ""], rows)
+    where = "every call's" if operator.outside else "[every call's](../README.md#every-call)"
+    yield "", f"`num_threads`, `instance` and `stream` are {where}."
     yield "", returns(operator)
-    yield "Shapes", (["array", *(_form(form.name, form.given) for form in operator.forms)], _shapes(operator))
+    if len(operator.forms) > 1:
+        yield "Shapes", (["array", *(_form(form.name, form.given) for form in operator.forms)], _shapes(operator))
     yield "", _exchange(operator)
     yield "Lengths", (["length", "that of", "must be"], list(_lengths(operator)))
     stages = [f"[{name}](../{name}.md)" for name in operator.file.stages]
@@ -41,6 +40,22 @@ def parts(operator: Operator, operators: Mapping[str, Operator]) -> Iterator[tup
     refusals = list(_refusals(operator))
     if refusals:
         yield "Refusals", _REFUSALS + "\n\n" + "\n".join(f"* `{text}`" for text in refusals)
+
+
+def common(operator: Operator) -> Rows:
+    """Rows of the arguments that every operator has."""
+    rows = [_row(operator, entry) for entry in entries(operator) if _is_common(entry)]
+    return [[name, kind, default, meaning] for name, kind, default, _, meaning in rows]
+
+
+def _is_common(entry: Entry) -> bool:
+    return entry.argument is not None and entry.argument.kind in ("threads", "instance", "stream")
+
+
+def _row(operator: Operator, entry: Entry) -> list[str]:
+    kind, rules = what(operator, entry) or _kind(entry), "; ".join(_rules(operator, entry))
+    meaning = capital(operator, says(entry)).replace("\n", " ")
+    return [f"`{entry.name}`", kind, _default(operator, entry), rules, meaning]
 
 
 _REFUSALS = """Each names the argument, what it was and what it must be. Wrong values, dtypes, numbers of dimensions, \

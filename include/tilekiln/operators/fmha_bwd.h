@@ -86,9 +86,7 @@ TILEKILN_API tilekiln_status tilekiln_fmha_bwd(const tilekiln_fmha_bwd_args* arg
 /* The instance of each stage (fmha_bwd_dot_do_o, fmha_bwd_dq_dk_dv, fmha_bwd_convert_dq), -1 for one that the call does not need; checks the
  * arguments as tilekiln_fmha_bwd does, runs nothing. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_find(const tilekiln_fmha_bwd_args* args, int64_t instances[3]);
-/* An explanation for people, a paragraph a stage: the problem, the choice and why the others were refused, or the nearest instances, the axes that
- * differ, the rule that forbids the problem, and the command that builds it. Writes at most capacity bytes, the final 0 included; *length is the full
- * length without it. text may be null when capacity is 0. Returns OK or INVALID_ARGUMENT. */
+/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_why(const tilekiln_fmha_bwd_args* args, char* text, size_t capacity, size_t* length);
 /* The bytes of workspace that fmha_bwd needs for the same arguments. Checks them alike and runs nothing. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_workspace_size(const tilekiln_fmha_bwd_args* args, uint64_t* workspace_size);

@@ -84,9 +84,7 @@ TILEKILN_API tilekiln_status tilekiln_fmha_fwd_appendkv(const tilekiln_fmha_fwd_
 /* The instance of each stage (fmha_fwd_appendkv, fmha_fwd_splitkv, fmha_fwd_splitkv_combine), -1 for one that the call does not need; checks the
  * arguments as tilekiln_fmha_fwd_appendkv does, runs nothing. */
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_appendkv_find(const tilekiln_fmha_fwd_appendkv_args* args, int64_t instances[3]);
-/* An explanation for people, a paragraph a stage: the problem, the choice and why the others were refused, or the nearest instances, the axes that
- * differ, the rule that forbids the problem, and the command that builds it. Writes at most capacity bytes, the final 0 included; *length is the full
- * length without it. text may be null when capacity is 0. Returns OK or INVALID_ARGUMENT. */
+/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_appendkv_why(const tilekiln_fmha_fwd_appendkv_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

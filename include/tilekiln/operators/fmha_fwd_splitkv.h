@@ -87,9 +87,7 @@ TILEKILN_API tilekiln_status tilekiln_fmha_fwd_splitkv(const tilekiln_fmha_fwd_s
 /* The instance of each stage (fmha_fwd_splitkv, fmha_fwd_splitkv_combine), -1 for one that the call does not need; checks the arguments as
  * tilekiln_fmha_fwd_splitkv does, runs nothing. */
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_splitkv_find(const tilekiln_fmha_fwd_splitkv_args* args, int64_t instances[2]);
-/* An explanation for people, a paragraph a stage: the problem, the choice and why the others were refused, or the nearest instances, the axes that
- * differ, the rule that forbids the problem, and the command that builds it. Writes at most capacity bytes, the final 0 included; *length is the full
- * length without it. text may be null when capacity is 0. Returns OK or INVALID_ARGUMENT. */
+/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_splitkv_why(const tilekiln_fmha_fwd_splitkv_args* args, char* text, size_t capacity, size_t* length);
 /* The number of splits that fmha_fwd_splitkv would use for the same arguments. Runs nothing. */
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_splitkv_num_splits(const tilekiln_fmha_fwd_splitkv_args* args, int32_t* num_splits);

@@ -40,9 +40,7 @@ static inline tilekiln_gelu_and_mul_args tilekiln_gelu_and_mul_defaults(void) {
 TILEKILN_API tilekiln_status tilekiln_gelu_and_mul(const tilekiln_gelu_and_mul_args* args);
 /* The instance the dispatcher would choose; checks the arguments as tilekiln_gelu_and_mul does, runs nothing. */
 TILEKILN_API tilekiln_status tilekiln_gelu_and_mul_find(const tilekiln_gelu_and_mul_args* args, int64_t* instance);
-/* An explanation for people, a paragraph a stage: the problem, the choice and why the others were refused, or the nearest instances, the axes that
- * differ, the rule that forbids the problem, and the command that builds it. Writes at most capacity bytes, the final 0 included; *length is the full
- * length without it. text may be null when capacity is 0. Returns OK or INVALID_ARGUMENT. */
+/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_gelu_and_mul_why(const tilekiln_gelu_and_mul_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

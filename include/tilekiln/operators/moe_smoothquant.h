@@ -44,9 +44,7 @@ static inline tilekiln_moe_smoothquant_args tilekiln_moe_smoothquant_defaults(vo
 TILEKILN_API tilekiln_status tilekiln_moe_smoothquant(const tilekiln_moe_smoothquant_args* args);
 /* The instance the dispatcher would choose; checks the arguments as tilekiln_moe_smoothquant does, runs nothing. */
 TILEKILN_API tilekiln_status tilekiln_moe_smoothquant_find(const tilekiln_moe_smoothquant_args* args, int64_t* instance);
-/* An explanation for people, a paragraph a stage: the problem, the choice and why the others were refused, or the nearest instances, the axes that
- * differ, the rule that forbids the problem, and the command that builds it. Writes at most capacity bytes, the final 0 included; *length is the full
- * length without it. text may be null when capacity is 0. Returns OK or INVALID_ARGUMENT. */
+/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_moe_smoothquant_why(const tilekiln_moe_smoothquant_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus
