@@ -106,8 +106,9 @@ def _index(root: Tree) -> str:
         + _table(["operator", ""], operators),
         "## Every call\n\nArguments that every operator's call has, by name:\n\n"
         + _table(["argument", "what", "default", ""], reference.common(next(iter(root.operators.values())))),
-        "## Families\n\nThe kernels: axes, rules, pipelines, names. A signature has one value of each axis; a kernel's name is "
-        "the words of the axes in the order of their page, then the algorithm.\n\n" + _table(["family", ""], families),
+        "## Families\n\nThe kernels: axes, rules, pipelines, names. A signature has one value of each axis; a kernel's "
+        "name is the words of the axes in the order of their page, then the algorithm.\n\n"
+        + _table(["family", ""], families),
         "## All else\n\n" + _table(["page", ""], others),
     )
 

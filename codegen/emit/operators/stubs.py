@@ -11,8 +11,8 @@ from codegen.schema.operators import Operator
 
 HEAD = '''"""Arguments of every operator past those by position, and the functions of a library, for type checkers.
 
-A library has the functions of its own operators, `tilekiln` those of all. Made by `python -m codegen write` from the
-rooms' operator.yaml.
+A library has the functions of its own operators, `tilekiln` those of all; their docstrings describe each argument.
+Made by `python -m codegen write` from the rooms' operator.yaml.
 """
 
 from typing import Any, Literal, TypedDict, Unpack
@@ -135,14 +135,10 @@ def _class(operator: Operator, run: tuple[str, ...] = ()) -> str:
     """run: the arguments that RunArguments has, for an operator that takes them all."""
     names = {entry.name for entry in entries(operator)}
     inherits = bool(run) and names.issuperset(run)
-    lines = [
-        f"class {class_name(operator)}({'RunArguments' if inherits else 'TypedDict'}, total=False):",
-        f'    """All arguments of `Library.{operator.name}` by name; its docstring describes each one."""',
-        "",
-    ]
     places = {a.name for a in operator.positional} | (set(run) if inherits else set())
-    lines += [f"    {entry.name}: {_type(entry)}" for entry in entries(operator) if entry.name not in places]
-    return "\n".join(lines) + "\n"
+    fields = [f"    {entry.name}: {_type(entry)}" for entry in entries(operator) if entry.name not in places]
+    head = f"class {class_name(operator)}({'RunArguments' if inherits else 'TypedDict'}, total=False):"
+    return "\n".join([head, *(fields or ["    ..."])]) + "\n"
 
 
 def _type(entry: Entry) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Arguments of every operator past those by position, and the functions of a library, for type checkers.
 
-A library has the functions of its own operators, `tilekiln` those of all. Made by `python -m codegen write` from the
-rooms' operator.yaml.
+A library has the functions of its own operators, `tilekiln` those of all; their docstrings describe each argument.
+Made by `python -m codegen write` from the rooms' operator.yaml.
 """
 
 from typing import Any, Literal, TypedDict, Unpack
@@ -22,16 +22,12 @@ class RunArguments(TypedDict, total=False):
     stream: Stream | None
 
 class BatchedContractionArguments(RunArguments, total=False):
-    """All arguments of `Library.batched_contraction` by name; its docstring describes each one."""
-
     out: Array | None
     batch_dims: int
     k_dims: int
     alpha: float
 
 class BatchedGemmArguments(RunArguments, total=False):
-    """All arguments of `Library.batched_gemm` by name; its docstring describes each one."""
-
     out: Array | None
     bias: Array | None
     c: Array | None
@@ -42,14 +38,10 @@ class BatchedGemmArguments(RunArguments, total=False):
     beta: float
 
 class BatchedTransposeArguments(RunArguments, total=False):
-    """All arguments of `Library.batched_transpose` by name; its docstring describes each one."""
-
     y: Array | None
     layout: Literal["nchw", "nhwc"]
 
 class CausalConv1dArguments(RunArguments, total=False):
-    """All arguments of `Library.causal_conv1d` by name; its docstring describes each one."""
-
     bias: Array | None
     initial_state: Array | None
     cu_seqlens: Array | None
@@ -59,8 +51,6 @@ class CausalConv1dArguments(RunArguments, total=False):
     return_final_state: bool
 
 class CausalConv1dBwdArguments(RunArguments, total=False):
-    """All arguments of `Library.causal_conv1d_bwd` by name; its docstring describes each one."""
-
     bias: Array | None
     initial_state: Array | None
     cu_seqlens: Array | None
@@ -74,8 +64,6 @@ class CausalConv1dBwdArguments(RunArguments, total=False):
     return_dinitial_state: bool
 
 class ConvBwdDataArguments(RunArguments, total=False):
-    """All arguments of `Library.conv_bwd_data` by name; its docstring describes each one."""
-
     dx: Array | None
     stride: int | tuple[int, ...] | list[int]
     dilation: int | tuple[int, ...] | list[int]
@@ -84,8 +72,6 @@ class ConvBwdDataArguments(RunArguments, total=False):
     lengths: int | tuple[int, ...] | list[int]
 
 class ConvBwdWeightArguments(RunArguments, total=False):
-    """All arguments of `Library.conv_bwd_weight` by name; its docstring describes each one."""
-
     dweight: Array | None
     stride: int | tuple[int, ...] | list[int]
     dilation: int | tuple[int, ...] | list[int]
@@ -95,8 +81,6 @@ class ConvBwdWeightArguments(RunArguments, total=False):
     out_dtype: Literal["fp16", "fp32", "bf16"] | None
 
 class ConvFwdArguments(RunArguments, total=False):
-    """All arguments of `Library.conv_fwd` by name; its docstring describes each one."""
-
     y: Array | None
     bias: Array | None
     residual: Array | None
@@ -111,13 +95,9 @@ class ConvFwdArguments(RunArguments, total=False):
     out_dtype: Literal["int32", "fp32", "fp16", "bf16"] | None
 
 class CopyArguments(RunArguments, total=False):
-    """All arguments of `Library.copy` by name; its docstring describes each one."""
-
     y: Array | None
 
 class CrossEntropyArguments(RunArguments, total=False):
-    """All arguments of `Library.cross_entropy` by name; its docstring describes each one."""
-
     precomputed_lse: Array | None
     loss: Array | None
     lse: Array | None
@@ -130,8 +110,6 @@ class CrossEntropyArguments(RunArguments, total=False):
     return_lse: bool
 
 class CrossEntropyBwdArguments(RunArguments, total=False):
-    """All arguments of `Library.cross_entropy_bwd` by name; its docstring describes each one."""
-
     dlogits: Array | None
     label_smoothing: float
     logit_scale: float
@@ -141,14 +119,10 @@ class CrossEntropyBwdArguments(RunArguments, total=False):
     total_classes: int
 
 class ElementwiseArguments(RunArguments, total=False):
-    """All arguments of `Library.elementwise` by name; its docstring describes each one."""
-
     y: Array | None
     operation: Literal["add", "sub", "mul", "div", "max", "min", "neg", "abs", "square", "sqrt", "rsqrt", "reciprocal", "exp", "tanh", "relu", "sigmoid", "silu", "gelu", "gelu_tanh"]
 
 class FlatmmArguments(RunArguments, total=False):
-    """All arguments of `Library.flatmm` by name; its docstring describes each one."""
-
     out: Array | None
     bias: Array | None
     c: Array | None
@@ -159,8 +133,6 @@ class FlatmmArguments(RunArguments, total=False):
     beta: float
 
 class FlatmmQuantArguments(RunArguments, total=False):
-    """All arguments of `Library.flatmm_quant` by name; its docstring describes each one."""
-
     out: Array | None
     a_scale: Array | None
     bias: Array | None
@@ -176,8 +148,6 @@ class FlatmmQuantArguments(RunArguments, total=False):
     out_dtype: Literal["fp16", "fp32", "bf16"] | None
 
 class FmhaBatchPrefillArguments(RunArguments, total=False):
-    """All arguments of `Library.fmha_batch_prefill` by name; its docstring describes each one."""
-
     out: Array | None
     lse: Array | None
     randval: Array | None
@@ -207,8 +177,6 @@ class FmhaBatchPrefillArguments(RunArguments, total=False):
     return_lse: bool
 
 class FmhaBwdArguments(RunArguments, total=False):
-    """All arguments of `Library.fmha_bwd` by name; its docstring describes each one."""
-
     dq: Array | None
     dk: Array | None
     dv: Array | None
@@ -241,8 +209,6 @@ class FmhaBwdArguments(RunArguments, total=False):
     workers: int
 
 class FmhaFwdArguments(RunArguments, total=False):
-    """All arguments of `Library.fmha_fwd` by name; its docstring describes each one."""
-
     out: Array | None
     lse: Array | None
     bias: Array | None
@@ -276,8 +242,6 @@ class FmhaFwdArguments(RunArguments, total=False):
     return_lse: bool
 
 class FmhaFwdAppendkvArguments(RunArguments, total=False):
-    """All arguments of `Library.fmha_fwd_appendkv` by name; its docstring describes each one."""
-
     out: Array | None
     lse: Array | None
     bias: Array | None
@@ -311,8 +275,6 @@ class FmhaFwdAppendkvArguments(RunArguments, total=False):
     attend: bool | None
 
 class FmhaFwdPagedkvArguments(RunArguments, total=False):
-    """All arguments of `Library.fmha_fwd_pagedkv` by name; its docstring describes each one."""
-
     out: Array | None
     bias: Array | None
     alibi_slopes: Array | None
@@ -342,8 +304,6 @@ class FmhaFwdPagedkvArguments(RunArguments, total=False):
     layout: Literal["bshd", "bhsd"]
 
 class FmhaFwdSplitkvArguments(RunArguments, total=False):
-    """All arguments of `Library.fmha_fwd_splitkv` by name; its docstring describes each one."""
-
     out: Array | None
     lse: Array | None
     bias: Array | None
@@ -376,8 +336,6 @@ class FmhaFwdSplitkvArguments(RunArguments, total=False):
     return_lse: bool
 
 class FmhaMlaDecodeArguments(RunArguments, total=False):
-    """All arguments of `Library.fmha_mla_decode` by name; its docstring describes each one."""
-
     out: Array | None
     lse: Array | None
     seqlen_k: Array | None
@@ -389,8 +347,6 @@ class FmhaMlaDecodeArguments(RunArguments, total=False):
     return_lse: bool
 
 class FusedMoeArguments(RunArguments, total=False):
-    """All arguments of `Library.fused_moe` by name; its docstring describes each one."""
-
     gate_up_scale: Array | None
     down_scale: Array | None
     smooth_scale: Array | None
@@ -407,8 +363,6 @@ class FusedMoeArguments(RunArguments, total=False):
     alpha: float
 
 class GatedDeltaRuleArguments(RunArguments, total=False):
-    """All arguments of `Library.gated_delta_rule` by name; its docstring describes each one."""
-
     initial_state: Array | None
     cu_seqlens: Array | None
     out: Array | None
@@ -419,8 +373,6 @@ class GatedDeltaRuleArguments(RunArguments, total=False):
     return_final_state: bool
 
 class GatedDeltaRuleBwdArguments(RunArguments, total=False):
-    """All arguments of `Library.gated_delta_rule_bwd` by name; its docstring describes each one."""
-
     initial_state: Array | None
     cu_seqlens: Array | None
     dfinal_state: Array | None
@@ -436,21 +388,15 @@ class GatedDeltaRuleBwdArguments(RunArguments, total=False):
     return_dinitial_state: bool
 
 class GeluAndMulArguments(RunArguments, total=False):
-    """All arguments of `Library.gelu_and_mul` by name; its docstring describes each one."""
-
     y: Array | None
     approximate: Literal["none", "tanh"]
 
 class GeluAndMulBwdArguments(RunArguments, total=False):
-    """All arguments of `Library.gelu_and_mul_bwd` by name; its docstring describes each one."""
-
     dgate: Array | None
     dup: Array | None
     approximate: Literal["none", "tanh"]
 
 class GemmArguments(RunArguments, total=False):
-    """All arguments of `Library.gemm` by name; its docstring describes each one."""
-
     out: Array | None
     c: Array | None
     bias: Array | None
@@ -467,8 +413,6 @@ class GemmArguments(RunArguments, total=False):
     out_dtype: Literal["fp16", "fp32", "bf16", "int32"] | None
 
 class GemmListArguments(RunArguments, total=False):
-    """All arguments of `Library.gemm_list` by name; its docstring describes each one."""
-
     out: Array | None
     bias: Array | None
     out_length: int
@@ -480,8 +424,6 @@ class GemmListArguments(RunArguments, total=False):
     clamp_max: float
 
 class GemmMultiDArguments(RunArguments, total=False):
-    """All arguments of `Library.gemm_multi_d` by name; its docstring describes each one."""
-
     d1: Array | None
     out: Array | None
     elementwise: Literal["add", "multiply"]
@@ -491,8 +433,6 @@ class GemmMultiDArguments(RunArguments, total=False):
     clamp_max: float
 
 class GemmQuantArguments(RunArguments, total=False):
-    """All arguments of `Library.gemm_quant` by name; its docstring describes each one."""
-
     out: Array | None
     out_scale: Array | None
     bias: Array | None
@@ -506,8 +446,6 @@ class GemmQuantArguments(RunArguments, total=False):
     out_dtype: Literal["int8", "fp8"] | None
 
 class GroupNormArguments(RunArguments, total=False):
-    """All arguments of `Library.group_norm` by name; its docstring describes each one."""
-
     y: Array | None
     mean: Array | None
     inv_std: Array | None
@@ -519,8 +457,6 @@ class GroupNormArguments(RunArguments, total=False):
     return_inv_std: bool
 
 class GroupedGemmArguments(RunArguments, total=False):
-    """All arguments of `Library.grouped_gemm` by name; its docstring describes each one."""
-
     out: Array | None
     bias: Array | None
     c: Array | None
@@ -530,8 +466,6 @@ class GroupedGemmArguments(RunArguments, total=False):
     beta: float
 
 class Img2colArguments(RunArguments, total=False):
-    """All arguments of `Library.img2col` by name; its docstring describes each one."""
-
     y: Array | None
     filter: tuple[int, int]
     stride: tuple[int, int]
@@ -540,8 +474,6 @@ class Img2colArguments(RunArguments, total=False):
     groups: int
 
 class Layernorm2dArguments(RunArguments, total=False):
-    """All arguments of `Library.layernorm2d` by name; its docstring describes each one."""
-
     y: Array | None
     residual: Array | None
     residual_out: Array | None
@@ -553,16 +485,12 @@ class Layernorm2dArguments(RunArguments, total=False):
     return_inv_std: bool
 
 class Layernorm2dBwdArguments(RunArguments, total=False):
-    """All arguments of `Library.layernorm2d_bwd` by name; its docstring describes each one."""
-
     dx: Array | None
     dgamma: Array | None
     dbeta: Array | None
     return_dbeta: bool
 
 class Layernorm2dRdquantArguments(RunArguments, total=False):
-    """All arguments of `Library.layernorm2d_rdquant` by name; its docstring describes each one."""
-
     y: Array | None
     y_scale: Array | None
     smooth_scale: Array | None
@@ -575,22 +503,16 @@ class Layernorm2dRdquantArguments(RunArguments, total=False):
     y_dtype: Literal["int8", "fp8"] | None
 
 class MergeArguments(RunArguments, total=False):
-    """All arguments of `Library.merge` by name; its docstring describes each one."""
-
     out: Array | None
     lse: Array | None
     return_lse: bool
 
 class MoeSmoothquantArguments(RunArguments, total=False):
-    """All arguments of `Library.moe_smoothquant` by name; its docstring describes each one."""
-
     y: Array | None
     y_scale: Array | None
     y_dtype: Literal["int8", "fp8"] | None
 
 class MoeSortingArguments(RunArguments, total=False):
-    """All arguments of `Library.moe_sorting` by name; its docstring describes each one."""
-
     expert_mask: Array | None
     local_tokens: Array | None
     sorted_token_ids: Array | None
@@ -603,14 +525,10 @@ class MoeSortingArguments(RunArguments, total=False):
     skip_empty: bool
 
 class PermuteArguments(RunArguments, total=False):
-    """All arguments of `Library.permute` by name; its docstring describes each one."""
-
     y: Array | None
     axes: int | tuple[int, ...] | list[int]
 
 class PoolingArguments(RunArguments, total=False):
-    """All arguments of `Library.pooling` by name; its docstring describes each one."""
-
     y: Array | None
     indices: Array | None
     window: int | tuple[int, ...] | list[int]
@@ -624,16 +542,12 @@ class PoolingArguments(RunArguments, total=False):
     return_indices: bool
 
 class ReduceArguments(RunArguments, total=False):
-    """All arguments of `Library.reduce` by name; its docstring describes each one."""
-
     y: Array | None
     axes: int | tuple[int, ...] | list[int]
     operation: Literal["sum", "mean", "max", "min"]
     keepdim: bool
 
 class Rmsnorm2dArguments(RunArguments, total=False):
-    """All arguments of `Library.rmsnorm2d` by name; its docstring describes each one."""
-
     y: Array | None
     residual: Array | None
     residual_out: Array | None
@@ -644,14 +558,10 @@ class Rmsnorm2dArguments(RunArguments, total=False):
     return_inv_rms: bool
 
 class Rmsnorm2dBwdArguments(RunArguments, total=False):
-    """All arguments of `Library.rmsnorm2d_bwd` by name; its docstring describes each one."""
-
     dx: Array | None
     dgamma: Array | None
 
 class Rmsnorm2dRdquantArguments(RunArguments, total=False):
-    """All arguments of `Library.rmsnorm2d_rdquant` by name; its docstring describes each one."""
-
     y: Array | None
     y_scale: Array | None
     smooth_scale: Array | None
@@ -665,8 +575,6 @@ class Rmsnorm2dRdquantArguments(RunArguments, total=False):
     y_dtype: Literal["int8", "fp8"] | None
 
 class RotaryArguments(RunArguments, total=False):
-    """All arguments of `Library.rotary` by name; its docstring describes each one."""
-
     positions: Array | None
     y: Array | None
     axes: Array | None
@@ -675,8 +583,6 @@ class RotaryArguments(RunArguments, total=False):
     conjugate: bool
 
 class SampleArguments(RunArguments, total=False):
-    """All arguments of `Library.sample` by name; its docstring describes each one."""
-
     prompt: Array | None
     generated: Array | None
     temperatures: Array | None
@@ -702,31 +608,21 @@ class SampleArguments(RunArguments, total=False):
     return_logprobs: bool
 
 class SiluAndMulArguments(RunArguments, total=False):
-    """All arguments of `Library.silu_and_mul` by name; its docstring describes each one."""
-
     y: Array | None
 
 class SiluAndMulBwdArguments(RunArguments, total=False):
-    """All arguments of `Library.silu_and_mul_bwd` by name; its docstring describes each one."""
-
     dgate: Array | None
     dup: Array | None
 
 class SmoothquantArguments(RunArguments, total=False):
-    """All arguments of `Library.smoothquant` by name; its docstring describes each one."""
-
     y: Array | None
     y_scale: Array | None
     y_dtype: Literal["int8", "fp8"] | None
 
 class SoftmaxArguments(RunArguments, total=False):
-    """All arguments of `Library.softmax` by name; its docstring describes each one."""
-
     y: Array | None
 
 class TopkGatingArguments(RunArguments, total=False):
-    """All arguments of `Library.topk_gating` by name; its docstring describes each one."""
-
     bias: Array | None
     weights: Array | None
     indices: Array | None
@@ -741,16 +637,12 @@ class TopkGatingArguments(RunArguments, total=False):
     shared_weight: float
 
 class TopkSoftmaxArguments(RunArguments, total=False):
-    """All arguments of `Library.topk_softmax` by name; its docstring describes each one."""
-
     weights: Array | None
     indices: Array | None
     topk: int
     renormalise: bool
 
 class TransposeArguments(RunArguments, total=False):
-    """All arguments of `Library.transpose` by name; its docstring describes each one."""
-
     y: Array | None
 
 class Functions:
