@@ -12,15 +12,8 @@ import tilekiln as tk
 
 from tests.cuda.host_side import Device, ints, number, numbers, refused, stub
 
-OUT_FP32, WIDE_OUT, WIDE_EXTRAS, GATHER_A, GATHER_B, ALIGNED, OUT_SUMS = (
-    1,
-    2,
-    4,
-    16,
-    32,
-    64,
-    128,
-)  # kernels/gemm/gemm/cuda/params.h
+OUT_FP32, WIDE_OUT, WIDE_EXTRAS, GATHER_A, GATHER_B, ALIGNED, OUT_SUMS = 1, 2, 4, 16, 32, 64, 128
+"""Features, as kernels/gemm/gemm/cuda/params.h has them."""
 NAMES = "m n k tiles_m tiles_n tiles a_batches b_batches activation features steps whole shared".split()
 
 
@@ -294,7 +287,5 @@ def rows(library: tk.Library) -> None:
     assert last() == "rows_joined"
 
 
-CASES = {case.__name__: case for case in (products, of_bytes, sums, groups, experts, words, lists, ampere, rows)}
-
 if __name__ == "__main__":
-    CASES[sys.argv[2]](tk.load(sys.argv[1]))
+    globals()[sys.argv[2]](tk.load(sys.argv[1]))

@@ -516,26 +516,5 @@ def launcher(library: tk.Library) -> None:
         time.sleep(0.005)
 
 
-CASES = {
-    case.__name__: case
-    for case in (
-        *(
-            lazily,
-            streams,
-            capture_first,
-            sequences,
-            unread,
-            cache,
-            few_queries,
-            fp8,
-            errors,
-            other_chip,
-            later_chip,
-            early_chip,
-        ),
-        *(backward, backward_sequences, launcher),
-    )
-}
-
 if __name__ == "__main__":
-    CASES[sys.argv[2]](tk.load(sys.argv[1]))
+    globals()[sys.argv[2]](tk.load(sys.argv[1]))

@@ -42,18 +42,8 @@ OVER_CACHES = (
 )
 FP8 = "family=fmha_fwd dtype=fp8bf16 hdim_q=128 mask=none sink=no"
 
-CASES = [
-    "lazily",
-    "streams",
-    "capture_first",
-    "sequences",
-    "unread",
-    "errors",
-    "other_chip",
-    "later_chip",
-    "early_chip",
-]
-CASES += ["backward", "backward_sequences", "launcher"]
+CASES = "lazily streams capture_first sequences unread errors other_chip later_chip early_chip".split()
+CASES += "backward backward_sequences launcher".split()
 
 pytestmark = pytest.mark.xdist_group("cuda")
 
@@ -67,15 +57,6 @@ def path(build_library: Callable[..., Path], binding: object) -> Path:
 @pytest.fixture(scope="module")
 def over_caches(path: Path, build_library: Callable[..., Path]) -> Path:
     return build_library("flash", targets="cuda-sm90a", where=OVER_CACHES)
-
-
-@pytest.fixture(scope="module")
-def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("driver")
-    command = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-I.", "-Wall", "-Wextra", "-Werror"]
-    out = folder / "libcuda.so.1"
-    subprocess.run([*command, "tests/cuda/driver_stub.cpp", "-o", out], cwd=ROOT, check=True)
-    return folder
 
 
 def test_needs_no_driver(path: Path) -> None:
@@ -164,11 +145,8 @@ def test_holds_the_kernels_of_its_rows_alone(path: Path) -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("case", CASES)
-def test_host_side(path: Path, stub: Path, case: str) -> None:
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(stub), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    command = [sys.executable, "tests/cuda/host_side.py", str(path), case]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_host_side(path: Path, beside_stub: Callable[..., None], case: str) -> None:
+    beside_stub("tests/cuda/host_side.py", path, case)
 
 
 def test_a_library_for_devices_alone_is_found(over_caches: Path, path: Path, tmp_path: Path) -> None:
@@ -195,23 +173,20 @@ def test_a_library_for_devices_alone_is_found(over_caches: Path, path: Path, tmp
 
 
 @pytest.mark.parametrize("library", ["path", "over_caches"])
-def test_drawn_wrong_calls(library: str, stub: Path, request: pytest.FixtureRequest) -> None:
-    given = (request.getfixturevalue(library), 25, request.config.option.sample_seed % 10**6)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(stub), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    command = [sys.executable, "-m", "tests.cuda.bad_calls", *map(str, given)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+def test_drawn_wrong_calls(library: str, beside_stub: Callable[..., None], request: pytest.FixtureRequest) -> None:
+    seed = request.config.option.sample_seed % 10**6
+    beside_stub("-m", "tests.cuda.bad_calls", request.getfixturevalue(library), 25, seed)
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("case", ["cache", "few_queries"])
-def test_host_side_of_caches(over_caches: Path, stub: Path, case: str) -> None:
-    test_host_side(over_caches, stub, case)
+def test_host_side_of_caches(over_caches: Path, beside_stub: Callable[..., None], case: str) -> None:
+    beside_stub("tests/cuda/host_side.py", over_caches, case)
 
 
 @pytest.mark.torch
-def test_host_side_of_fp8(path: Path, build_library: Callable[..., Path], stub: Path) -> None:
-    test_host_side(build_library("fp8", targets="cuda-sm90a", where=FP8), stub, "fp8")
+def test_host_side_of_fp8(path: Path, build_library: Callable[..., Path], beside_stub: Callable[..., None]) -> None:
+    beside_stub("tests/cuda/host_side.py", build_library("fp8", targets="cuda-sm90a", where=FP8), "fp8")
 
 
 def tile_of(kernel: kernels.Kernel) -> tuple[int, int]:

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,14 +23,6 @@ WORDS = "family=flatmm_quant dtype=bf16 activation=none,gelu"
 EXPERTS = "family=fused_moe dtype=bf16 layout=row"
 
 pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding")]
-
-
-@pytest.fixture(scope="module")
-def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("driver")
-    command = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-I.", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([*command, "tests/cuda/driver_stub.cpp", "-o", folder / "libcuda.so.1"], cwd=ROOT, check=True)
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -58,14 +47,15 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=["products", "of_bytes", "sums", "groups", "experts", "words", "lists", "ampere", "rows"],
 )
 def test_host_side(
-    build_library: Callable[..., Path], stub: Path, receipt: str, target: str, where: str, case: str
+    build_library: Callable[..., Path],
+    beside_stub: Callable[..., None],
+    receipt: str,
+    target: str,
+    where: str,
+    case: str,
 ) -> None:
     need("nvcc")
-    path = build_library(receipt, targets=target, where=where)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(stub), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    command = [sys.executable, "tests/cuda/host_products.py", str(path), case]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    beside_stub("tests/cuda/host_products.py", build_library(receipt, targets=target, where=where), case)
 
 
 @pytest.mark.parametrize(("target", "gemm"), [("cuda-sm90a", "gemm"), ("cuda-sm80", "gemm_ampere")])

@@ -18,6 +18,7 @@ from tilekiln.reference.drawn import Call
 from tilekiln.reference.of_gpus import Bounds
 
 from tests.python import gradients, judged, kv_problems, problems
+from tests.python.problems import PLAIN
 
 BACKWARD = "fmha_bwd_dq_dk_dv"
 FAMILIES = ("fmha_fwd", BACKWARD, *kv_problems.FAMILIES)
@@ -160,17 +161,6 @@ def _named(
     return sizes | own, wanted
 
 
-PLAIN = {
-    "mode": "batch",
-    "mask": "none",
-    "bias": "none",
-    "softcap": False,
-    "sink": False,
-    "dropout": False,
-    "lse": True,
-    "skip_min_seqlen_q": False,
-    "qscale": "none",
-}
 ALONE = {"mask_origin": "top_left", "sink": True}
 NAMED = {
     "full": _named([300] * 2, [500] * 2, (3, 3)),

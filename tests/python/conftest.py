@@ -72,6 +72,17 @@ def _native_kernels_forget() -> None:
 
 
 @pytest.fixture
+def finds(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """finds(*libraries): the package's functions find these, and no other."""
+
+    def finds(*libraries: tk.Library) -> None:
+        monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [*libraries])
+        monkeypatch.setattr("tilekiln.api.operators._served", {})
+
+    return finds
+
+
+@pytest.fixture
 def at_hand(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package's functions find the `library` of the test's file, and no other."""
     from tilekiln.api import operators, registry  # here, as it needs the binding

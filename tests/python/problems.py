@@ -21,6 +21,18 @@ STORAGE = {  # by value of the dtype axis: of q, k and v, and of out
     "bf8fnuzbf16": (NUMPY["bf8fnuz"], NUMPY["bf16"]),
     "fp8fp32": (NUMPY["fp8"], NUMPY["fp32"]),
 }
+PLAIN = {
+    "mode": "batch",
+    "mask": "none",
+    "bias": "none",
+    "lse": True,
+    "dropout": False,
+    "softcap": False,
+    "skip_min_seqlen_q": False,
+    "sink": False,
+    "qscale": "none",
+}
+"""A signature of the forward without its dtype and head dims, in the order of its axes."""
 PADDING = np.nan  # fills the rows of k and v that nobody may use
 
 

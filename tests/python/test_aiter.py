@@ -14,10 +14,8 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(autouse=True)
-def libraries(load, monkeypatch):
-    library = load("aiter")
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [library])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+def libraries(load, finds):
+    finds(load("aiter"))
 
 
 @pytest.fixture

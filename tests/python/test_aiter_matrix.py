@@ -43,10 +43,8 @@ def name(case: dict[str, Any]) -> str:
 
 
 @pytest.fixture(autouse=True)
-def libraries(load, monkeypatch):
-    library = load("aiter")
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [library])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+def libraries(load, finds):
+    finds(load("aiter"))
 
 
 def offsets(lengths: list[int]) -> Any:

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from codegen.plan.plan import resolve
 from tests.python import gradients, problems
+from tests.python.test_kernels import EDGES, TILE, sizes_for
 
-TILE = 64
-EDGES = (0, 1, 2, 15, 16, 17, TILE - 1, TILE, TILE + 1, 127, 128, 129, 131)
 RECEIPTS = ("ck_default", "fp32")
 DTYPES = ("fp32", "fp16", "bf16")
 MAIN = "family=fmha_bwd_dq_dk_dv"
@@ -153,37 +152,6 @@ def test_workers(one_isa, mode, workers):
         run(one_isa, signature, sizes, seed=workers, workers=workers, num_threads=3)
 
 
-EDGE = st.one_of(st.sampled_from(EDGES), st.integers(0, 150))
-WINDOW = st.one_of(st.just(-1), st.sampled_from((0, 1, TILE - 1, TILE)), st.integers(0, 150))
-
-
-@st.composite
-def sizes_for(draw, signature: dict) -> problems.Sizes:
-    batch = draw(st.integers(1, 3))
-    nhead_k = draw(st.integers(1, 2))
-    hdim = st.integers(1, 24)
-    return problems.Sizes(
-        lengths_q=tuple(draw(st.lists(EDGE, min_size=batch, max_size=batch))),
-        lengths_k=tuple(draw(st.lists(EDGE, min_size=batch, max_size=batch))),
-        nhead_q=nhead_k * draw(st.integers(1, 3)),
-        nhead_k=nhead_k,
-        hdim_q=max(1, signature["hdim_q"] - draw(hdim) + 1),
-        hdim_v=max(1, signature["hdim_v"] - draw(hdim) + 1),
-        padding=draw(st.sampled_from(("none", "seqlen", "cu_seqlens"))),
-        layout=draw(st.sampled_from(("bshd", "bhsd"))),
-        strides=draw(st.sampled_from(problems.VIEWS)),
-        window=(draw(WINDOW), draw(WINDOW)),
-        causal=draw(st.booleans()),
-        mask_origin=draw(st.sampled_from(("bottom_right", "top_left"))),
-        sink_size=draw(st.sampled_from((0, 1, 5, TILE, 100))),
-        bias_heads=draw(st.booleans()),
-        bias_batch=draw(st.booleans()),
-        alibi_2d=draw(st.booleans()),
-        softmax_scale=draw(st.one_of(st.none(), st.floats(-0.5, 0.5, width=32))),
-        dropout_p=draw(st.sampled_from((0.05, 0.2, 0.6, 0.99))),
-    )
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @hypothesis.settings(deadline=None, max_examples=25, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(data=st.data())
@@ -191,8 +159,6 @@ def test_random_problems(kernels, dtype, data):
     """Any signature of the dtype with any sizes."""
     signature = data.draw(st.sampled_from(kernels.signatures(dtype=dtype)), label="signature")
     sizes = data.draw(sizes_for(dict(signature)), label="sizes")
-    if dict(signature)["sink"] and sizes.window[0] < 0 and sizes.sink_size:
-        sizes = dataclasses.replace(sizes, sink_size=0)
     options = {"num_threads": data.draw(st.integers(1, 4)), "workers": data.draw(st.sampled_from((0, 1, 3, 16)))}
     run(kernels, signature, sizes, seed=data.draw(st.integers(0, 999), label="seed"), **options)
 

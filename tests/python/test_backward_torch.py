@@ -21,11 +21,9 @@ CLOSE = {"fp32": 2e-5, "fp16": 4e-3, "bf16": 4e-2}
 
 
 @pytest.fixture(autouse=True)
-def libraries(load, monkeypatch):
+def libraries(load, finds):
     """The available libraries: flash, and ck_default for biases."""
-    found = [load("flash"), load("ck_default")]
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(load("flash"), load("ck_default"))
 
 
 def tensors(dtype: str, *shapes: tuple[int, ...]) -> list:

@@ -281,15 +281,12 @@ def test_results_do_not_depend_on_threads(flash):
         np.testing.assert_array_equal(flash.fmha_fwd(q, k, v, causal=True, num_threads=threads), expected)
 
 
-def test_attention_picks_from_all_libraries(load, monkeypatch):
+def test_attention_picks_from_all_libraries(load, finds):
     flash, fp32, fp8 = load("flash"), load("fp32"), load("fp8")
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [fp8, fp32, flash])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(fp8, fp32, flash)
     made = problems.make(
-        {"dtype": "fp32", "mode": "batch", "mask": "window", "bias": "elementwise", "lse": True, "dropout": False,
-         "softcap": False, "skip_min_seqlen_q": False, "sink": False, "qscale": "none"},
-        problems.Sizes(), seed=1,
-    )  # fmt: skip
+        {"dtype": "fp32", **problems.PLAIN, "mask": "window", "bias": "elementwise"}, problems.Sizes(), seed=1
+    )
     outputs = made.outputs()
     assert tk.attention(**made.inputs, **outputs) is outputs["out"]  # only fp32 has a bias
     made.check(outputs, made.reference())
@@ -364,11 +361,10 @@ def test_a_rule_of_a_target_is_told_as_other_rules(flash):
 
 
 @pytest.mark.day
-def test_attention_takes_the_least_head_dim_waste(load, monkeypatch):
+def test_attention_takes_the_least_head_dim_waste(load, monkeypatch, finds):
     wide, narrow = load("flash", where="hdim_q=128 dtype=fp32"), load("flash", where="hdim_q=64 dtype=fp32")
     asked = []
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [wide, narrow])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(wide, narrow)
     monkeypatch.setattr(
         tk.operators, "_choose", lambda *a, choose=tk.operators._choose: asked.append(choose(*a)) or asked[-1]
     )

@@ -23,9 +23,8 @@ LACKED = OPTIONS[-1:]
 
 
 @pytest.fixture(autouse=True)
-def only_flash(flash: tk.Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+def only_flash(flash: tk.Library, finds: Callable[..., None]) -> None:
+    finds(flash)
 
 
 def problem(queries: int, keys: int, dtype: str, options: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -43,9 +43,8 @@ def name(case: dict[str, Any]) -> str:
 
 
 @pytest.fixture(autouse=True)
-def libraries(flash, monkeypatch):
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+def libraries(flash, finds):
+    finds(flash)
 
 
 def lengths_of(case: dict[str, Any], seed: int) -> tuple[list[int], list[int]]:

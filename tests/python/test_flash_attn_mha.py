@@ -16,12 +16,10 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 @pytest.fixture
-def mha(binding, load, monkeypatch):
+def mha(binding, load, finds):
     from tilekiln.compat.flash_attn.modules import mha
 
-    found = [load("flash"), load("norm_default", targets="all")]
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(load("flash"), load("norm_default", targets="all"))
     return mha
 
 

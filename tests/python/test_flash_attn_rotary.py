@@ -16,11 +16,9 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(autouse=True, params=["kernels", "pytorch"])
-def library(request: pytest.FixtureRequest, load, monkeypatch) -> None:
+def library(request: pytest.FixtureRequest, load, finds) -> None:
     """With the operators, and where no library has them."""
-    found = [load("norm_default", targets="all")] if request.param == "kernels" else []
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(*([load("norm_default", targets="all")] if request.param == "kernels" else []))
 
 
 @pytest.fixture

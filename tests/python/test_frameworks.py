@@ -14,18 +14,7 @@ from tilekiln._core.dtypes import FLOATS, NUMPY
 
 from tests.python import problems
 
-PLAIN = {
-    "dtype": "fp32",
-    "mode": "batch",
-    "mask": "window",
-    "bias": "none",
-    "lse": True,
-    "dropout": False,
-    "softcap": False,
-    "skip_min_seqlen_q": False,
-    "sink": False,
-    "qscale": "none",
-}
+PLAIN = {"dtype": "fp32", **problems.PLAIN, "mask": "window"}
 
 
 def problem(**changes) -> problems.Problem:

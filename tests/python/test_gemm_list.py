@@ -25,9 +25,8 @@ def library(load: Callable[..., tk.Library]) -> tk.Library:
 
 
 @pytest.fixture
-def at_hand(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [library])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+def at_hand(library: tk.Library, finds: Callable[..., None]) -> None:
+    finds(library)
 
 
 def flat(matrices: list[np.ndarray], columns: bool) -> tuple[np.ndarray, list[int], list[int]]:

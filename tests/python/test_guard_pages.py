@@ -21,17 +21,6 @@ FEATURES = {
     "sink": {"sink": True, "mask": "window"},
     "everything": {"bias": "elementwise", "mask": "window", "dropout": True, "sink": True, "lse": True},
 }
-PLAIN = {
-    "mode": "batch",
-    "mask": "none",
-    "bias": "none",
-    "lse": True,
-    "dropout": False,
-    "softcap": False,
-    "skip_min_seqlen_q": False,
-    "sink": False,
-    "qscale": "none",
-}
 
 
 FP8 = ("plain", "causal", "softcap")  # the features that fp8 has here
@@ -63,7 +52,7 @@ def index(load):
 @pytest.mark.parametrize(("dtype", "feature"), CASES)
 @pytest.mark.parametrize("mode", ["batch", "group"])
 def test_nothing_outside_is_touched(index, dtype, feature, mode, where):
-    signature = {"dtype": dtype, **PLAIN, "mode": mode, **FEATURES[feature]}
+    signature = {"dtype": dtype, **problems.PLAIN, "mode": mode, **FEATURES[feature]}
     if dtype == "fp8bf16":
         signature |= {"lse": False, "qscale": "pertensor"}
     library, by_dims = index[tuple(signature.items())]

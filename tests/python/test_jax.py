@@ -359,11 +359,9 @@ def test_the_handler_takes_any_operator_by_its_table(face, load):
 
 
 @pytest.fixture
-def norms(load, monkeypatch):
+def norms(load, finds):
     """The library of norms, available."""
-    found = load("norm_default")
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [found])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(load("norm_default"))
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -199,9 +199,8 @@ def test_a_sequence_twice(flash):
         cache.append([one, one], *(np.zeros((2, 1, HEADS, HDIM), np.float32) for _ in "kv"))
 
 
-def test_libraries_at_hand_are_asked(flash, monkeypatch):
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+def test_libraries_at_hand_are_asked(flash, finds):
+    finds(flash)
     cache = paged()
     one = cache.add()
     cache.append([one], *(np.ones((1, 5, HEADS, HDIM), np.float32) for _ in "kv"))

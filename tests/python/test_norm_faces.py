@@ -18,10 +18,9 @@ functional = torch.nn.functional
 
 
 @pytest.fixture(autouse=True)
-def library(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch) -> tk.Library:
+def library(load: Callable[..., tk.Library], finds: Callable[..., None]) -> tk.Library:
     found = load("norm_default", targets="all")
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [found])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(found)
     return found
 
 

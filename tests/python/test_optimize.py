@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -87,11 +88,10 @@ def test_attention_that_gates_what_it_gives_is_left() -> None:
         torch.testing.assert_close(model(prompt()).logits, theirs, rtol=1e-4, atol=1e-4)
 
 
-def test_what_no_library_has_is_left(load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_library_has_is_left(load, finds: Callable[..., None]) -> None:
     from tilekiln.torch import optimize
 
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [load("flash")])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(load("flash"))
     model = make("Llama")
     with torch.no_grad():
         theirs = model(prompt()).logits

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,12 +38,10 @@ TOKENS = torch.arange(3, 43).remainder(61).view(2, 20) + 1
 
 
 @pytest.fixture(autouse=True)
-def face(load, binding, monkeypatch: pytest.MonkeyPatch):
+def face(load, binding, finds: Callable[..., None]):
     import tilekiln.transformers as face
 
-    found = [load(name) for name in ("flash", "pytorch", "fp32", "gemm_default", "gemm_linear", "norm_default")]
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(*map(load, ("flash", "pytorch", "fp32", "gemm_default", "gemm_linear", "norm_default")))
     face.register()
     yield face
     face.unregister()

@@ -451,12 +451,9 @@ class Spelled(Paper):
 
 @pytest.mark.parametrize("rows", [1, 8])
 @pytest.mark.parametrize("first", ["cpu", "paper"])
-def test_two_devices_by_turns(
-    flash: tk.Library, load: Made, monkeypatch: pytest.MonkeyPatch, first: str, rows: int
-) -> None:
+def test_two_devices_by_turns(flash: tk.Library, load: Made, finds: Callable[..., None], first: str, rows: int) -> None:
     """The library that served a look on one device is none for the other; few rows, too."""
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [load("flash"), flash])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(load("flash"), flash)
     host, keys = noise(1, rows, 8, 32), noise(1, 40, 8, 32)
     q, k, out = Spelled(host), Spelled(keys), Spelled(zeros(1, rows, 8, 32))
     expected = zeros(1, rows, 8, 32)

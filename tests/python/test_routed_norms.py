@@ -23,12 +23,11 @@ CASES = [
 
 
 @pytest.fixture(autouse=True)
-def library(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch) -> Any:
+def library(load: Callable[..., tk.Library], finds: Callable[..., None]) -> Any:
     from tilekiln.torch import routed_norms
 
     found = load("norm_default", targets="all")
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [found])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(found)
     routed_norms._has.cache_clear()
     yield found
     routed_norms._has.cache_clear()

@@ -19,11 +19,9 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(autouse=True)
-def libraries(load, monkeypatch):
+def libraries(load, finds):
     """The available libraries: flash, and ck_default for biases."""
-    found = [load("flash"), load("ck_default")]
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(load("flash"), load("ck_default"))
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,10 @@ pytestmark = [
 
 
 @pytest.fixture
-def native(flash: tk.Library, torch_kernels: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def native(flash: tk.Library, torch_kernels: object, finds: Callable[..., None]) -> Iterator[Any]:
     from tilekiln.torch import native
 
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(flash)
     assert native.load(), native.why_not
     native.forget()
     import torch._inductor.config

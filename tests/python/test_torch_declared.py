@@ -37,12 +37,10 @@ linear_attention/test_torch_derivatives.py."""
 
 
 @pytest.fixture
-def table(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch, name: str) -> Operator:
+def table(load: Callable[..., tk.Library], finds: Callable[..., None], name: str) -> Operator:
     from tilekiln.torch import operators
 
-    library = load(receipt(name))
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [library])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(load(receipt(name)))
     return operators.OPERATORS[name]
 
 

@@ -21,11 +21,10 @@ F = torch.nn.functional
 
 
 @pytest.fixture
-def native(flash: tk.Library, torch_kernels: object, monkeypatch: pytest.MonkeyPatch) -> Any:
+def native(flash: tk.Library, torch_kernels: object, finds: Callable[..., None]) -> Any:
     from tilekiln.torch import native
 
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [flash])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(flash)
     assert native.load(), native.why_not
     native.forget()
     return native

@@ -19,10 +19,8 @@ WIDE = dtypes.TORCH[WIDEST]
 
 
 @pytest.fixture(autouse=True)
-def libraries(load, monkeypatch):
-    found = [load("flash"), load("ck_default")]
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+def libraries(load, finds):
+    finds(load("flash"), load("ck_default"))
 
 
 @pytest.fixture(scope="module")

@@ -37,10 +37,9 @@ class Seen(TorchDispatchMode):
 
 
 @pytest.fixture
-def flash(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch) -> tk.Library:
+def flash(load: Callable[..., tk.Library], finds: Callable[..., None]) -> tk.Library:
     library = load("flash")
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [library])
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(library)
     return library
 
 

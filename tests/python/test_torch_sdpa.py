@@ -25,12 +25,10 @@ CLOSE = {"fp32": 3e-5, "fp16": 4e-3, "bf16": 3e-2}
 
 
 @pytest.fixture(autouse=True)
-def libraries(load, monkeypatch):
+def libraries(load, finds):
     """flash, and for masks pytorch (16 bits) and fp32: what the page about PyTorch says to build."""
     torch.manual_seed(0)
-    found = [load("flash"), load("pytorch"), load("fp32")]
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(load("flash"), load("pytorch"), load("fp32"))
     from tilekiln.torch import routing
 
     routing._refusal.cache_clear()

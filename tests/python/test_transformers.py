@@ -48,11 +48,9 @@ LENGTHS = (15, 20, 19)
 
 
 @pytest.fixture(autouse=True)
-def libraries(load, monkeypatch):
+def libraries(load, finds):
     """flash, and for masks that only a bias can say pytorch (16 bits) and fp32."""
-    found = [load("flash"), load("pytorch"), load("fp32")]
-    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
-    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    finds(load("flash"), load("pytorch"), load("fp32"))
     torch.manual_seed(0)
 
 

@@ -15,20 +15,10 @@ from tests.kernels.hip import forward
 from tests.kernels.hip.forward import Build
 from tests.python import attention_problems as attention
 from tests.python import problems
+from tests.python.problems import PLAIN
 from tools.executor.amdgcn.code_object import ARCHITECTURES, CodeObject
 
 EDGES = (0, 1, 17, 63, 64, 65, 127, 128, 129, 150)
-PLAIN = {
-    "mode": "batch",
-    "mask": "none",
-    "bias": "none",
-    "lse": True,
-    "dropout": False,
-    "softcap": False,
-    "skip_min_seqlen_q": False,
-    "sink": False,
-    "qscale": "none",
-}
 TODAY = int(time.strftime("%Y%m%d"))
 
 

@@ -20,8 +20,8 @@ from codegen.emit import kernels
 from codegen.schema.tree import tree
 from tests.kernels.hip import forward
 from tests.kernels.hip.forward import Build
-from tests.kernels.hip.test_forward import PLAIN
 from tests.python import problems
+from tests.python.problems import PLAIN
 from tools.executor.amdgcn import gate
 from tools.executor.amdgcn.code_object import ARCHITECTURES, CodeObject
 
