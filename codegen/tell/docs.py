@@ -104,7 +104,10 @@ def _index(root: Tree) -> str:
         "Reference",
         "## Operators\n\nWhat callers call: arguments, shapes, results, refusals.\n\n"
         + _table(["operator", ""], operators),
-        "## Every call\n\nArguments that every operator's call has, by name:\n\n"
+        "## Every call\n\nBeside each function of a library there are two with the same arguments: `NAME_find`, the "
+        "instance the dispatcher would choose, and `NAME_why`, the choice in words. In C the three are "
+        "`tilekiln_NAME`, `tilekiln_NAME_find` and `tilekiln_NAME_why` of `tilekiln/operators/NAME.h`, over a struct "
+        "`tilekiln_NAME_args`. Arguments that every call has, by name:\n\n"
         + _table(["argument", "what", "default", ""], reference.common(next(iter(root.operators.values())))),
         "## Families\n\nThe kernels: axes, rules, pipelines, names. A signature has one value of each axis; a kernel's "
         "name is the words of the axes in the order of their page, then the algorithm.\n\n"
@@ -159,7 +162,11 @@ def _said(root: Tree, receipt: Receipt, name: str) -> str:
 
 
 def _family(root: Tree, family: Family) -> str:
+    heads = ["axis", "values", ""]
     axes = [[f"`{a.name}`", " ".join(f"`{value}`" for value in a.values), a.about] for a in family.axes]
+    if operator := reference.of_family(family.name, root.operators):
+        heads, said = ["axis", "values", "set by", ""], reference.set_by(operator)
+        axes = [[name, values, said.get(name.strip("`"), ""), about] for name, values, about in axes]
     rules = [
         [f"`{rule.name}`", rule.says, " or ".join(f"`{select.text_of(family, clause)}`" for clause in rule.when)]
         for rule in family.rules
@@ -191,7 +198,7 @@ def _family(root: Tree, family: Family) -> str:
         family.about,
         f"A stage of {', '.join(links)}." if links else "",
         comes,
-        "## Axes\n\n" + _table(["axis", "values", ""], axes),
+        "## Axes\n\n" + _table(heads, axes),
         integers,
         base,
         "## Rules\n\nA signature that meets the selection is illegal, in every receipt.\n\n"

@@ -35,11 +35,26 @@ def parts(operator: Operator, operators: Mapping[str, Operator]) -> Iterator[tup
     stages = [f"[{name}](../{name}.md)" for name in operator.file.stages]
     main = operator.file.stages[operator.main]
     chosen = f" `instance` is of {main}." if len(stages) > 1 else ""
-    yield "Stages", f"Kernels of {listed_and(stages)}, in this order.{chosen} The axes of {main}, and what sets them:"
-    yield "", (["axis", "set by"], [[f"`{axis}`", _source(said)] for axis, said in operator.file.signature.items()])
+    there = f" The axes of {main}, and what sets them, are on its page."
+    if of_family(main, operators) is not operator:
+        there = f" The axes of {main}, and what sets them:"
+    yield "Stages", f"Kernels of {listed_and(stages)}, in this order.{chosen}{there}"
+    if of_family(main, operators) is not operator:
+        yield "", (["axis", "set by"], [[f"`{axis}`", said] for axis, said in set_by(operator).items()])
     refusals = list(_refusals(operator))
     if refusals:
         yield "Refusals", _REFUSALS + "\n\n" + "\n".join(f"* `{text}`" for text in refusals)
+
+
+def of_family(name: str, operators: Mapping[str, Operator]) -> Operator | None:
+    """The one operator whose main stage a family is, on whose page it is said what sets its axes."""
+    found = [one for one in operators.values() if one.file.stages[one.main] == name]
+    return found[0] if len(found) == 1 else None
+
+
+def set_by(operator: Operator) -> dict[str, str]:
+    """By axis of the main stage what sets it."""
+    return {axis: _source(said) for axis, said in operator.file.signature.items()}
 
 
 def common(operator: Operator) -> Rows:
@@ -71,16 +86,12 @@ def _calls(operator: Operator, operators: Mapping[str, Operator]) -> str:
     places = [a.name for a in operator.positional]
     named = [f"{entry.name}={default(entry)}" for entry in entries(operator) if entry.name not in places]
     call = _wrapped(f"library.{name}({', '.join([*places, '*', *named])})")
-    also = [f"`{name}_find`, the instance the dispatcher would choose", f"`{name}_why`, the choice in words"]
-    also += [f"`{name}_{number}`: {file.about}" for number, file in operator.file.numbers.items()]
+    numbers = [f"* `{name}_{number}`: {file.about}" for number, file in operator.file.numbers.items()]
     twin = torch_schema.twin(operator)
     lines = [
         "Python, of a library that holds it (`tilekiln.load`):",
         f"```text\n{call}\n```",
-        "With the same arguments:",
-        "\n".join(f"* {one}" for one in also),
-        f"C, in `tilekiln/operators/{name}.h`:",
-        f"```text\ntilekiln_status tilekiln_{name}(const tilekiln_{name}_args* args);\n```",
+        *(["With the same arguments:", "\n".join(numbers)] if numbers else []),
         "PyTorch" + (f", with a twin `{name}_out` that writes {twin} in place:" if twin else ":"),
         f"```text\n{_wrapped(f'torch.ops.tilekiln.{name}{torch_schema.schema(operator, backward)}')}\n```",
     ]
