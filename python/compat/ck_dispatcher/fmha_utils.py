@@ -190,10 +190,8 @@ class FmhaKernelConfig:
 
     def selection(self) -> str:
         """The kernel as `tilekiln.jit` takes it."""
-        values = self.signature().values
-        return " ".join(
-            [f"fmha_{self.family}", *(f"{a}={v}" for a, v in values.items() if v != "any" and v is not None)]
-        )
+        values = self.signature().values.items()
+        return " ".join([f"fmha_{self.family}", *(f"{a}={v}" for a, v in values if v != "any" and v is not None)])
 
 
 @dataclasses.dataclass
@@ -314,7 +312,7 @@ class FmhaRunner:
         api_family = api_family.removeprefix("fwd_")
         if api_family not in APIS:
             raise _wrong("api_family", api_family, f"one of {', '.join(APIS)}")
-        arguments = self._arguments(prob, mask_type, bias_type, has_dropout, has_logits, has_sink, more)
+        arguments = self._arguments(mask_type, bias_type, has_dropout, has_logits, has_sink, more)
         shapes = {"Q": (Q, prob.q_shape()), "K": (K, prob.k_shape()), "V": (V, prob.v_shape())}
         for name, (array, shape) in shapes.items():
             expected = shape if perm else (shape[0], shape[2], shape[1], shape[3])
@@ -423,14 +421,7 @@ class FmhaRunner:
         return FmhaResult(True, output, milliseconds, prob.num_ops / milliseconds / 1e9)
 
     def _arguments(
-        self,
-        prob: FmhaProblem,
-        mask_type: int,
-        bias_type: int,
-        dropout: bool,
-        logits: bool,
-        sink: bool,
-        more: dict[str, Any],
+        self, mask_type: int, bias_type: int, dropout: bool, logits: bool, sink: bool, more: dict[str, Any]
     ) -> dict[str, Any]:
         if mask_type not in range(4):
             raise _wrong("mask_type", mask_type, "0 (none), 1 (top left), 2 (bottom right) or 3 (window)")
@@ -462,7 +453,7 @@ class FmhaRunner:
         """One backward: output is (dQ, dK, dV), BHSD; dK and dV of grouped queries are summed."""
         if data_type not in ("fp32", "fp16", "bf16"):
             raise _wrong("data_type", data_type, "fp32, fp16 or bf16")
-        arguments = self._arguments(prob, mask_type, 0, False, False, False, {})
+        arguments = self._arguments(mask_type, 0, False, False, False, {})
         arrays = [np.asarray(array).astype(INPUTS[data_type], copy=False) for array in (dO, Q, K, V, out)]
         call = Call(
             "fmha_bwd", *arrays, np.asarray(lse, np.float32), layout="bhsd", deterministic=deterministic, **arguments
@@ -525,10 +516,8 @@ def setup_multiple_fmha_dispatchers(
             return [FmhaSetupResult(False, configs[0], error=str(error)[:ERROR_CHARACTERS])]
         return [setup_multiple_fmha_dispatchers([config], progress_callback)[0] for config in configs]
     seconds = time.perf_counter() - begin
-    return [
-        FmhaSetupResult(True, config, None, library.path, "", seconds)
-        for config, library in zip(configs, libraries, strict=True)
-    ]
+    made = zip(configs, libraries, strict=True)
+    return [FmhaSetupResult(True, config, None, library.path, "", seconds) for config, library in made]
 
 
 class FmhaRegistry:

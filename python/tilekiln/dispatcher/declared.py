@@ -27,7 +27,7 @@ from .words import OFF, refusal, value_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any, Self
 
     from .._binding import ArgumentError
@@ -56,6 +56,16 @@ def wrong(refused: ArgumentError) -> ArgumentError:
 def or_any(value: Any) -> Value:
     """A value, "any" for what means that."""
     return ANY if value in (-1, "*") else value_of(value)
+
+
+def _setter(axis: str, about: str, by: str = "set") -> Callable[..., Any]:
+    """The setter of one axis, with its docstring; a feature is wanted unless told otherwise."""
+
+    def setter(self: Any, value: Any = True) -> Any:
+        return getattr(self, by)(axis, value)
+
+    setter.__doc__ = about
+    return setter
 
 
 class Signature:
@@ -90,13 +100,8 @@ class Signature:
             value = words[str(value)][axis]
         return self.set(axis, value)
 
-    def dtype(self, value: str) -> Self:
-        """fp32, fp16, bf16, ..."""
-        return self.set("dtype", value)
-
-    def mode(self, value: str) -> Self:
-        """batch or group."""
-        return self.set("mode", value)
+    dtype = _setter("dtype", "fp32, fp16, bf16, ...")
+    mode = _setter("mode", "batch or group.")
 
     def vlayout(self, letter: str) -> Self:
         """r or c. Kernels of c are there for none of the operators of attention."""
@@ -122,45 +127,22 @@ class Signature:
         """none, interleaved or half_rotated."""
         return self._word("rope_type", "rope", value, _setters._ROPE_TYPE_NAME)
 
-    def lse(self, wanted: bool | str = True) -> Self:
-        """Whether the log-sum-exp of every row is written."""
-        return self.set("lse", wanted)
+    lse = _setter("lse", "Whether the log-sum-exp of every row is written.")
+    logits = _setter("softcap", "Whether scores are capped by a tanh.")
+    paged_kv = _setter("paged", "Whether keys and values lie in pages.")
+    fp8_static_quant = _setter("fp8_static_quant", "Static quantisation of fp8, which has no kernels here.")
+    skip = _setter("skip_min_seqlen_q", "Whether sequences of at most min_seqlen_q queries are left to another call.")
+    sink = _setter("sink", "Whether attention sinks are honoured.")
+    dbias = _setter("dbias", "Of the backward: whether the gradient of the bias is written.")
+    deterministic = _setter("deterministic", "Of the backward: whether the bits are the same every time.")
 
     def dropout(self, wanted: bool | str = True) -> Self:
         """Whether probabilities are dropped."""
         return self.set("dropout", BACKWARD_DROPOUT["dropout"] if self._backward and wanted is True else wanted)
 
-    def logits(self, wanted: bool | str = True) -> Self:
-        """Whether scores are capped by a tanh."""
-        return self.set("softcap", wanted)
-
-    def paged_kv(self, wanted: bool | str = True) -> Self:
-        """Whether keys and values lie in pages."""
-        return self.set("paged", wanted)
-
-    def fp8_static_quant(self, wanted: bool | str = True) -> Self:
-        """Static quantisation of fp8, which has no kernels here."""
-        return self.set("fp8_static_quant", wanted)
-
-    def skip(self, wanted: bool | str = True) -> Self:
-        """Whether sequences of at most min_seqlen_q queries are left to another call."""
-        return self.set("skip_min_seqlen_q", wanted)
-
-    def sink(self, wanted: bool | str = True) -> Self:
-        """Whether attention sinks are honoured."""
-        return self.set("sink", wanted)
-
-    def dbias(self, wanted: bool | str = True) -> Self:
-        """Of the backward: whether the gradient of the bias is written."""
-        return self.set("dbias", wanted)
-
     def store_randval(self, wanted: bool = True) -> Self:
         """Of the backward: whether random bytes are stored; a forward kernel with dropout stores on request."""
         return self.set("dropout", BACKWARD_DROPOUT["store_randval"]) if self._backward and wanted else self
-
-    def deterministic(self, wanted: bool | str = True) -> Self:
-        """Of the backward: whether the bits are the same every time."""
-        return self.set("deterministic", wanted)
 
     def kv_cache(self, layout: str, lookup: str, page_size: int | str = ANY) -> Self:
         """vectorized or linear; vllm or sglang; tokens of a page."""
@@ -224,45 +206,22 @@ class Algorithm:
             self._number(f"{kind}_{place}", number)
         return self
 
-    def pipeline(self, name: str) -> Self:
-        """qlanes, dlanes, ...; of a GPU qr, qr_async, ..."""
-        return self.set("pipeline", name)
-
     def padding(self, s: bool, sk: bool, d: bool, dv: bool) -> Self:
         """Whether seqlen_q, seqlen_k, hdim_q and hdim_v may be ragged: no multiples of the tile."""
         return self.set("pad_s", s).set("pad_sk", sk).set("pad_d", d).set("pad_dv", dv)
-
-    def trload(self, wanted: bool = True) -> Self:
-        """Whether a GPU transposes as it loads."""
-        return self.set("trload", wanted)
 
     def alignments(self, q: int, v: int) -> Self:
         """Numbers that head dims of q and k, and of v, are multiples of, where the kernel pads none."""
         return self._number("hdim_q_alignment", q)._number("hdim_v_alignment", v)
 
-    def block_per_cu(self, blocks: int) -> Self:
-        """-1 leaves it to the pipeline."""
-        return self.set("block_per_cu", blocks)
-
-    def num_wave_groups(self, groups: int) -> Self:
-        """Groups of waves of a block."""
-        return self._number("num_wave_groups", groups)
-
-    def max_splits_log2(self, most: int) -> Self:
-        """The most splits, as a power of two."""
-        return self._number("max_splits_log2", most)
-
-    def max_seq_len_q(self, most: int) -> Self:
-        """The most queries."""
-        return self._number("max_seq_len_q", most)
-
-    def selection_rank(self, rank: int) -> Self:
-        """Lower is taken first."""
-        return self.set("selection_rank", rank)
-
-    def constraint(self, tag: str) -> Self:
-        """A word of yours in the key."""
-        return self.set("constraint", tag)
+    pipeline = _setter("pipeline", "qlanes, dlanes, ...; of a GPU qr, qr_async, ...")
+    constraint = _setter("constraint", "A word of yours in the key.")
+    block_per_cu = _setter("block_per_cu", "-1 leaves it to the pipeline.")
+    selection_rank = _setter("selection_rank", "Lower is taken first.")
+    num_wave_groups = _setter("num_wave_groups", "Groups of waves of a block.", "_number")
+    max_splits_log2 = _setter("max_splits_log2", "The most splits, as a power of two.", "_number")
+    max_seq_len_q = _setter("max_seq_len_q", "The most queries.", "_number")
+    trload = _setter("trload", "Whether a GPU transposes as it loads.")
 
     def auto_fill(self) -> Self:
         """Gives what was left out by what was said: n1 is n0, k1 and k0max are k0, alignments are k0max."""

@@ -285,16 +285,10 @@ class Dispatcher:
         return index.select(problem, forgiven, origin)
 
     def _stage(
-        self,
-        index: Index,
-        problem: Problem,
-        family: str,
-        stages: Stages,
-        origin: str | None,
-        measured: Sequence[str] = (),
+        self, index: Index, problem: Problem, family: str, stages: Stages, origin: str | None, ids: Sequence[str] = ()
     ) -> Entry | None:
         forgiven = NOTHING if len(stages.families) == 1 else index.elsewhere(stages.families, family)
-        return self._choose(index, self._of_family(problem, family), forgiven, origin, measured)
+        return self._choose(index, self._of_family(problem, family), forgiven, origin, ids)
 
     def _refused(self, index: Index, problem: Problem, stages: Stages) -> Plan:
         of = without(problem, index.elsewhere(stages.families, problem.family))
