@@ -2,7 +2,8 @@
 """Build of `tilekiln.jit` in the tree: from kernels as people ask for them to libraries, by everybody's build.
 
 Reads JSON from standard input: {"kernels": ["fmha_fwd dtype=bf16 ...", ...], "operators": [folder, ...],
-"options": ["launcher=ccache"]}. Says the build's own lines on standard error; the answer is JSON on standard output:
+"options": ["launcher=ccache"], "target": native, a backend or a target's name}. Says the build's own lines on standard
+error; the answer is JSON on standard output:
 {"libraries": [path, ...]}, by kernel and then by operator from outside, or {"error": text, "wrong": whether it is what
 was asked that is wrong}.
 """
@@ -24,6 +25,7 @@ from codegen.schema import select
 from codegen.schema.axes import Family
 from codegen.schema.errors import CodegenError
 from codegen.schema.language import Condition
+from codegen.schema.targets import Target
 from codegen.schema.tree import Tree, take_kernel_sets, tree
 from codegen.tell.explain import explain
 
@@ -68,9 +70,24 @@ def _rounded(family: Family, conditions: Sequence[Condition]) -> list[Condition]
     return [c._replace(values=(best[c.axis],)) if c.axis in best else c for c in conditions]
 
 
-def groups(root: Tree, asked: Sequence[Asked]) -> dict[str, list[int]]:
+def targets_of(root: Tree, word: str) -> list[Target]:
+    """Targets of `native`, the best of a backend that a device here runs, or the one that is named. CodegenError."""
+    if word == "native":
+        return root.natives()
+    if word not in root.backends:
+        named = root.target(word)
+        if named.planned:
+            raise CodegenError(f"target {word} is planned: it is listed, and nothing builds it yet")
+        return [named]
+    known = root.of_backend(word)
+    usable = [one for one in known.values() if one.usable]
+    if not usable:
+        raise CodegenError(f"no device here runs a target of {word}: name one, {', '.join(known)}")
+    return [max(usable, key=lambda one: one.order)]
+
+
+def groups(root: Tree, asked: Sequence[Asked], natives: Sequence[Target]) -> dict[str, list[int]]:
     """By receipt which of the kernels it is built with, few receipts. CodegenError where none lists one."""
-    natives = root.natives()
     listed = {
         receipt.name: [
             at
@@ -119,28 +136,28 @@ def _as_set(declarations: Sequence[dict[str, object]]) -> tuple[str, str]:
     return name, path
 
 
-def build(root: Tree, kernels: Sequence[str], options: Sequence[str]) -> list[str]:
+def build(root: Tree, kernels: Sequence[str], options: Sequence[str], targets: Sequence[Target]) -> list[str]:
     """The library of each kernel. CodegenError for what is asked wrongly, CalledProcessError where the build fails."""
     declared = [declaration(root, text) for text in kernels]
     listed = [at for at, one in enumerate(declared) if one is None]
     asked = [read(root, kernels[at]) for at in listed]
     made = [""] * len(kernels)
-    for receipt, places in groups(root, asked).items():
+    for receipt, places in groups(root, asked, targets).items():
         where = " or ".join(dict.fromkeys(asked[place].text for place in places))
-        library = _built(root, receipt, [f"receipt={receipt}", f"where={where}", *options])
+        library = _built(targets, receipt, [f"receipt={receipt}", f"where={where}", *options])
         made = [library if at in {listed[place] for place in places} else one for at, one in enumerate(made)]
     if own := [one for one in declared if one is not None]:
         name, path = _as_set(own)
         with taken(path):
-            resolve(name, ["native"])  # what is wrong in it is what was asked
-        library = _built(root, name, [f"kernel_set={path}", *options])
+            resolve(name, [one.name for one in targets])  # what is wrong in it is what was asked
+        library = _built(targets, name, [f"kernel_set={path}", *options])
         made = [library if one is not None else other for one, other in zip(declared, made, strict=True)]
     return made
 
 
 def build_operators(root: Tree, folders: Sequence[str], options: Sequence[str]) -> list[str]:
     """The library of each operator from outside. CalledProcessError where the build fails."""
-    return [_built(root, os.path.basename(folder), [f"operators={folder}", *options]) for folder in folders]
+    return [_built(root.natives(), os.path.basename(folder), [f"operators={folder}", *options]) for folder in folders]
 
 
 @contextlib.contextmanager
@@ -153,12 +170,14 @@ def taken(path: str) -> Iterator[None]:
         take_kernel_sets([])
 
 
-def _built(root: Tree, receipt: str, words: Sequence[str]) -> str:
-    natives = [target.name for target in root.natives()]
+def _built(targets: Sequence[Target], receipt: str, words: Sequence[str]) -> str:
+    names = [target.name for target in targets]
     folder = f"{NAME}_{platform.machine().lower()}"  # machines of two kinds may share a disk, or one emulates the other
-    place = variant(natives, natives, MODE, named=folder)
+    if not targets[0].backend_.host:
+        folder += f"_{targets[0].name.replace('-', '_')}"
+    place = variant(names, names, MODE, named=folder)
     goals = [place.library(receipt), place.manifest(receipt)]
-    common = [f"target={','.join(natives)}", f"variant={folder}", "progress=yes"]
+    common = [f"target={','.join(names)}", f"variant={folder}", "progress=yes"]
     subprocess.run([sys.executable, "-m", "SCons", "-Q", *words, *common, *goals], stdout=sys.stderr, check=True)
     return goals[0]
 
@@ -168,7 +187,7 @@ def main() -> None:
     asked = json.load(sys.stdin)
     answer: dict[str, object]
     try:
-        kernels = build(tree(), asked["kernels"], asked["options"])
+        kernels = build(tree(), asked["kernels"], asked["options"], targets_of(tree(), asked["target"]))
         answer = {"libraries": [*kernels, *build_operators(tree(), asked["operators"], asked["options"])]}
     except CodegenError as error:
         answer = {"error": str(error), "wrong": True}

@@ -191,19 +191,29 @@ def contents(places: Places) -> dict[str, str]:
 
 
 def limits(tree: Tree) -> dict[str, str]:
-    """By its path, the file of what may be chosen up to: tiles of each family, bytes that a block of a GPU holds."""
+    """By its path, the file of limits: tiles of each family, bytes that a block of a GPU holds, and by a GPU's target
+    the pipeline and the tile of each of those families."""
     own = {stage for operator in tree.own_operators.values() for stage in operator.file.stages}
     most = {
         family.name: {name: number for axis in family.algorithm_axes for name, number in axis.most.items()}
         for family in tree.families.values()
         if family.name in own and any(axis.most for axis in family.algorithm_axes)
     }
+    gpus = {
+        target.name: {
+            name: (known[0].pipeline, known[0].given["tile"])
+            for name in most
+            if (known := tree.algorithms(target, tree.family(name)))
+        }
+        for target in tree.every_target.values()
+        if target.backend in ("cuda", "hip")
+    }
     lds = {one.arch: one.limits["lds_bytes"] for one in tree.every_target.values() if one.backend == "ck"}
     head = HEAD.split("from .problem", maxsplit=1)[0].replace(
         "Fields of problems and the setters of their builders", "Limits"
     )
     head = head.replace(FILE, "the families' family.yaml and kernels/targets")
-    return {f"{PYTHON}/_limits.py": head + f"TILE_MOST = {most!r}\nLDS_BYTES = {lds!r}\n"}
+    return {f"{PYTHON}/_limits.py": head + f"TILE_MOST = {most!r}\nLDS_BYTES = {lds!r}\nGPU_PRODUCTS = {gpus!r}\n"}
 
 
 def tables(declared: DispatcherFile) -> dict[str, Any]:
@@ -275,7 +285,7 @@ def _setter(name: str, setter: Setter) -> Iterator[str]:
     flag = "bool = True" if alone else "bool"
     types = {a: "int" if t.least is not None else flag if t.flag else "str" for a, t in setter.takes.items()}
     yield f"    def {name}(self, {', '.join(f'{a}: {kind}' for a, kind in types.items())}) -> Self:\n"
-    yield f'        """{setter.about}"""\n'
+    yield f'        """{setter.about}"""; '
     words = [_words_of(name, argument, takes, alone) for argument, takes in setter.takes.items() if takes.words]
     values = {to: value for argument, takes in setter.takes.items() for to, value in _value(argument, takes)}
     if len(values) == 1 and not words:
@@ -289,7 +299,7 @@ def _setter(name: str, setter: Setter) -> Iterator[str]:
         condition = _condition(then.when).replace("get(", "self._values.get(")
         done += f"\n        if {condition}: self._values.update({then.set!r})"
     end = "\n        " if setter.then else "; "
-    yield f"        {done}{end}return self\n"
+    yield f"{done}{end}return self\n"
 
 
 def _words_of(setter: str, argument: str, takes: Takes, alone: bool) -> str:

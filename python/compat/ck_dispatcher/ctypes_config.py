@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import tilekiln as tk
+from ctypes_gpu import TARGETS, words_of
 from tilekiln import dispatcher as dp
 from tilekiln._core.dtypes import NUMPY
 from tilekiln.dispatcher._limits import LDS_BYTES, TILE_MOST
 
-DTYPES = {word: NUMPY[word] for word in ("fp32", "fp16", "bf16", "int8", "int32")}
-SUPPORTED_DTYPES = ("fp32", "fp16", "bf16", "int8")
+DTYPES = {word: NUMPY[word] for word in ("fp32", "fp16", "bf16", "int8", "fp8", "bf8", "int32")}
+SUPPORTED_DTYPES = ("fp32", "fp16", "bf16", "int8", "fp8", "bf8")
 PIPELINES = ("mem", "compv3", "compv4", "compv5", "compv6", "wavelet")
 SCHEDULERS = ("intrawave", "interwave", "auto")
 EPILOGUES = ("default", "cshuffle", "none")
 ACTIVATIONS = {"PassThrough": "none", "Relu": "relu", "Gelu": "gelu", "Sigmoid": "sigmoid", "Swish": "silu",
                "HardSwish": "hardswish", "Clamp": "clamp"}  # fmt: skip
-_WORD = {"fp32": 1, "fp16": 1, "bf16": 2, "int8": 4}  # elements; fp16 is multiplied as fp32
+_WORD = {"fp32": 1, "fp16": 1, "bf16": 2, "int8": 4, "fp8": 2, "bf8": 2}  # elements, as a CPU multiplies them
 COMBINED = {"MultiDAdd": "add", "MultiDMultiply": "multiply", "Add": "add", "Multiply": "multiply"}
 """Axis value for each way to combine num_d further matrices with the product; Add and Multiply take one."""
 _MOST_D = 2
@@ -38,6 +39,7 @@ class KernelConfig:
     transpose_a: A is given as (K, M), and its transpose is multiplied; layouts are of what is given. transpose_b alike.
     num_d: further matrices, of C's shape and layout, that elementwise (MultiDAdd, ...) combines with the product.
     grouped: products of groups of rows, each with a B of its own, in one launch.
+    target: "", kernels of this machine's CPU; cuda-sm90a, hip-gfx942, ...: a GPU's, whose kernel decides its words.
     """
 
     tile_m: int = 128
@@ -74,6 +76,7 @@ class KernelConfig:
     grouped: bool = False
     num_d: int = 0
     structured_sparsity: bool = False
+    target: str = ""
     padding: dataclasses.InitVar[bool | None] = None
 
     def __post_init__(self, padding: bool | None) -> None:
@@ -129,18 +132,33 @@ class KernelConfig:
         """The key of the dispatcher: every field."""
         algorithm = dataclasses.asdict(self)
         del algorithm["gfx_arch"]
+        if not self.target:
+            del algorithm["target"]
         return dp.Key(self.operator, self.signature(), algorithm, target=self.gfx_arch)
 
     def selection(self) -> str:
-        """The kernel as `tilekiln.jit` takes it. Its tile_k counts words of what is multiplied, 4 bytes each."""
+        """The kernel as `tilekiln.jit` takes it; a CPU's with its tile, whose tile_k counts words of 4 bytes."""
         tile = {"tile_m": self.tile_m, "tile_n": self.tile_n, "tile_k": self.tile_k // _WORD[self.dtype_a]}
-        schedule = {"schedule": "tiles"} if self.operator == "gemm" else {}
-        values = {**self.signature(), **schedule, **tile}
+        schedule = {"schedule": self.schedule} if self.operator == "gemm" else {}
+        values = {**self.signature(), **({} if self.target else {**schedule, **tile})}
         words = [f"{axis}={('no', 'yes')[v] if isinstance(v, bool) else v}" for axis, v in values.items()]
         return " ".join([self.operator, *words])
 
+    @property
+    def kernel(self) -> tuple[str, str]:
+        """The target ("": this machine's CPU) and the kernel for it as `tilekiln.jit` takes it."""
+        return self.target, self.selection()
+
+    @property
+    def schedule(self) -> str:
+        """How a CPU's work is handed out: to whoever is free, or dealt out beforehand."""
+        return "persistent" if self.persistent else "tiles"
+
     def explain(self) -> str:
-        """Effect of each field here, a line each: a block of the cache, or none for the words of a GPU."""
+        """Effect of each field, a line each: what a GPU's kernel does, or a block of the cache and nothing else."""
+        if self.target:
+            words = words_of(self.target, self.operator, DTYPES[self.dtype_a].itemsize)
+            return "\n".join(f"{name}={getattr(self, name)}: {why}" for name, (_, why) in words.items())
         idle = ("wave_m", "wave_n", "wave_k", "warp_tile_m", "warp_tile_n", "warp_tile_k", "pipeline", "scheduler",
                 "epilogue", "block_size", "double_buffer", "num_wave_groups")  # fmt: skip
         lines = [f"tile_{of}={getattr(self, f'tile_{of}')}: a block of the cache" for of in "mnk"]
@@ -179,7 +197,7 @@ def validate_kernel_config(config: KernelConfig) -> ValidationResult:
     rule(config.dtype_a in SUPPORTED_DTYPES, "dtype_a", f"one of {', '.join(SUPPORTED_DTYPES)}", "fp16")
     a = config.dtype_a if config.dtype_a in SUPPORTED_DTYPES else "fp16"
     rule(config.dtype_b == a, "dtype_b", f"{a}, as dtype_a", a)
-    out = {"int8": ("int32",), "fp32": ("fp32",)}.get(a, (a, "fp32"))
+    out = {"int8": ("int32",), "fp32": ("fp32",)}.get(a, ("bf16", "fp16", "fp32") if a.endswith("8") else (a, "fp32"))
     rule(config.dtype_c in out, "dtype_c", f"{' or '.join(out)} for {config.dtype_a}", out[0])
     sums = "int32" if config.dtype_a == "int8" else "fp32"
     rule(config.dtype_acc == sums, "dtype_acc", f"{sums} for {config.dtype_a}", sums)
@@ -201,11 +219,25 @@ def validate_kernel_config(config: KernelConfig) -> ValidationResult:
         rule(config.layout_c == "r", "layout_c", "r of a grouped product: its groups are rows", "r")
     rule(not config.structured_sparsity, "structured_sparsity",
          "False: 2:4 sparsity is of matrix units that skip zeros, and no kernel here has them", False)  # fmt: skip
-    for letter in "mnk":
+    rule(config.target in ("", *TARGETS), "target", f"one of {', '.join(TARGETS)}, or left out", "")
+    gpu = config.target if config.target in TARGETS else ""
+    for name, (must, why) in (words_of(gpu, config.operator, DTYPES[a].itemsize) if gpu else {}).items():
+        rule(getattr(config, name) == must, name, f"{must} on {gpu}: {why}", must)
+    plain = config.operator == "gemm" and config.elementwise == "PassThrough" and config.layout_c == "r"
+    if not gpu:
+        rule(
+            not config.persistent or plain,
+            "persistent",
+            "False unless a plain product of row-major C: on a CPU work is dealt out beforehand for those alone",
+            False,
+        )
+        rule(not config.preshuffle, "preshuffle",
+             "False: a CPU packs B as it multiplies; `tilekiln.flatmm` takes it packed", False)  # fmt: skip
+    for letter in "" if gpu else "mnk":
         tile, one = f"tile_{letter}", getattr(config, f"wave_{letter}") * getattr(config, f"warp_tile_{letter}")
         rule(one > 0 and getattr(config, tile) > 0 and getattr(config, tile) % max(one, 1) == 0, tile,
              f"a multiple of {one}, its waves times their tiles", max(one, 16))  # fmt: skip
-    for tile, most in TILE_MOST["gemm"].items():
+    for tile, most in () if gpu else TILE_MOST["gemm"].items():
         limit = most * (_WORD.get(config.dtype_a, 1) if tile == "tile_k" else 1)
         rule(getattr(config, tile) <= limit, tile, f"at most {limit}, a block of the cache", limit)
         if tile == "tile_k":
@@ -213,10 +245,10 @@ def validate_kernel_config(config: KernelConfig) -> ValidationResult:
             rule(config.tile_k % word == 0, tile, f"a multiple of {word} for {config.dtype_a}", limit)
     size = DTYPES[config.dtype_a].itemsize if config.dtype_a in DTYPES else 1
     held = (config.tile_m + config.tile_n) * config.tile_k * size * (2 if config.double_buffer else 1)
-    most = LDS_BYTES.get(config.gfx_arch, held)
+    most = held if gpu else LDS_BYTES.get(config.gfx_arch, held)
     rule(held <= most, "tile_k", f"less: a's and b's blocks are {held} bytes, and {config.gfx_arch} holds {most}",
          max(config.wave_k * config.warp_tile_k, 1))  # fmt: skip
-    shuffled = config.pipeline in ("compv3", "compv4") and config.epilogue in ("cshuffle", "default")
+    shuffled = not gpu and config.pipeline in ("compv3", "compv4") and config.epilogue in ("cshuffle", "default")
     rule(not (shuffled and config.scheduler == "interwave"), "scheduler",
          f"intrawave for {config.pipeline} with epilogue {config.epilogue}", "intrawave")  # fmt: skip
     idle = [] if config.gfx_arch.startswith("gfx") else [f"gfx_arch: {config.gfx_arch} is none of upstream's"]

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""ctypes_utils by Tilekiln: upstream's Python names of the GEMM dispatcher, over Tilekiln's kernels on the CPU.
+"""ctypes_utils by Tilekiln: upstream's Python names of the GEMM dispatcher, over Tilekiln's kernels.
 
     lib, dispatcher, registry = setup_gemm_dispatcher([KernelConfig(tile_m=128), KernelConfig(tile_m=256)])
     result = dispatcher.run(A, B, M, N, K)
 
 A config is a kernel of its own, with an id of all its fields: its pads and tiles decide which sizes it takes. What
 computes is the kernel of an available library (or built by `tilekiln.jit`) that has the config's dtypes, layouts,
-activation and tile, whose numbers are blocks of the cache; waves, warps, pipelines and schedulers are a GPU's and
-change nothing (`explain` says so). Wrong uses raise ArgumentError.
+activation and tile. On the CPU the tile's numbers are blocks of the cache; waves, warps, pipelines and schedulers are a
+GPU's and change nothing. With target="cuda-sm90a" or another GPU's each word is what its kernel does, or is refused
+with the reason; arrays are then of such a device (`explain` says what a word does). Wrong uses raise ArgumentError.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from ctypes_config import (
     validate_kernel_config,
     wrong,
 )
+from ctypes_gpu import is_of_target, on_device
 from tilekiln import dispatcher as dp
 from tilekiln.api import operators
 
@@ -243,13 +245,17 @@ class Dispatcher:
     def call(self, config: KernelConfig, A: Any, B: Any, M: int, N: int, Ds: Sequence[Any] = ()) -> dp.Call:  # noqa: N803
         """The call of a config, arrays as it wants them."""
         first, second, third = config.multiplied_layout
+        combined = {"elementwise": COMBINED[config.elementwise]} if Ds else {}
+        if config.target:
+            activation = {} if Ds else {"activation": ACTIVATIONS[config.elementwise]}
+            return dp.Call(config.operator, *on_device(config, A, B, Ds), **(combined or activation))
         a = _operand("A", A, config.transpose_a, config.dtype_a, first)
         b = _operand("B", B, config.transpose_b, config.dtype_b, second)
         more = [_operand("Ds", d, False, config.dtype_c, third) for d in Ds]
         out = np.empty((M, N), DTYPES[config.dtype_c], order="C" if third == "r" else "F")
         if more:
             second_d = {"d1": more[1]} if len(more) > 1 else {}
-            return dp.Call("gemm_multi_d", a, b, more[0], **second_d, out=out, elementwise=COMBINED[config.elementwise])
+            return dp.Call("gemm_multi_d", a, b, more[0], **second_d, out=out, **combined)
         return dp.Call("gemm", a, b, out=out, activation=ACTIVATIONS[config.elementwise])
 
 
@@ -415,11 +421,11 @@ def _number(config: KernelConfig, library: tk.Library) -> int | None:
     if config.operator not in library.operators:
         return None
     try:
-        found = library.instances(f"family={config.selection().replace(' schedule=tiles', '')}")
+        found = library.instances(f"family={config.selection().replace(f' schedule={config.schedule}', '')}")
     except tk.ArgumentError:  # no instance has such a value
         return None
-    tiles = [one.number for one in found if one.algorithm.get("schedule") in (None, "tiles")]
-    return next(filter(library.instance_usable, tiles), None)
+    fit = [one.number for one in found if is_of_target(config, one.algorithm)]
+    return next(filter(library.instance_usable, fit), None)
 
 
 def _library(config: KernelConfig) -> tk.Library | None:
@@ -447,16 +453,18 @@ def setup_gemm_dispatcher(
         mended, _, what = auto_correct_kernel_config(one)
         corrections += what
         registry.register_kernel(mended)
-    found: dict[str, tk.Library | None] = {}
+    found: dict[tuple[str, str], tk.Library | None] = {}
     for one in registry.configs.values():
-        if one.selection() not in found:
-            found[one.selection()] = _library(one)
-    missing = [selection for selection, library in found.items() if library is None]
+        if one.kernel not in found:
+            found[one.kernel] = _library(one)
+    missing = [kernel for kernel, library in found.items() if library is None]
     if missing and not auto_rebuild:
-        raise tk.NoKernelError(f"no available library has {missing[0]}")
-    if missing:
-        found |= dict(zip(missing, tk.jit(list[Any](missing)), strict=True))
-    registry.bind_library({id_: found[one.selection()] for id_, one in registry.configs.items()})  # type: ignore[misc]
+        raise tk.NoKernelError(f"no available library has {missing[0][1]}")
+    for target in dict.fromkeys(target for target, _ in missing):
+        of_target = [kernel for kernel in missing if kernel[0] == target]
+        made = tk.jit(list[Any](selection for _, selection in of_target), target=target or "native")
+        found |= dict(zip(of_target, made, strict=True))
+    registry.bind_library({id_: found[one.kernel] for id_, one in registry.configs.items()})  # type: ignore[misc]
     if verbose:
         print_auto_correction(corrections)
     made = Dispatcher(registry)

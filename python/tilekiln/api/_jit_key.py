@@ -14,8 +14,10 @@ import pathlib
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+
+from . import _jit_gpu
 
 SOURCES = ("VERSION", "SConstruct", "SConscript", "build_support", "codegen", "include", "kernels", "receipts")
 _ENDINGS = (".cpp", ".h", ".hpp", ".inc", ".jinja", ".py", ".yaml")
@@ -23,10 +25,11 @@ COMPILERS = ("g++", "clang++")  # as build_support.toolchain tries them where CX
 
 
 class Recipe(NamedTuple):
-    """Digests of the sources and of the compiler; "" where there are none."""
+    """Digests of the sources and of the compilers; "" where there are none. The target that is built for."""
 
     sources: str
     compiler: str
+    target: str = "native"
 
     def name(self) -> str:
         """A file of this name under a request holds its entry."""
@@ -42,9 +45,13 @@ def digest(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
-def recipe(store: pathlib.Path, tree: pathlib.Path | None) -> Recipe:
+def recipe(store: pathlib.Path, tree: pathlib.Path | None, target: str = "native") -> Recipe:
     """The recipe by which kernels would be made now."""
-    return Recipe(sources(store, tree) if tree else "", compiler(store))
+    made, gpus = compiler(store), _jit_gpu.compilers(target)
+    if made and gpus:
+        second = compiler(store, gpus)
+        made = second and digest(made, second)
+    return Recipe(sources(store, tree) if tree else "", made, target)
 
 
 def sources(store: pathlib.Path, tree: pathlib.Path) -> str:
@@ -62,9 +69,10 @@ def sources(store: pathlib.Path, tree: pathlib.Path) -> str:
     return _remembered(store, digest(*looks), read)
 
 
-def compiler(store: pathlib.Path) -> str:
-    """Digest of what the compiler says of itself; "" where there is none."""
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS
+def compiler(store: pathlib.Path, names: Sequence[str] = ()) -> str:
+    """Digest of what the first compiler of the names that is there says of itself, the C++ compiler unless there are
+    names; "" where there is none."""
+    names = names or ([os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS)
     path = next((found for name in names if (found := shutil.which(name))), None)
     if path is None:
         return ""
@@ -72,7 +80,7 @@ def compiler(store: pathlib.Path) -> str:
 
     def ask() -> str:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-        return digest(done.stdout.partition("\n")[0])
+        return digest(done.stdout.partition("\n")[0], *re.findall("release .*", done.stdout))
 
     if not _is_compiler(real):  # ccache, or a script: its file says nothing of the compiler that it runs
         return ask()
@@ -81,7 +89,7 @@ def compiler(store: pathlib.Path) -> str:
 
 def _is_compiler(path: str) -> bool:
     """Is a file a compiler itself, by its name and as a program of machine code?"""
-    if not re.search(r"(g\+\+|c\+\+|clang|gcc)[^/]*$", path):
+    if not re.search(r"(g\+\+|c\+\+|clang|gcc|nvcc)[^/]*$", path):
         return False
     with contextlib.suppress(OSError), open(path, "rb") as file:
         return file.read(4) == b"\x7fELF"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, overload
 
 from .._core.distribution import SOURCES, SOURCES_NEED, install_line
 from .._core.native import TREE, ArgumentError, NoKernelError, __version__, in_tree
-from . import _jit_key, registry
+from . import _jit_gpu, _jit_key, registry
 from ._jit_key import Recipe
 from .library import Library, _open
 
@@ -43,10 +43,12 @@ class Outside(NamedTuple):
 
 
 @overload
-def jit(config: Config, *, progress: bool | Progress | None = None) -> Library: ...
+def jit(config: Config, *, target: str = "native", progress: bool | Progress | None = None) -> Library: ...
 @overload
-def jit(config: list[Config], *, progress: bool | Progress | None = None) -> list[Library]: ...
-def jit(config: Config | list[Config], *, progress: bool | Progress | None = None) -> Library | list[Library]:
+def jit(config: list[Config], *, target: str = "native", progress: bool | Progress | None = None) -> list[Library]: ...
+def jit(
+    config: Config | list[Config], *, target: str = "native", progress: bool | Progress | None = None
+) -> Library | list[Library]:
     """The library with a kernel, built if no process has asked for it before; of a list that of each.
 
         lib = tk.jit("fmha_fwd dtype=bf16 hdim_q=128 hdim_v=128 mask=window")
@@ -55,7 +57,11 @@ def jit(config: Config | list[Config], *, progress: bool | Progress | None = Non
     A kernel is a family and a selection over its axes (`python -m codegen axes fmha_fwd`), as text or as a mapping with
     `family` in it, whose values may be lists; axes that are left out may have any value. A head dim that no kernel has
     is that of the smallest which takes it. What is missing of a list is built at once, in parallel, by the tree's own
-    build, for this machine.
+    build.
+
+    target: native, this machine's CPU; cuda or hip, the best target that a GPU of this machine runs; or a target by its
+    name, such as cuda-sm90a or hip-gfx942, whose device need not be here. nvcc compiles for the one, clang for the
+    other (docs/how-to/cuda.md, hip.md).
 
     progress: True shows a bar on standard error, a function is called with the steps done and all there are.
 
@@ -73,7 +79,7 @@ def jit(config: Config | list[Config], *, progress: bool | Progress | None = Non
     texts = [_text(one) for one in (config if isinstance(config, list) else [config])]
     if not texts:
         return []
-    libraries = _libraries(texts, {}, progress)
+    libraries = _libraries(texts, {}, progress, _target(target))
     for library in dict.fromkeys(libraries):
         if library not in registry.built:
             registry.built.insert(0, library)
@@ -90,10 +96,12 @@ def jit_operator(name: str, files: Mapping[str, str], progress: bool | Progress 
     return _libraries([text], {text: Outside(name, files)}, progress)[0]
 
 
-def _libraries(texts: list[str], operators: Mapping[str, Outside], progress: bool | Progress | None) -> list[Library]:
+def _libraries(
+    texts: list[str], operators: Mapping[str, Outside], progress: bool | Progress | None, target: str = "native"
+) -> list[Library]:
     """The library of each text, a kernel's or an operator's, which is built where the store has none."""
     store = place()
-    recipe = _jit_key.recipe(store, _sources())
+    recipe = _jit_key.recipe(store, _sources(), target)
     paths = [_found(store, recipe, text) for text in texts]
     if None in paths:
         missing = [text for text, path in zip(texts, paths, strict=True) if path is None]
@@ -120,6 +128,12 @@ def _text(config: Config) -> str:
             )
             conditions.append(f"{axis}={said}")
     return " ".join([config["family"], *conditions])
+
+
+def _target(word: str) -> str:
+    if not isinstance(word, str) or re.fullmatch(r"[a-z]+(-[a-z0-9]+)?", word) is None:
+        raise ArgumentError(f"target: was {word!r}, must be native, cuda, hip or a target's name, such as cuda-sm90a")
+    return word
 
 
 def place() -> pathlib.Path:
@@ -192,14 +206,15 @@ def _workplace(store: pathlib.Path, sources: pathlib.Path) -> pathlib.Path:
     return place
 
 
-def _request(store: pathlib.Path, text: str) -> pathlib.Path:
+def _request(store: pathlib.Path, recipe: Recipe, text: str) -> pathlib.Path:
     """The folder that has, by recipe, a file with the entry of a kernel."""
-    return store / "requests" / _jit_key.digest(__version__, *_options(), _jit_key.cpu(), text)
+    of = [] if recipe.target == "native" else [recipe.target, _jit_gpu.devices(recipe.target)]
+    return store / "requests" / _jit_key.digest(__version__, *_options(), _jit_key.cpu(), *of, text)
 
 
 def _found(store: pathlib.Path, recipe: Recipe, text: str) -> pathlib.Path | None:
     """The library of a kernel in the store; its time of use is noted where the store can be written."""
-    request = _request(store, text)
+    request = _request(store, recipe, text)
     for name in [recipe.name()] if recipe.sources and recipe.compiler else _names_of(request, recipe):
         with contextlib.suppress(OSError):
             path = store / "entries" / (request / name).read_text()
@@ -287,11 +302,12 @@ def _build(
             "kernels": [text for text in texts if text not in operators],
             "operators": [_folder(store, operators[text]) for text in texts if text in operators],
             "options": _options(),
+            "target": recipe.target,
         }
         made = _run(tree, asked, progress)
         entries = {library: _put(store, tree / library) for library in dict.fromkeys(made)}
         for text, library in zip(texts, made, strict=True):
-            _jit_key.write(_request(store, text) / recipe.name(), entries[library])
+            _jit_key.write(_request(store, recipe, text) / recipe.name(), entries[library])
             if text in operators:  # or it would be among the tree's own
                 for file in (tree / library).parent.glob(f"{pathlib.Path(library).stem}.*"):
                     file.unlink()

@@ -13,7 +13,7 @@ from .._core.native import ArgumentError, NoKernelError
 from .._core.torch_calls import of_torch
 from .._generated.tables import OPERATORS
 from . import registry
-from ._refusals import Refused, may_be_built, one_error
+from ._refusals import Refused, one_error
 from .library import Library, how_to_build, libraries, looked_in
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def attention(
     that backward; None is what torch.are_deterministic_algorithms_enabled() says. lse is then no differentiable result,
     and there is no second derivative.
 
-    on_missing="build" builds a kernel that no library has (`jit`), which takes its time once; where a gradient is
-    recorded the kernels must be there.
+    on_missing="build" builds a kernel that no library has for the device of q (`jit`: nvcc for a CUDA tensor, clang for
+    one of ROCm), which takes its time once; where a gradient is recorded the kernels must be there.
     """
     torch = sys.modules.get("torch")
     if (
@@ -77,8 +77,10 @@ def attention(
         raise ArgumentError(f"on_missing: was {on_missing!r}, must be 'raise' or 'build'")
     try:
         return _call("fmha_fwd", (q, k, v), arguments)
-    except NoKernelError as error:
-        return _built(error).fmha_fwd(q, k, v, **arguments)
+    except (NoKernelError, ArgumentError) as error:
+        from . import _missing  # which few programs want
+
+        return _missing.built(error, "fmha_fwd", (q, k, v), arguments).fmha_fwd(q, k, v, **arguments)
 
 
 def attention_backward(
@@ -245,7 +247,7 @@ def _run(operator: str, arrays: tuple[Any, ...], arguments: Any, q: Any, v: Any)
         except NoKernelError:  # the same look with other values, such as dropout_p = 0.1 after 0.0
             pass
         except ArgumentError as refusal:  # the same look on another device
-            if not _of_another_device(refusal):
+            if not of_another_device(refusal):
                 raise
     if records(arrays):  # before libraries are asked for kernels, who can tell nothing of tensors without values
         library = next((one for one in _at_hand() if operator in one.operators), None)
@@ -267,16 +269,7 @@ def _keep(look: tuple[Any, ...], what: Any) -> None:
 _MOST_LOOKS = 4096
 
 
-def _built(error: NoKernelError) -> Library:
-    """A library with the kernel that a refusal speaks of, built. The refusal where it names none."""
-    if error.problem is None or not may_be_built(error):
-        raise error
-    from .just_in_time import jit  # which few programs want
-
-    return jit(error.problem)
-
-
-def _of_another_device(error: ArgumentError) -> bool:
+def of_another_device(error: ArgumentError) -> bool:
     """Whether a library refuses the device of the first array, which another one may serve."""
     return any(refusal.reason == "device" for refusal in error.refusals)
 
@@ -293,7 +286,7 @@ def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library
             refused.append(Refused(library.receipt, refusal))
             continue
         except ArgumentError as refusal:
-            if not _of_another_device(refusal):
+            if not of_another_device(refusal):
                 raise
             elsewhere = refusal
             continue

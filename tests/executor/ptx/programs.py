@@ -50,10 +50,10 @@ CUDASIM = ROOT / "build" / "executor-release" / "cudasim"
 class Emulated:
     """A library, the folder with the PTX of its kernels, and the target whose rows the driver's device has."""
 
-    def __init__(self, library: Path, folder: Path, target: str) -> None:
+    def __init__(self, library: Path | None, folder: Path, target: str) -> None:
         self.library, self.folder = library, folder
         self.architecture = target.removeprefix("cuda-").replace("sm", "sm_").removesuffix("a")
-        self.texts = sources.write_all([library], folder)
+        self.texts = sources.write_all([library], folder) if library else {}
 
     def python(
         self, *arguments: object, seed: int = 1, folder: Path | None = None, coverage: Path | None = None

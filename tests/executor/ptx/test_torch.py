@@ -17,9 +17,8 @@ pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.torch]
 
 
 @pytest.fixture(scope="module")
-def device(emulated: Callable[..., Emulated], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A device for a PyTorch without CUDA: torch_device.cpp, over the driver that programs of `emulated` have."""
-    emulated("attention")
+def device(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A device for a PyTorch without CUDA: torch_device.cpp, over the driver that programs of `Emulated` have."""
     torch = Path(pytest.importorskip("torch").__file__).parent
     folder = tmp_path_factory.mktemp("torch_device")
     compiler = [*os.environ.get("TILEKILN_TEST_LAUNCHER", "").split(), os.environ.get("CXX", "g++")]
