@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 import tilekiln as tk
 
+from codegen.cli import main
+from codegen.schema.tree import take_kernel_sets
+
 COMPAT = pathlib.Path(__file__).resolve().parents[2] / "python" / "compat" / "ck_dispatcher"
 
 
@@ -78,3 +81,23 @@ def test_targets_that_have_it_not(config: Any) -> None:
     )
     with pytest.raises(tk.ArgumentError, match=r"^target: was cuda-sm80, must be one with kernels of grouped_gemm; it"):
         mended(config, target="cuda-sm80", grouped=True)
+
+
+def test_a_schedule_that_callers_choose_takes_a_tile_of_its_own(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    signature = "{dtype: fp32, out_dtype: fp32, layout_a: row, layout_b: row, layout_out: row, activation: none}"
+    for at, (schedule, count) in enumerate((("schedule: persistent, ", 1), ("schedule: tiles, ", 1), ("", 2))):
+        file = tmp_path / f"{at}.yaml"
+        algorithm = f"{{{schedule}tile_m: 64, tile_n: 64, tile_k: 32}}"
+        file.write_text(
+            f"kernel_set: mine{at}\nabout: Mine.\nkernels:\n"
+            f"  - {{family: gemm, signature: {signature}, algorithm: {algorithm}}}\n"
+        )
+        try:
+            assert main(["list", f"mine{at}", "--kernel-set", str(file), "--target", "cpu-generic"]) == 0
+        finally:
+            take_kernel_sets([])
+        named = [one for one in capsys.readouterr().out.split() if "_b64x64x32" in one]
+        assert len(named) == count
+        assert all(("persistent" in one) == ("persistent" in schedule) for one in named)

@@ -43,6 +43,8 @@ print(close(False))
 print(refused(lambda: close(True)).startswith("no kernel"))
 _missing._TARGETS[10] = "hip-gfx942"  # Linux lists no device of hipsim
 print(close(True, on_missing="build"), len(registry.built))
+import runpy
+runpy.run_path("examples/devices/buffers.py")["main"]("hip", registry.built[0].path)
 print(refused(lambda: tk.jit(asked, target="hip")))
 print(refused(lambda: tk.jit(asked, target="ck-gfx942")))
 """
@@ -58,6 +60,7 @@ def test_kernels_are_built_for_the_device_of_the_arrays(tmp_path: Path) -> None:
             "True",
             "True",
             "True 2",
+            "hip: four buffers, causal attention of (1, 40, 2, 64) over 50 keys, 4.6e-03 from float64",
             "config: no device here runs a target of hip: name one, hip-gfx1100, hip-gfx1201, hip-gfx90a, hip-gfx942, "
             "hip-gfx950",
             "config: target ck-gfx942 is planned: it is listed, and nothing builds it yet",
