@@ -187,10 +187,10 @@ class KernelSet(Receipt):
                 continue
             asked = {c.axis: c.values for c in one.selected[0].how if _most(family, c.axis)}
             rest = [c for c in one.selected[0].how if c.axis not in asked]
-            named = any(c.axis != "pipeline" for c in rest)  # a schedule, that callers alone choose
+            named = {c.axis for c in rest}
             bases = [
                 how for how in known
-                if (named or how.by_number != (family.everything,))
+                if (how.by_number != (family.everything,) or {*how.given} <= named | {a.name for a in how.axes if a.of})
                 and all(c.holds(how.selectable(target.name).get(c.axis, "")) for c in rest)
             ]  # fmt: skip
             for how, numbers in itertools.product(bases if asked else [], itertools.product(*asked.values())):

@@ -84,18 +84,11 @@ class Registry {
 
   // Entries by priority, the highest first, then rank, capacity, numbers of the algorithm and name.
   std::vector<Entry> entries() const {
-    std::vector<Entry> all;
-    {
-      const std::lock_guard lock(mutex_);
-      for (const auto& [id, entry] : entries_) all.push_back(entry);
-    }
-    sort_entries(all);
-    return all;
+    const std::lock_guard lock(mutex_);
+    return in_order();
   }
   std::vector<Pointer> get_all() const {
-    std::vector<Pointer> all;
-    for (const Entry& entry : entries()) all.push_back(entry.instance);
-    return all;
+    return filter([](const Instance&) { return true; });
   }
   std::vector<Pointer> filter(const Predicate& keeps) const {
     std::vector<Pointer> kept;
@@ -133,10 +126,7 @@ class Registry {
     if (auto made = std::atomic_load(&index_)) return made;
     const std::lock_guard lock(mutex_);
     if (auto made = std::atomic_load(&index_)) return made;
-    std::vector<Entry> all;
-    for (const auto& [id, entry] : entries_) all.push_back(entry);
-    sort_entries(all);
-    std::shared_ptr<const Index> made = std::make_shared<Index>(std::move(all));
+    std::shared_ptr<const Index> made = std::make_shared<Index>(in_order());
     std::atomic_store(&index_, made);
     return made;
   }
@@ -164,6 +154,12 @@ class Registry {
     bool statistics, each, timestamp;
   };
 
+  std::vector<Entry> in_order() const {
+    std::vector<Entry> all;
+    for (const auto& [id, entry] : entries_) all.push_back(entry);
+    sort_entries(all);
+    return all;
+  }
   bool put(Pointer instance, Priority priority, bool equal_replaces) {
     const std::string id = instance->key().id();
     const auto [at, added] = entries_.try_emplace(id);
