@@ -151,7 +151,7 @@ class KernelConfig:
 
     @property
     def schedule(self) -> str:
-        """How a CPU's work is handed out: to whoever is free, or dealt out beforehand."""
+        """Schedule of a CPU's work: handed to whoever is free, or dealt out beforehand."""
         return "persistent" if self.persistent else "tiles"
 
     def explain(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the words of a KernelConfig are on a GPU: each kernel of products has one tile, and does what is told here.
+"""Words of a KernelConfig on a GPU: each kernel of products has one tile, and does what is told here.
 
 A config that says otherwise is refused with the reason, and mended by `auto_correct_kernel_config`.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What kernels of GPUs are built with and for, just in time: their compilers, and the devices that Linux lists."""
+"""Compilers of GPUs' kernels that are built just in time, and the devices that Linux lists."""
 
 from __future__ import annotations
 
