@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._core.native import ArgumentError, NoKernelError
 from .._generated.tables import OPERATORS
-from . import operators
-from ._refusals import may_be_built
+from ._refusals import may_be_built, of_another_device
 from .just_in_time import jit
 from .library import Library
 
@@ -19,14 +18,18 @@ _TARGETS = {1: "native", 2: "cuda", 10: "hip"}
 
 
 def built(
-    error: NoKernelError | ArgumentError, operator: str, arrays: tuple[Any, ...], arguments: Mapping[str, Any]
+    libraries: Sequence[Library],
+    error: NoKernelError | ArgumentError,
+    operator: str,
+    arrays: tuple[Any, ...],
+    arguments: Mapping[str, Any],
 ) -> Library:
-    """A library with the kernel that a refusal speaks of. The refusal where no build would help."""
+    """A library with the kernel that a refusal of all `libraries` speaks of. The refusal where no build would help."""
     problem: str | None = None
     if isinstance(error, NoKernelError):
         problem = error.problem if may_be_built(error) else None
-    elif operators.of_another_device(error):
-        problem = _problem(operator, arrays, arguments)
+    elif of_another_device(error):
+        problem = _problem(libraries, operator, arrays, arguments)
     target = target_of(arrays[0])
     if problem is None or target is None:
         raise error
@@ -39,7 +42,9 @@ def target_of(array: Any) -> str | None:
     return "native" if asked is None else _TARGETS.get(int(asked()[0]))
 
 
-def _problem(operator: str, arrays: tuple[Any, ...], arguments: Mapping[str, Any]) -> str | None:
+def _problem(
+    libraries: Sequence[Library], operator: str, arrays: tuple[Any, ...], arguments: Mapping[str, Any]
+) -> str | None:
     """The kernel of a call in the words of `jit`, found for tensors of the same shapes on the CPU.
 
     None of arrays that are not PyTorch's, and where no library has the operator at all.
@@ -56,7 +61,7 @@ def _problem(operator: str, arrays: tuple[Any, ...], arguments: Mapping[str, Any
         return torch.empty_strided(one.shape, one.stride(), dtype=one.dtype)
 
     alike = [here(one) for one in arrays], {name: here(one) for name, one in arguments.items() if name != "stream"}
-    for library in operators.at_hand():
+    for library in libraries:
         if operator in library.operators:
             try:
                 found = getattr(library, f"{operator}_find")(*alike[0], **alike[1])

@@ -94,3 +94,8 @@ def _text(refusing: Sequence[Refused]) -> str:
 def may_be_built(error: NoKernelError) -> bool:
     """Is there a problem, and none that every library's rules forbid?"""
     return error.problem is not None and not all(refusal.reason in FORBIDDEN for refusal in error.refusals)
+
+
+def of_another_device(error: ArgumentError) -> bool:
+    """Whether a library refuses the device of the first array, which another one may serve."""
+    return any(refusal.reason == "device" for refusal in error.refusals)

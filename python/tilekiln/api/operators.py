@@ -13,7 +13,7 @@ from .._core.native import ArgumentError, NoKernelError
 from .._core.torch_calls import of_torch
 from .._generated.tables import OPERATORS
 from . import registry
-from ._refusals import Refused, one_error
+from ._refusals import Refused, of_another_device, one_error
 from .library import Library, how_to_build, libraries, looked_in
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def attention(
     except (NoKernelError, ArgumentError) as error:
         from . import _missing  # which few programs want
 
-        return _missing.built(error, "fmha_fwd", (q, k, v), arguments).fmha_fwd(q, k, v, **arguments)
+        return _missing.built(at_hand(), error, "fmha_fwd", (q, k, v), arguments).fmha_fwd(q, k, v, **arguments)
 
 
 def attention_backward(
@@ -267,11 +267,6 @@ def _keep(look: tuple[Any, ...], what: Any) -> None:
 
 
 _MOST_LOOKS = 4096
-
-
-def of_another_device(error: ArgumentError) -> bool:
-    """Whether a library refuses the device of the first array, which another one may serve."""
-    return any(refusal.reason == "device" for refusal in error.refusals)
 
 
 def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library:
