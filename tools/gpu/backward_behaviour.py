@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import tilekiln.compat.flash_attn
 import tilekiln.torch
 import torch
 
-from tools.gpu.behaviour import equal, tensors
+from tools.gpu.behaviour import equal, in_six_threads, tensors
 from tools.gpu.cases import report
 
 LIMIT = 0.02  # of bf16 gradients beside float32's, as a share of their norm
@@ -73,13 +72,6 @@ def packed_graph(library: tk.Library) -> str | None:
 
 def at_once(library: tk.Library) -> str | None:
     """Kernels whose blocks wait for each other, in streams of two priorities, beside products."""
-    wrong: list[str | None] = []
-
-    def work(seed: int) -> None:
-        try:
-            wrong.append(calls(seed))
-        except Exception as error:
-            wrong.append(f"{type(error).__name__}: {error}")
 
     def calls(seed: int) -> str | None:
         with torch.cuda.stream(torch.cuda.Stream(priority=-(seed % 2))):
@@ -94,13 +86,7 @@ def at_once(library: tk.Library) -> str | None:
                 (text for a, b in zip(first, again, strict=True) if a is not None and (text := equal(a, b))), None
             )
 
-    every = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for one in every:
-        one.start()
-    for one in every:
-        one.join()
-    said = [text for text in wrong if text]
-    return said[0] if said else None if len(wrong) == len(every) else "a thread ended early"
+    return in_six_threads(calls)
 
 
 def workspaces(library: tk.Library) -> str | None:

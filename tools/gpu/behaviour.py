@@ -199,15 +199,26 @@ def results_in_a_given_stream(library: tk.Library) -> str | None:
     return None
 
 
-def threads(library: tk.Library) -> str | None:
+def in_six_threads(calls: Callable[[int], str | None]) -> str | None:
+    """What is wrong with calls(number) of a thread; None where nothing is with any."""
     wrong: list[str | None] = []
 
-    def work(seed: int) -> None:
+    def work(number: int) -> None:
         try:
-            wrong.append(calls(seed))
+            wrong.append(calls(number))
         except Exception as error:
             wrong.append(f"{type(error).__name__}: {error}")
 
+    every = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for one in every:
+        one.start()
+    for one in every:
+        one.join()
+    said = [text for text in wrong if text]
+    return said[0] if said else None if len(wrong) == len(every) else "a thread ended early"
+
+
+def threads(library: tk.Library) -> str | None:
     def calls(seed: int) -> str | None:
         with torch.cuda.stream(torch.cuda.Stream()):
             q, k, v = tensors(700, 64 if seed % 2 else 128, 1, 3)
@@ -217,13 +228,7 @@ def threads(library: tk.Library) -> str | None:
             torch.cuda.current_stream().synchronize()
             return equal(out, first)
 
-    every = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for one in every:
-        one.start()
-    for one in every:
-        one.join()
-    said = [text for text in wrong if text]
-    return said[0] if said else None if len(wrong) == len(every) else "a thread ended early"
+    return in_six_threads(calls)
 
 
 def untouched_rows_are_zero(library: tk.Library) -> str | None:
