@@ -87,7 +87,7 @@ void fill(std::initializer_list<Guarded*> arrays, std::mt19937& random, Distribu
 
 void fill_heads(const AttentionCase&, Guarded& slopes, Guarded& sink);
 
-// What the problems of all engines have, but for places: sizes, and all that changes a score.
+// Sets, in the problem of any engine, sizes and all that changes a score.
 template <class Problem>
 void set_scores(Problem& p, const AttentionCase& t, const Guarded& bias, const Guarded& slopes, const Guarded& sink) {
   p.nhead_q = t.nhead_q, p.nhead_k = t.nhead_k, p.hdim_q = t.hdim_q, p.hdim_v = t.hdim_v;
@@ -123,7 +123,7 @@ struct Scores {
 Scores scores_of(const AttentionCase&, const Query&, const std::function<double(int)>& product,
                  const std::function<double(int)>& bias);
 
-// What dropout multiplies a weight with.
+// Factor of a weight by dropout.
 double kept(const AttentionCase&, const Query&, int key);
 
 // The float64 answer for one query.

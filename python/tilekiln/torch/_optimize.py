@@ -377,25 +377,6 @@ def _norm(done: Optimized, parent: Any, key: str, module: Any, weights: Weights)
     return type(made).__name__
 
 
-@torch.no_grad()
-def _router(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
-    """A linear layer whose logits choose experts."""
-    _no_cuda(module)
-    if module.training:
-        raise _LeftError("is in training mode: experts are chosen as before")
-    done._undo.append(lambda: give_back(module))
-    return fuse_router(module)
-
-
-@torch.no_grad()
-def _convolution(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
-    _no_cuda(module)
-    if module.training:
-        raise _LeftError("is in training mode: tilekiln.torch.use routes convolutions that learn")
-    done._undo.append(lambda: give_back(module))
-    return fuse_convolution(module)
-
-
 def _no_cuda(module: Any) -> None:
     if any(parameter.device.type != "cpu" for parameter in module.parameters()):
         raise _LeftError("is not on the CPU")
@@ -408,16 +389,6 @@ def _gated(done: Optimized, parent: Any, key: str, module: Any, weights: Weights
     return fuse_gated(module, _activation(getattr(module, "act_fn", None) or module.activation_fn))
 
 
-@torch.no_grad()
-def _fused_attention(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
-    """An attention module of Transformers: its projections, rotary and what it hands to the attention function."""
-    _no_cuda(module)
-    if module.training:
-        raise _LeftError("is in training mode: rotary and projections as they are")
-    done._undo.append(lambda: give_back(module))
-    return fuse_attention(module)
-
-
 def _recurrent(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
     """Linear attention, a state space or a causal convolution of Transformers."""
     _no_cuda(module)
@@ -425,14 +396,18 @@ def _recurrent(done: Optimized, parent: Any, key: str, module: Any, weights: Wei
     return fuse_recurrent(module)
 
 
-@torch.no_grad()
-def _layer(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
-    """A decoder layer of Transformers, whose parts are done."""
-    _no_cuda(module)
-    if module.training:
-        raise _LeftError("is in training mode: layer by layer")
-    done._undo.append(lambda: give_back(module))
-    return fuse_layer(module)
+def _fused(fuse: Callable[[Any], str], training: str) -> Callable[[Optimized, Any, str, Any, Weights], str]:
+    """By a function that fuses a module in its place. training: what becomes of one that is in training mode."""
+
+    @torch.no_grad()
+    def fused(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
+        _no_cuda(module)
+        if module.training:
+            raise _LeftError(f"is in training mode: {training}")
+        done._undo.append(lambda: give_back(module))
+        return fuse(module)
+
+    return fused
 
 
 def _models(model: torch.nn.Module) -> list[tuple[str, Any]]:
@@ -546,15 +521,17 @@ KINDS: Kinds = {
     "experts": (_is_experts, _experts),
     "checkpoint": (checkpoint_weight.is_checkpoint_layer, _checkpoint_layer),
     "norm": (_is_norm, _norm),
-    "router": (is_router, _router),
-    "convolution": (is_convolution, _convolution),
+    "router": (is_router, _fused(fuse_router, "experts are chosen as before")),
+    "convolution": (is_convolution, _fused(fuse_convolution, "tilekiln.torch.use routes convolutions that learn")),
 }
 """For each kind of module the predicate that finds it and the function that replaces it."""
 COMPOSED: Kinds = {
     "gated": (_is_gated, _gated),
-    "attention": (_is_attention, _fused_attention),
+    "attention": (_is_attention, _fused(fuse_attention, "rotary and projections as they are")),
     "recurrent": (is_recurrent, _recurrent),
 }
 """The same of modules made of those, when those are done."""
-LAYERS: Kinds = {"layer": (lambda module: all(hasattr(module, name) for name in PARTS), _layer)}
+LAYERS: Kinds = {
+    "layer": (lambda module: all(hasattr(module, name) for name in PARTS), _fused(fuse_layer, "layer by layer"))
+}
 """Those made of both."""
