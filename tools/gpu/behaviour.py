@@ -200,7 +200,7 @@ def results_in_a_given_stream(library: tk.Library) -> str | None:
 
 
 def in_six_threads(calls: Callable[[int], str | None]) -> str | None:
-    """What is wrong with calls(number) of a thread; None where nothing is with any."""
+    """The first sentence on what is wrong that calls(number) of a thread gives; None where none does."""
     wrong: list[str | None] = []
 
     def work(number: int) -> None:
