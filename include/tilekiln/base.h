@@ -32,9 +32,11 @@ enum {
   TILEKILN_INTERNAL = 4
 };
 
-/* tilekiln_OPERATOR_why of every operator: an explanation for people, a paragraph a stage: the problem, the choice and why the others were refused, or
- * the nearest instances, the axes that differ, the rule that forbids the problem, and the command that builds it. Writes at most capacity bytes, the
- * final 0 included; *length is the full length without it. text may be null when capacity is 0. Returns OK or INVALID_ARGUMENT. */
+/* Two questions about a call of any operator, which check its arguments as the call does and run nothing.
+ * tilekiln_OPERATOR_find: the instance that the dispatcher would choose, of each stage.
+ * tilekiln_OPERATOR_why: an explanation for people, a paragraph a stage: the problem, the choice and why the others were refused, or the nearest
+ * instances, the axes that differ, the rule that forbids the problem, and the command that builds it. Writes at most capacity bytes, the final 0
+ * included; *length is the full length without it. text may be null when capacity is 0. Returns OK or INVALID_ARGUMENT. */
 
 /* ---- arrays ------------------------------------------------------------------------------------------------------ */
 

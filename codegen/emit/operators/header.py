@@ -13,7 +13,6 @@ from codegen.schema.operators import Argument, Operator
 WIDTH = 150
 MADE = "Made by `python -m codegen operators --write`"
 MADE_IN_A_BUILD = "Made in a build"
-_WHY = "The choice in words, as base.h says of every _why."
 
 
 def path(operator: Operator) -> str:
@@ -86,16 +85,15 @@ def _c_number(value: float) -> str:
 def _functions(operator: Operator, struct: str) -> list[str]:
     name, stages = f"tilekiln_{operator.name}", len(operator.file.stages)
     if stages == 1:
-        found, says = "int64_t* instance", "The instance the dispatcher would choose; checks the arguments"
+        found, says = "int64_t* instance", "Questions about a call: base.h says what every _find and _why answers."
     else:
         listing = ", ".join(operator.file.stages)
         found = f"int64_t instances[{stages}]"
-        says = f"The instance of each stage ({listing}), -1 for one that the call does not need; checks the arguments"
+        says = f"Questions about a call (base.h): instances of {listing}, -1 for a stage that it does not need."
     return [
         f"TILEKILN_API tilekiln_status {name}(const {struct}* args);",
-        *_comment(f"{says} as {name} does, runs nothing."),
+        *_comment(says),
         f"TILEKILN_API tilekiln_status {name}_find(const {struct}* args, {found});",
-        *_comment(_WHY),
         f"TILEKILN_API tilekiln_status {name}_why(const {struct}* args, char* text, size_t capacity, size_t* length);",
         *(
             line

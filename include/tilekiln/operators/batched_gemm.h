@@ -51,9 +51,8 @@ static inline tilekiln_batched_gemm_args tilekiln_batched_gemm_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_batched_gemm(const tilekiln_batched_gemm_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_batched_gemm does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_batched_gemm_find(const tilekiln_batched_gemm_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_batched_gemm_why(const tilekiln_batched_gemm_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

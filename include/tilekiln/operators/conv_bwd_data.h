@@ -49,9 +49,8 @@ static inline tilekiln_conv_bwd_data_args tilekiln_conv_bwd_data_defaults(void) 
 }
 
 TILEKILN_API tilekiln_status tilekiln_conv_bwd_data(const tilekiln_conv_bwd_data_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_conv_bwd_data does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_conv_bwd_data_find(const tilekiln_conv_bwd_data_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_conv_bwd_data_why(const tilekiln_conv_bwd_data_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

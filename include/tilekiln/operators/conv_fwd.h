@@ -65,9 +65,8 @@ static inline tilekiln_conv_fwd_args tilekiln_conv_fwd_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_conv_fwd(const tilekiln_conv_fwd_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_conv_fwd does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_conv_fwd_find(const tilekiln_conv_fwd_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_conv_fwd_why(const tilekiln_conv_fwd_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

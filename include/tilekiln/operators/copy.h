@@ -35,9 +35,8 @@ static inline tilekiln_copy_args tilekiln_copy_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_copy(const tilekiln_copy_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_copy does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_copy_find(const tilekiln_copy_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_copy_why(const tilekiln_copy_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

@@ -50,9 +50,8 @@ static inline tilekiln_cross_entropy_args tilekiln_cross_entropy_defaults(void) 
 }
 
 TILEKILN_API tilekiln_status tilekiln_cross_entropy(const tilekiln_cross_entropy_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_cross_entropy does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_cross_entropy_find(const tilekiln_cross_entropy_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_cross_entropy_why(const tilekiln_cross_entropy_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

@@ -42,9 +42,8 @@ static inline tilekiln_elementwise_args tilekiln_elementwise_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_elementwise(const tilekiln_elementwise_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_elementwise does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_elementwise_find(const tilekiln_elementwise_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_elementwise_why(const tilekiln_elementwise_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

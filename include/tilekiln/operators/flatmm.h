@@ -52,9 +52,8 @@ static inline tilekiln_flatmm_args tilekiln_flatmm_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_flatmm(const tilekiln_flatmm_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_flatmm does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_flatmm_find(const tilekiln_flatmm_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_flatmm_why(const tilekiln_flatmm_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

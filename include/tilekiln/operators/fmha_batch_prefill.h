@@ -71,9 +71,8 @@ static inline tilekiln_fmha_batch_prefill_args tilekiln_fmha_batch_prefill_defau
 }
 
 TILEKILN_API tilekiln_status tilekiln_fmha_batch_prefill(const tilekiln_fmha_batch_prefill_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_fmha_batch_prefill does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_fmha_batch_prefill_find(const tilekiln_fmha_batch_prefill_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_fmha_batch_prefill_why(const tilekiln_fmha_batch_prefill_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

@@ -83,10 +83,8 @@ static inline tilekiln_fmha_bwd_args tilekiln_fmha_bwd_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd(const tilekiln_fmha_bwd_args* args);
-/* The instance of each stage (fmha_bwd_dot_do_o, fmha_bwd_dq_dk_dv, fmha_bwd_convert_dq), -1 for one that the call does not need; checks the
- * arguments as tilekiln_fmha_bwd does, runs nothing. */
+/* Questions about a call (base.h): instances of fmha_bwd_dot_do_o, fmha_bwd_dq_dk_dv, fmha_bwd_convert_dq, -1 for a stage that it does not need. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_find(const tilekiln_fmha_bwd_args* args, int64_t instances[3]);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_why(const tilekiln_fmha_bwd_args* args, char* text, size_t capacity, size_t* length);
 /* The bytes of workspace that fmha_bwd needs for the same arguments. Checks them alike and runs nothing. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_workspace_size(const tilekiln_fmha_bwd_args* args, uint64_t* workspace_size);

@@ -81,10 +81,8 @@ static inline tilekiln_fmha_fwd_appendkv_args tilekiln_fmha_fwd_appendkv_default
 }
 
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_appendkv(const tilekiln_fmha_fwd_appendkv_args* args);
-/* The instance of each stage (fmha_fwd_appendkv, fmha_fwd_splitkv, fmha_fwd_splitkv_combine), -1 for one that the call does not need; checks the
- * arguments as tilekiln_fmha_fwd_appendkv does, runs nothing. */
+/* Questions about a call (base.h): instances of fmha_fwd_appendkv, fmha_fwd_splitkv, fmha_fwd_splitkv_combine, -1 for a stage that it does not need. */
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_appendkv_find(const tilekiln_fmha_fwd_appendkv_args* args, int64_t instances[3]);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_appendkv_why(const tilekiln_fmha_fwd_appendkv_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

@@ -84,10 +84,8 @@ static inline tilekiln_fmha_fwd_splitkv_args tilekiln_fmha_fwd_splitkv_defaults(
 }
 
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_splitkv(const tilekiln_fmha_fwd_splitkv_args* args);
-/* The instance of each stage (fmha_fwd_splitkv, fmha_fwd_splitkv_combine), -1 for one that the call does not need; checks the arguments as
- * tilekiln_fmha_fwd_splitkv does, runs nothing. */
+/* Questions about a call (base.h): instances of fmha_fwd_splitkv, fmha_fwd_splitkv_combine, -1 for a stage that it does not need. */
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_splitkv_find(const tilekiln_fmha_fwd_splitkv_args* args, int64_t instances[2]);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_splitkv_why(const tilekiln_fmha_fwd_splitkv_args* args, char* text, size_t capacity, size_t* length);
 /* The number of splits that fmha_fwd_splitkv would use for the same arguments. Runs nothing. */
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_splitkv_num_splits(const tilekiln_fmha_fwd_splitkv_args* args, int32_t* num_splits);

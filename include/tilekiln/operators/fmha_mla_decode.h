@@ -56,9 +56,8 @@ static inline tilekiln_fmha_mla_decode_args tilekiln_fmha_mla_decode_defaults(vo
 }
 
 TILEKILN_API tilekiln_status tilekiln_fmha_mla_decode(const tilekiln_fmha_mla_decode_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_fmha_mla_decode does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_fmha_mla_decode_find(const tilekiln_fmha_mla_decode_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_fmha_mla_decode_why(const tilekiln_fmha_mla_decode_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

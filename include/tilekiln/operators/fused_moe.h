@@ -80,9 +80,8 @@ static inline tilekiln_fused_moe_args tilekiln_fused_moe_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_fused_moe(const tilekiln_fused_moe_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_fused_moe does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_fused_moe_find(const tilekiln_fused_moe_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_fused_moe_why(const tilekiln_fused_moe_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

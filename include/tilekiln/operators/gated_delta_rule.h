@@ -67,9 +67,8 @@ static inline tilekiln_gated_delta_rule_args tilekiln_gated_delta_rule_defaults(
 }
 
 TILEKILN_API tilekiln_status tilekiln_gated_delta_rule(const tilekiln_gated_delta_rule_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_gated_delta_rule does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_gated_delta_rule_find(const tilekiln_gated_delta_rule_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_gated_delta_rule_why(const tilekiln_gated_delta_rule_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

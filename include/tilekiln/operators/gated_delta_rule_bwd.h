@@ -60,9 +60,8 @@ static inline tilekiln_gated_delta_rule_bwd_args tilekiln_gated_delta_rule_bwd_d
 }
 
 TILEKILN_API tilekiln_status tilekiln_gated_delta_rule_bwd(const tilekiln_gated_delta_rule_bwd_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_gated_delta_rule_bwd does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_gated_delta_rule_bwd_find(const tilekiln_gated_delta_rule_bwd_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_gated_delta_rule_bwd_why(const tilekiln_gated_delta_rule_bwd_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

@@ -38,9 +38,8 @@ static inline tilekiln_gelu_and_mul_args tilekiln_gelu_and_mul_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_gelu_and_mul(const tilekiln_gelu_and_mul_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_gelu_and_mul does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_gelu_and_mul_find(const tilekiln_gelu_and_mul_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_gelu_and_mul_why(const tilekiln_gelu_and_mul_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

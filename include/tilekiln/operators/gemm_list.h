@@ -62,9 +62,8 @@ static inline tilekiln_gemm_list_args tilekiln_gemm_list_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_gemm_list(const tilekiln_gemm_list_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_gemm_list does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_gemm_list_find(const tilekiln_gemm_list_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_gemm_list_why(const tilekiln_gemm_list_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

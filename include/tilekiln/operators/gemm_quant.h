@@ -57,9 +57,8 @@ static inline tilekiln_gemm_quant_args tilekiln_gemm_quant_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_gemm_quant(const tilekiln_gemm_quant_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_gemm_quant does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_gemm_quant_find(const tilekiln_gemm_quant_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_gemm_quant_why(const tilekiln_gemm_quant_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

@@ -58,9 +58,8 @@ static inline tilekiln_grouped_gemm_args tilekiln_grouped_gemm_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_grouped_gemm(const tilekiln_grouped_gemm_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_grouped_gemm does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_grouped_gemm_find(const tilekiln_grouped_gemm_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_grouped_gemm_why(const tilekiln_grouped_gemm_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

@@ -50,9 +50,8 @@ static inline tilekiln_img2col_args tilekiln_img2col_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_img2col(const tilekiln_img2col_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_img2col does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_img2col_find(const tilekiln_img2col_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_img2col_why(const tilekiln_img2col_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

@@ -46,9 +46,8 @@ static inline tilekiln_layernorm2d_args tilekiln_layernorm2d_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_layernorm2d(const tilekiln_layernorm2d_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_layernorm2d does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_layernorm2d_find(const tilekiln_layernorm2d_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_layernorm2d_why(const tilekiln_layernorm2d_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

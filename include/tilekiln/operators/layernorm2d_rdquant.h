@@ -49,9 +49,8 @@ static inline tilekiln_layernorm2d_rdquant_args tilekiln_layernorm2d_rdquant_def
 }
 
 TILEKILN_API tilekiln_status tilekiln_layernorm2d_rdquant(const tilekiln_layernorm2d_rdquant_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_layernorm2d_rdquant does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_layernorm2d_rdquant_find(const tilekiln_layernorm2d_rdquant_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_layernorm2d_rdquant_why(const tilekiln_layernorm2d_rdquant_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

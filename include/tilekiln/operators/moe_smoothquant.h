@@ -42,9 +42,8 @@ static inline tilekiln_moe_smoothquant_args tilekiln_moe_smoothquant_defaults(vo
 }
 
 TILEKILN_API tilekiln_status tilekiln_moe_smoothquant(const tilekiln_moe_smoothquant_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_moe_smoothquant does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_moe_smoothquant_find(const tilekiln_moe_smoothquant_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_moe_smoothquant_why(const tilekiln_moe_smoothquant_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

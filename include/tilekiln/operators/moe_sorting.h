@@ -58,9 +58,8 @@ static inline tilekiln_moe_sorting_args tilekiln_moe_sorting_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_moe_sorting(const tilekiln_moe_sorting_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_moe_sorting does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_moe_sorting_find(const tilekiln_moe_sorting_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_moe_sorting_why(const tilekiln_moe_sorting_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

@@ -36,9 +36,8 @@ static inline tilekiln_permute_args tilekiln_permute_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_permute(const tilekiln_permute_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_permute does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_permute_find(const tilekiln_permute_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_permute_why(const tilekiln_permute_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

@@ -53,9 +53,8 @@ static inline tilekiln_pooling_args tilekiln_pooling_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_pooling(const tilekiln_pooling_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_pooling does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_pooling_find(const tilekiln_pooling_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_pooling_why(const tilekiln_pooling_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

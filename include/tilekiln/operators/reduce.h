@@ -39,9 +39,8 @@ static inline tilekiln_reduce_args tilekiln_reduce_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_reduce(const tilekiln_reduce_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_reduce does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_reduce_find(const tilekiln_reduce_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_reduce_why(const tilekiln_reduce_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

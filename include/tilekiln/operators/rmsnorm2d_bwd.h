@@ -42,9 +42,8 @@ static inline tilekiln_rmsnorm2d_bwd_args tilekiln_rmsnorm2d_bwd_defaults(void) 
 }
 
 TILEKILN_API tilekiln_status tilekiln_rmsnorm2d_bwd(const tilekiln_rmsnorm2d_bwd_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_rmsnorm2d_bwd does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_rmsnorm2d_bwd_find(const tilekiln_rmsnorm2d_bwd_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_rmsnorm2d_bwd_why(const tilekiln_rmsnorm2d_bwd_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

@@ -48,9 +48,8 @@ static inline tilekiln_rmsnorm2d_rdquant_args tilekiln_rmsnorm2d_rdquant_default
 }
 
 TILEKILN_API tilekiln_status tilekiln_rmsnorm2d_rdquant(const tilekiln_rmsnorm2d_rdquant_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_rmsnorm2d_rdquant does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_rmsnorm2d_rdquant_find(const tilekiln_rmsnorm2d_rdquant_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_rmsnorm2d_rdquant_why(const tilekiln_rmsnorm2d_rdquant_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

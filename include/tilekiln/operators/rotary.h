@@ -50,9 +50,8 @@ static inline tilekiln_rotary_args tilekiln_rotary_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_rotary(const tilekiln_rotary_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_rotary does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_rotary_find(const tilekiln_rotary_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_rotary_why(const tilekiln_rotary_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

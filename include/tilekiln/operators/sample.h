@@ -75,9 +75,8 @@ static inline tilekiln_sample_args tilekiln_sample_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_sample(const tilekiln_sample_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_sample does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_sample_find(const tilekiln_sample_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_sample_why(const tilekiln_sample_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

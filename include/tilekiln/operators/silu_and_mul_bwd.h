@@ -37,9 +37,8 @@ static inline tilekiln_silu_and_mul_bwd_args tilekiln_silu_and_mul_bwd_defaults(
 }
 
 TILEKILN_API tilekiln_status tilekiln_silu_and_mul_bwd(const tilekiln_silu_and_mul_bwd_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_silu_and_mul_bwd does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_silu_and_mul_bwd_find(const tilekiln_silu_and_mul_bwd_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_silu_and_mul_bwd_why(const tilekiln_silu_and_mul_bwd_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

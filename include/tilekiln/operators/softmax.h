@@ -36,9 +36,8 @@ static inline tilekiln_softmax_args tilekiln_softmax_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_softmax(const tilekiln_softmax_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_softmax does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_softmax_find(const tilekiln_softmax_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_softmax_why(const tilekiln_softmax_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

@@ -62,9 +62,8 @@ static inline tilekiln_topk_gating_args tilekiln_topk_gating_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_topk_gating(const tilekiln_topk_gating_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_topk_gating does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_topk_gating_find(const tilekiln_topk_gating_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_topk_gating_why(const tilekiln_topk_gating_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus

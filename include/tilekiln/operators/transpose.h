@@ -34,9 +34,8 @@ static inline tilekiln_transpose_args tilekiln_transpose_defaults(void) {
 }
 
 TILEKILN_API tilekiln_status tilekiln_transpose(const tilekiln_transpose_args* args);
-/* The instance the dispatcher would choose; checks the arguments as tilekiln_transpose does, runs nothing. */
+/* Questions about a call: base.h says what every _find and _why answers. */
 TILEKILN_API tilekiln_status tilekiln_transpose_find(const tilekiln_transpose_args* args, int64_t* instance);
-/* The choice in words, as base.h says of every _why. */
 TILEKILN_API tilekiln_status tilekiln_transpose_why(const tilekiln_transpose_args* args, char* text, size_t capacity, size_t* length);
 
 #ifdef __cplusplus
