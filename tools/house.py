@@ -169,7 +169,7 @@ def _hits(tree: Tree, pattern: re.Pattern[str], names: Iterable[str]) -> Parts:
 
 
 def _room(name: str) -> Callable[[Tree], Parts]:
-    return lambda tree: tree.lines(tree.among(tree.declared["rooms"][name]))
+    return lambda tree: tree.lines({*tree.among(tree.declared["rooms"][name])} & {*_outside_budgets(tree)})
 
 
 COUNTS: dict[str, tuple[str, Callable[[Tree], Parts], Callable[[Iterable[int]], int]]] = {

@@ -9,6 +9,7 @@
 //   dispatcher.run(problem, Call("fmha_fwd", args));
 #pragma once
 #include "tilekiln/dispatcher/builder.hpp"
+#include "tilekiln/dispatcher/convolutions.hpp"
 #include "tilekiln/dispatcher/dispatch.hpp"
 #include "tilekiln/dispatcher/kernel_set.hpp"
 #include "tilekiln/dispatcher/listing.hpp"

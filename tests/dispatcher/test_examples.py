@@ -22,10 +22,11 @@ from tests.conftest import ROOT, Scons, _variant
 
 FOLDER = ROOT / "examples/dispatcher/cpp"
 PAGE = ROOT / "docs/how-to/dispatcher-examples.md"
+PAGES = PAGE.read_text() + (ROOT / "docs/how-to/dispatcher-convolutions.md").read_text().partition("## In C++")[2]
 PROGRAMS = [path for path in sorted(FOLDER.glob("*.cpp")) if path.name != "kernels.cpp"]
 EXAMPLES = {path.stem: re.findall(r"^EXAMPLE\(\s*_(\d\d_\w+),", path.read_text(), re.M) for path in PROGRAMS}
 """By program, in the order of their numbers."""
-RECEIPTS = ["flash", "pytorch", "aiter_batch", "aiter_group", "fp32", "fp32_min", "fp8"]
+RECEIPTS = ["flash", "pytorch", "aiter_batch", "aiter_group", "fp32", "fp32_min", "fp8", "conv"]
 """Receipts whose listings the program about receipts reads."""
 PLANNED = {
     "18_splitkv_run": "5 splits: out planned",
@@ -67,7 +68,7 @@ def run(program: Path, library: Path, words: Sequence[str]) -> subprocess.Comple
 
 def run_some(program: Path, names: Sequence[str], library: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """Examples, with what those about receipts and files need."""
-    about_receipts = set(names) & set(EXAMPLES["receipts"])
+    about_receipts = set(names) & {*EXAMPLES["receipts"], *EXAMPLES["convolutions"]}
     listings = [word for name in RECEIPTS for word in ("--listing", str(listing(name, folder))) if about_receipts]
     return run(program, library, [*names, *listings, "--to", str(folder / "kernels.json")])
 
@@ -106,16 +107,16 @@ def library(scons: Scons) -> Path:
 
 def test_the_examples_are_all_there() -> None:
     every = [name for names in EXAMPLES.values() for name in names]
-    assert [name[:2] for name in sorted(every)] == [f"{number:02}" for number in range(1, 36)]
+    assert [name[:2] for name in sorted(every)] == [f"{number:02}" for number in range(1, 37)]
     assert all(names == sorted(names) for names in EXAMPLES.values())
-    assert re.findall(r"^-- (\w+): ", PAGE.read_text(), re.M) == every
+    assert sorted(re.findall(r"^-- (\w+): ", PAGES, re.M)) == sorted(every)
 
 
 @pytest.mark.parametrize("name", [name for names in EXAMPLES.values() for name in names])
 def test_each_says_what_the_page_shows(program: Path, library: Path, folder: Path, name: str) -> None:
     done = run_some(program, [name], library, folder)
     assert done.returncode == 0, done.stderr
-    (shown,) = re.findall(rf"^-- {name}: .*?(?=^-- |^```)", PAGE.read_text(), re.M | re.S)
+    (shown,) = re.findall(rf"^-- {name}: .*?(?=^-- |^```)", PAGES, re.M | re.S)
     assert trimmed(done.stdout) == shown
 
 
@@ -143,9 +144,9 @@ def test_the_command_line(program: Path, library: Path) -> None:
         done = run(program, library, words)
         assert done.returncode == 2
         assert done.stderr.startswith("usage: ")
-    done = run(program, library, ["36_windows"])
+    done = run(program, library, ["37_windows"])
     assert done.returncode == 2
-    assert done.stderr.startswith("NAME: was 36_windows, must be an example of the program")
+    assert done.stderr.startswith("NAME: was 37_windows, must be an example of the program")
     done = run(program, library, ["08_receipt_flash"])
     assert done.returncode == 2
     assert "--listing: none is of flash, one must be the output of codegen list flash --format json" in done.stderr
@@ -164,7 +165,9 @@ if __name__ == "__main__":
         place = Path(name)
         made = compiled(place)
         parts = [
-            section(path, run_some(made, EXAMPLES[path.stem], Path(sys.argv[1]), place).stdout) for path in PROGRAMS
+            section(path, run_some(made, EXAMPLES[path.stem], Path(sys.argv[1]), place).stdout)
+            for path in PROGRAMS
+            if path.stem != "convolutions"
         ]
     head = PAGE.read_text().partition("\n## ")[0].rstrip()
     PAGE.write_text("\n\n".join([head, *parts]) + "\n")

@@ -125,9 +125,11 @@ def test_they_choose_and_say_the_same(theirs: Any, tmp_path: Path, seed: int) ->
 
 
 def test_they_build_and_refuse_the_same(theirs: Any) -> None:
+    from tests.python.conv.test_dispatch import CALLS as CONVOLUTIONS
     from tests.python.test_dispatch_problems import CALLS, told
 
-    assert theirs("builders", {"calls.txt": lines(CALLS)}) == [line for calls in CALLS for line in told(calls)]
+    every = [*CALLS, *CONVOLUTIONS]
+    assert theirs("builders", {"calls.txt": lines(every)}) == [line for calls in every for line in told(calls)]
 
 
 def test_they_refuse_the_same_files(theirs: Any) -> None:

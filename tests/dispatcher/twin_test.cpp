@@ -46,38 +46,20 @@ void call(Builder& builder, Builder& (Base::*setter)(Arguments...), Words words)
 template <class Builder>
 using Setters = std::map<std::string, std::function<void(Builder&, const Words&)>>;
 #define OF(Builder, name) {#name, [](Builder& builder, const Words& words) { call(builder, &Builder::name, words); }}
+#define EACH(X) \
+  X(set), X(api_family), X(kernel_family), X(gfx_arch), X(data_type), X(dims), X(nheads), X(mask_type), \
+  X(bias_type), X(lse), X(dropout), X(qscale_type), X(rope_type), X(logits_soft_cap), X(v_rowmajor), \
+  X(group_mode), X(paged_kv), X(fp8_static_quant), X(skip_min_seqlen_q), X(sink), X(kv_cache), X(window), \
+  X(sink_size), X(max_seqlen), X(num_splits), X(bwd_flags)
 #define ATTENTION(name) OF(ProblemBuilder, name)
-const Setters<ProblemBuilder> of_attention = {ATTENTION(set),
-                                              ATTENTION(api_family),
-                                              ATTENTION(kernel_family),
-                                              ATTENTION(gfx_arch),
-                                              ATTENTION(data_type),
-                                              ATTENTION(dims),
-                                              ATTENTION(nheads),
-                                              ATTENTION(mask_type),
-                                              ATTENTION(bias_type),
-                                              ATTENTION(lse),
-                                              ATTENTION(dropout),
-                                              ATTENTION(qscale_type),
-                                              ATTENTION(rope_type),
-                                              ATTENTION(logits_soft_cap),
-                                              ATTENTION(v_rowmajor),
-                                              ATTENTION(group_mode),
-                                              ATTENTION(paged_kv),
-                                              ATTENTION(fp8_static_quant),
-                                              ATTENTION(skip_min_seqlen_q),
-                                              ATTENTION(sink),
-                                              ATTENTION(kv_cache),
-                                              ATTENTION(window),
-                                              ATTENTION(sink_size),
-                                              ATTENTION(max_seqlen),
-                                              ATTENTION(num_splits),
-                                              ATTENTION(bwd_flags)};
+const Setters<ProblemBuilder> of_attention = {EACH(ATTENTION)};
 #define GEMM(name) OF(GemmProblemBuilder, name)
 const Setters<GemmProblemBuilder> of_gemm = {
     GEMM(set),        GEMM(dimensions), GEMM(strides),     GEMM(activation), GEMM(bias),
     GEMM(c),          GEMM(scaled),     GEMM(batch),       GEMM(split_k),    GEMM(workspace_budget),
     GEMM(persistent), GEMM(from_ab),    GEMM(from_shapes), GEMM(dtypes),     GEMM(layouts)};
+
+#include "twin_convolutions.h"
 
 // Words that setters refuse, and the problem that comes of the others.
 template <class Builder>
@@ -100,10 +82,11 @@ void told(Builder builder, const Words& calls, const Setters<Builder>& setters) 
   });
 }
 
-// FILE: on each line attention, empty or gemm, and setters with their words.
+// FILE: on each line attention, empty, gemm or conv, and setters with their words.
 void builders(const char* path) {
   for (const Words& calls : parts_of(path, ';')) {
     if (calls[0] == "gemm") told(GemmProblemBuilder(), calls, of_gemm);
+    if (calls[0] == "conv") told(GroupedConvProblemBuilder(), calls, of_conv);
     if (calls[0] == "attention") told(attention(), calls, of_attention);
     if (calls[0] == "empty") told(ProblemBuilder(), calls, of_attention);
   }

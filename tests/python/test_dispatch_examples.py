@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = {"dispatcher": ("flash", "pytorch", "fp8", "fp32", "aiter"), "gemm": ()}
+FOLDERS = {"dispatcher": ("flash", "pytorch", "fp8", "fp32", "aiter", "conv"), "gemm": ()}
 PROGRAMS = [
     path.relative_to(ROOT)
     for folder in FOLDERS
@@ -45,7 +45,8 @@ SAYS = {  # what a program must say besides its verdicts
 }
 
 
-PAGE = (ROOT / "docs/how-to/dispatcher-python.md").read_text()
+PAGES = [(ROOT / f"docs/how-to/dispatcher-{page}.md").read_text() for page in ("python", "convolutions")]
+PAGE = "".join(page.partition("## In C++")[0] for page in PAGES)
 
 
 def shown(program: pathlib.Path, name: str) -> list[str]:
@@ -129,7 +130,7 @@ def test_a_product_starts_in_a_checkout_alone(gemm_examples: str) -> None:
         assert f"--num-kernels: was {wrong}, must be 1 to 54" in said
 
 
-@pytest.mark.parametrize(("folder", "least"), [("dispatcher", 38), ("gemm", 11)])
+@pytest.mark.parametrize(("folder", "least"), [("dispatcher", 44), ("gemm", 11)])
 def test_the_examples_are_all_there(folder: str, least: int) -> None:
     numbers = sorted(name[:2] for program, name in EXAMPLES if program.parts[1] == folder)
     assert numbers == [f"{i:02}" for i in range(1, len(numbers) + 1)]

@@ -48,12 +48,19 @@ class Problem {
   }
 
   // Multiplications and additions, without what a mask hides: 2 batch nhead_q seqlen_q seqlen_k (hdim_q + hdim_v) of attention,
-  // 2 batch m n k of a product. 0 when one of the sizes is not positive.
+  // 2 batch m n k of a product, 2 batch groups channels outputs pixels taps of a convolution. 0 when one of the sizes is not positive.
   int64_t num_ops() const {
     if (!(*this)[field::m].empty()) {
       const int64_t batch = (*this)[field::batch].empty() ? 1 : number(field::batch);
       return 2 * above_zero(batch) * above_zero(number(field::m)) * above_zero(number(field::n)) *
              above_zero(number(field::k));
+    }
+    if (!(*this)[field::taps].empty()) {
+      int64_t products = 2;
+      for (const Field size :
+           {field::batch, field::groups, field::channels, field::outputs, field::pixels, field::taps})
+        products *= above_zero(number(size));
+      return products;
     }
     return 2 * above_zero(number(field::batch)) * above_zero(number(field::nhead_q)) *
            above_zero(effective_max_seqlen_q()) * above_zero(effective_max_seqlen_k()) *

@@ -106,8 +106,8 @@ void fill(const Args& args, Call& call) {
   c.w_group = c.channels * c.w_step.channel;
   int64_t* const sizes = call.to.query.sizes;
   sizes[axes::sizes::batch] = c.batch, sizes[axes::sizes::groups] = c.groups;
-  sizes[axes::sizes::channels] = c.channels, sizes[axes::sizes::outputs] = c.outputs;
-  sizes[axes::sizes::pixels] = conv::product(c.out), sizes[axes::sizes::taps] = conv::product(c.filter);
+  sizes[axes::sizes::channels] = c.outputs, sizes[axes::sizes::outputs] = c.channels;  // of x and y, as of all three
+  sizes[axes::sizes::pixels] = conv::product(c.in), sizes[axes::sizes::taps] = conv::product(c.filter);
 }
 
 // A convolution for each place of a pixel of dx in its stride.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from .builder import GemmProblemBuilder, ProblemBuilder
     from .choice import Choice, Measured, SizeRule
+    from .convolutions import GroupedConvProblemBuilder
     from .declared import Algorithm, Signature
     from .dispatch import Dispatcher, Plan, Stage
     from .errors import FileError, UnsupportedProblem
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _HOME = {
     ".builder": ("GemmProblemBuilder", "ProblemBuilder"),
     ".choice": ("Choice", "Measured", "SizeRule"),
+    ".convolutions": ("GroupedConvProblemBuilder",),
     ".declared": ("Algorithm", "Signature"),
     ".dispatch": ("Dispatcher", "Plan", "Stage"),
     ".errors": ("FileError", "UnsupportedProblem"),
@@ -47,8 +49,8 @@ _HOME = {
     ".timing": ("Times", "Timing"),
 }
 __all__ = ["Algorithm", "Call", "Choice", "Dispatcher", "Entry", "FileError", "FunctionInstance", "GemmProblemBuilder",
-           "Instance", "KernelSet", "Key", "LibraryInstance", "Measured", "Plan", "Problem", "ProblemBuilder",
-           "Registry", "Signature", "SizeRule", "Stage", "Stages", "Times", "Timing",
+           "GroupedConvProblemBuilder", "Instance", "KernelSet", "Key", "LibraryInstance", "Measured", "Plan",
+           "Problem", "ProblemBuilder", "Registry", "Signature", "SizeRule", "Stage", "Stages", "Times", "Timing",
            "UnsupportedProblem"]  # fmt: skip
 
 

@@ -97,8 +97,8 @@ class Problem:
     def num_ops(self) -> int:
         """Multiplications and additions, without what a mask hides.
 
-        Attention: 2 batch nhead_q seqlen_q seqlen_k (hdim_q + hdim_v). A product: 2 batch m n k. 0 when a size is not
-        positive.
+        Attention: 2 batch nhead_q seqlen_q seqlen_k (hdim_q + hdim_v). A product: 2 batch m n k. A convolution: 2 batch
+        groups channels outputs pixels taps. 0 when a size is not positive.
         """
 
         def size(field: str) -> int:
@@ -107,6 +107,9 @@ class Problem:
         if "m" in self._values:
             batch = 1 if self._values.get("batch") is None else size("batch")
             return 2 * batch * size("m") * size("n") * size("k")
+        if "taps" in self._values:
+            in_groups = size("batch") * size("groups") * size("channels") * size("outputs")
+            return 2 * in_groups * size("pixels") * size("taps")
         lengths = max(self.effective_max_seqlen_q, 0) * max(self.effective_max_seqlen_k, 0)
         return 2 * size("batch") * size("nhead_q") * lengths * (size("hdim_q") + size("hdim_v"))
 
