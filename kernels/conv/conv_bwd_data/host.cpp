@@ -2,7 +2,7 @@
 // Arguments of conv_bwd_data as convolutions of dy.
 #include <numeric>
 
-#include "kernels/conv/host.h"
+#include "kernels/conv/conv_bwd_data/merged.h"
 #include "kernels/generated/operators/conv_bwd_data_entries.h"
 
 namespace tilekiln::op::conv_bwd_data {
@@ -110,9 +110,10 @@ void fill(const Args& args, Call& call) {
   sizes[axes::sizes::pixels] = conv::product(c.in), sizes[axes::sizes::taps] = conv::product(c.filter);
 }
 
-// A convolution for each place of a pixel of dx in its stride.
+// A convolution for each place of a pixel of dx in its stride, or one of all.
 tilekiln_status launch(StageCall<Convolution>& call) {
   const Convolution& whole = call.problem;
+  if (merges(whole, call.choice)) return launch_merged(call, call.choice, whole);
   for (i64 a = 0; a < std::min(whole.step[0], whole.out[0]); ++a) {
     for (i64 b = 0; b < std::min(whole.step[1], whole.out[1]); ++b) {
       for (i64 d = 0; d < std::min(whole.step[2], whole.out[2]); ++d) {

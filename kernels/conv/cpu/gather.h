@@ -111,7 +111,7 @@ template <class T> TILEKILN_INLINE void put_row(T* to, const T* from, i64 step, 
     if (step == 2) {
       i64 i = 0;
       for (; i + kLanes < n; i += kLanes) put_even(to + i, from + 2 * i);
-      alignas(64) float rest[2 * kLanes];
+      alignas(64) float rest[2 * kLanes] = {};
       const int left = int(2 * (n - i) - 1);  // nothing behind the last one
       store(rest, widen_some((const float*)from + 2 * i, left));
       const float* const second = (const float*)from + 2 * i + kLanes;
@@ -119,6 +119,18 @@ template <class T> TILEKILN_INLINE void put_row(T* to, const T* from, i64 step, 
       vf even, odd;
       even_odd(rest, even, odd);
       return narrow_some((float*)to + i, even, int(n - i));
+    }
+  }
+  if constexpr (sizeof(T) == sizeof(float)) {
+    if (step == 4) {  // patches of 4 x 4
+      i64 i = 0;
+      for (; i + kLanes < n; i += kLanes) {
+        alignas(64) float twos[2 * kLanes];
+        put_even(twos, (const float*)from + 4 * i), put_even(twos + kLanes, (const float*)from + 4 * i + 2 * kLanes);
+        put_even((float*)to + i, twos);
+      }
+      for (; i < n; ++i) to[i] = from[4 * i];
+      return;
     }
   }
   if constexpr (sizeof(T) == 2) {

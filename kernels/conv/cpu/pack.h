@@ -121,6 +121,12 @@ template <class T> void pack_weight(const Convolution& c, i64 unit, void* made) 
       }
       return;
     }
+    if (c.w_step.batch < c.w_step.channel) {  // outputs are nearer than channels: a gradient's
+      each_word(c, all, [&](i64 r, i64 at) {
+        for (i64 n = 0; n < some; ++n) rows[n * c.rows_step + r] = w[n * c.w_step.batch + at];
+      });
+      return;
+    }
     for (i64 n = 0; n < some; ++n)
       each_word(c, all, [&](i64 r, i64 at) { rows[n * c.rows_step + r] = w[n * c.w_step.batch + at]; });
     return;

@@ -45,6 +45,29 @@ def test_strides_that_no_tap_meets(lib: tk.Library) -> None:
         assert reference.answer(arrays, {"dx": dx}) <= 1
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_few_channels_of_patches(lib: tk.Library, dtype: str) -> None:
+    """All places of a pixel in its stride are one convolution; bits are those of one thread, NaN stays in its patch."""
+    for layout in (lambda x: x, channels_last):
+        for channels, groups, taps, how, lengths in (
+            (3, 1, (4, 4), {"stride": [4]}, (3, 5)),
+            (1, 1, (1, 10), {"stride": [1, 5]}, (1, 9)),
+            (4, 2, (2, 3), {"stride": [2, 1], "dilation": [1, 2], "padding": [0, 1]}, (6, 4)),
+            (2, 1, (4, 2), {"stride": [2]}, (5, 5)),
+        ):
+            how |= {"groups": groups}
+            dy = layout(images((2, 20, *lengths), 1, (1, 1), dtype)["x"])
+            weight = images((1, channels // groups, 1, 1), 20, taps, dtype)["weight"]
+            x = np.zeros_like(layout(lib.conv_bwd_data(dy, weight, **how)))
+            made = [lib.conv_bwd_data(dy, weight, dx=x.copy("K"), num_threads=threads, **how) for threads in (1, 3)]
+            assert made[0].tobytes() == made[1].tobytes()
+            assert reference.answer({"dy": dy, "weight": weight, **how}, {"dx": made[0]}) <= 1
+    dy = np.zeros((1, 8, 2, 2), np.float32)
+    dy[0, 3, 1, 0] = np.nan
+    dx = lib.conv_bwd_data(dy, np.ones((8, 3, 4, 4), np.float32), stride=[4])
+    assert np.isnan(dx).sum() == np.isnan(dx[0, :, 4:, :4]).sum() == 48
+
+
 def test_many_pixels_of_few_filters(lib: tk.Library) -> None:
     """Parts of the pixels are summed apart; all bits are those of one thread."""
     for layout in (lambda x: x, channels_last):

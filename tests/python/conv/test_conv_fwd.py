@@ -127,6 +127,27 @@ def test_nothing_outside_is_touched(lib: tk.Library, where: str) -> None:
                 assert reference.answer({"x": x, "weight": given["weight"], **how}, {"y": layout(made)}) <= 1
 
 
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_depthwise_images_are_read_where_they_lie(lib: tk.Library, where: str) -> None:
+    """Long rows with channels together: edges, strides, dilations and planes of padding, special values."""
+    for lengths, filters, how in (
+        ((5, 47), (3, 3), {"padding": [1]}),
+        ((6, 91), (3, 5), {"padding": [1, 2, 0, 1], "stride": [1, 2]}),
+        ((4, 80), (2, 4), {"padding": [1, 3], "dilation": [2, 2], "stride": [3]}),
+        ((2, 3, 40), (3, 3, 3), {"padding": [1]}),
+    ):
+        random = np.random.default_rng(1)
+        x = guarded(random.standard_normal((2, *lengths, 35)).astype(np.float32), where)
+        x[1, ..., 20, 17] = np.inf
+        weight = random.standard_normal((35, 1, *filters)).astype(np.float32)
+        weight[3] = np.inf
+        given = {"x": np.moveaxis(x, -1, 1), "weight": weight, "groups": 35, **how}
+        window = reference.Window(filters, *(how.get(name, ()) for name in ("stride", "dilation", "padding")))
+        made = guarded(np.zeros((2, *window.out(lengths), 35), np.float32), where)
+        run(lib, OPERATOR, given, {"y": np.moveaxis(made, -1, 1)})
+        assert reference.answer(given, {"y": np.moveaxis(made, -1, 1)}) <= 1
+
+
 def test_threads_and_streams(lib: tk.Library) -> None:
     for layout in (lambda x: x, channels_last):
         for dtype in DTYPES:

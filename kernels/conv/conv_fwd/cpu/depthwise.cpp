@@ -14,73 +14,75 @@
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
 
-// Sums of N pixels, `step` vectors apart, of a row: taps of a filter over x, [row][column] vectors.
-template <int N, int Step> TILEKILN_INLINE void pixel_sums(const Taps& taps, const float* x, const float* w,
-                                                           float* to) {
+// A row of x that a row of taps meets, from the place of its first pixel's first tap on; `column` floats from column to column: 0 of padding.
+struct Line {
+  const float* at;
+  i64 column;
+};
+constexpr int kMostLines = 1024;  // as many as taps
+
+// Sums of N pixels of a row, from number `first` on: taps of a filter over lines.
+template <int N, int Step>
+TILEKILN_INLINE void pixel_sums(const Taps& taps, const Line* lines, i64 first, const float* w, float* to) {
   vf sum[N];
   TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) sum[i] = zero();
-  const i64 step = Step ? Step * kLanes : taps.step * kLanes;
-  for (i64 a = 0; a < taps.planes; ++a) {
-    for (i64 b = 0; b < taps.rows; ++b) {
-      const float* from = x + a * taps.plane + b * taps.row;
-      for (i64 t = 0; t < taps.columns; ++t, from += taps.column, w += kLanes) {
-        const vf factor = load(w);
-        TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) sum[i] = fma(load(from + i * step), factor, sum[i]);
-      }
+  for (i64 b = 0; b < taps.planes * taps.rows; ++b) {
+    const i64 column = lines[b].column, step = (Step ? Step : taps.step) * column, next = taps.column / kLanes * column;
+    const float* from = lines[b].at + first * step;
+    for (i64 t = 0; t < taps.columns; ++t, from += next, w += kLanes) {
+      const vf factor = load(w);
+      TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) sum[i] = fma(load_unaligned(from + i * step), factor, sum[i]);
     }
   }
   TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) store(to + i * kLanes, sum[i]);
 }
-// Sums over rows of F taps that lie side by side, Step 1 or 2: each vector of x is read once for all of them. back: the last tap comes first.
+// Sums over lines of F taps that lie side by side, Step 1 or 2: each vector of x is read once for all of them. back: the last tap comes first.
 template <int N, int Step, int F>
-TILEKILN_INLINE void filter_sums(const Taps& taps, const float* x, const float* w, float* to) {
+TILEKILN_INLINE void filter_sums(const Taps& taps, const Line* lines, i64 first, const float* w, float* to) {
   constexpr int kRead = (N - 1) * Step + F;
   const bool back = taps.column < 0;
-  const i64 next = back ? -kLanes : kLanes;
-  x += back ? (F - 1) * taps.column : 0, w += back ? (F - 1) * kLanes : 0;
+  const i64 next = back ? -kLanes : kLanes, left = first * Step - (back ? F - 1 : 0);
+  w += back ? (F - 1) * kLanes : 0;
   vf sum[N];
   TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) sum[i] = zero();
-  for (i64 a = 0; a < taps.planes; ++a) {
-    for (i64 b = 0; b < taps.rows; ++b, w += F * kLanes) {
-      const float* const from = x + a * taps.plane + b * taps.row;
-      vf row[kRead];
-      TILEKILN_UNROLL(24) for (int i = 0; i < kRead; ++i) row[i] = load(from + i * kLanes);
-      TILEKILN_UNROLL(8) for (int t = 0; t < F; ++t) {
-        const vf factor = load(w + t * next);
-        TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) sum[i] = fma(row[i * Step + t], factor, sum[i]);
-      }
+  for (i64 b = 0; b < taps.planes * taps.rows; ++b, w += F * kLanes) {
+    const i64 column = lines[b].column;
+    const float* const from = lines[b].at + left * column;
+    vf row[kRead];
+    TILEKILN_UNROLL(24) for (int i = 0; i < kRead; ++i) row[i] = load_unaligned(from + i * column);
+    TILEKILN_UNROLL(8) for (int t = 0; t < F; ++t) {
+      const vf factor = load(w + t * next);
+      TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) sum[i] = fma(row[i * Step + t], factor, sum[i]);
     }
   }
   TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) store(to + i * kLanes, sum[i]);
 }
-template <int N, int Step> TILEKILN_INLINE void block_sums(const Taps& taps, const float* x, const float* w,
-                                                           float* to) {
+template <int N, int Step>
+TILEKILN_INLINE void block_sums(const Taps& taps, const Line* lines, i64 first, const float* w, float* to) {
   if constexpr (kLanes == 16 && N >= 7 && Step > 0) {
     if (taps.column == kLanes || taps.column == -kLanes) {
-      if (taps.columns == 3) return filter_sums<N, Step, 3>(taps, x, w, to);
-      if (taps.columns == 5) return filter_sums<N, Step, 5>(taps, x, w, to);
-      if (taps.columns == 7 && Step == 1) return filter_sums<N, Step, 7>(taps, x, w, to);
+      if (taps.columns == 3) return filter_sums<N, Step, 3>(taps, lines, first, w, to);
+      if (taps.columns == 5) return filter_sums<N, Step, 5>(taps, lines, first, w, to);
+      if (taps.columns == 7 && Step == 1) return filter_sums<N, Step, 7>(taps, lines, first, w, to);
     }
   }
-  pixel_sums<N, Step>(taps, x, w, to);
+  pixel_sums<N, Step>(taps, lines, first, w, to);
 }
 
-// Pixels of a row, as evenly as 8 at a time allow.
-template <int Step> void row_sums(const Taps& taps, const float* x, const float* w, float* to, i64 pixels) {
-  const i64 step = taps.step * kLanes;
-  for (i64 i = 0, parts = (pixels + 7) / 8; i < pixels; --parts) {
-    const i64 some = (pixels - i + parts - 1) / parts;
-    const float* const from = x + i * step;
+// Pixels [i, end) of a row, as evenly as 8 at a time allow.
+template <int Step> void row_sums(const Taps& taps, const Line* lines, const float* w, float* to, i64 i, i64 end) {
+  for (i64 parts = (end - i + 7) / 8; i < end; --parts) {
+    const i64 some = (end - i + parts - 1) / parts;
     float* const sums = to + i * kLanes;
     switch (some) {
-      case 1: block_sums<1, Step>(taps, from, w, sums); break;
-      case 2: block_sums<2, Step>(taps, from, w, sums); break;
-      case 3: block_sums<3, Step>(taps, from, w, sums); break;
-      case 4: block_sums<4, Step>(taps, from, w, sums); break;
-      case 5: block_sums<5, Step>(taps, from, w, sums); break;
-      case 6: block_sums<6, Step>(taps, from, w, sums); break;
-      case 7: block_sums<7, Step>(taps, from, w, sums); break;
-      default: block_sums<8, Step>(taps, from, w, sums);
+      case 1: block_sums<1, Step>(taps, lines, i, w, sums); break;
+      case 2: block_sums<2, Step>(taps, lines, i, w, sums); break;
+      case 3: block_sums<3, Step>(taps, lines, i, w, sums); break;
+      case 4: block_sums<4, Step>(taps, lines, i, w, sums); break;
+      case 5: block_sums<5, Step>(taps, lines, i, w, sums); break;
+      case 6: block_sums<6, Step>(taps, lines, i, w, sums); break;
+      case 7: block_sums<7, Step>(taps, lines, i, w, sums); break;
+      default: block_sums<8, Step>(taps, lines, i, w, sums);
     }
     i += some;
   }
@@ -100,20 +102,67 @@ class Tile {
 
   void run() {
     const Taps taps(c_, place_);
-    const i64 all = c_.filter[0] * c_.filter[1] * c_.filter[2], columns = place_.columns;
-    fill_channels(c_, c_.x, c_.x_step, place_, k_, c_.outputs, count_, x_);
-    const float* const w = (const float*)c_.rows + k_ * all;
+    const i64 columns = place_.columns, count = taps.planes * taps.rows;
+    const float* const w = (const float*)c_.rows + k_ * taps_of(c_);
     const auto sums = taps.step == 1 ? row_sums<1> : taps.step == 2 ? row_sums<2> : row_sums<0>;
     const bool rows = c_.y_step.channel == 1;
+    const Range whole = whole_columns();
+    // A copy is dearer than it saves, but for many edges, and pixels that share few sets of the cache.
+    const bool in_place = kLanes == 16 && c_.dtype == matrix::Dtype::fp32 && c_.x_step.channel == 1 &&
+                          c_.outputs == 1 && count_ == kLanes && c_.x_step.at[2] % 512 != 0 &&
+                          12 * (columns - whole.high + whole.low) <= columns;
+    if (!in_place) fill_channels(c_, c_.x, c_.x_step, place_, k_, c_.outputs, count_, x_);
     for (i64 i = 0; i < place_.rows; ++i) {
       float* const to = sums_ + (rows ? 0 : i * columns * kLanes);
-      sums(taps, x_ + taps.first + i * c_.step[1] * taps.line, w, to, columns);
+      Line lines[kMostLines];
+      for (i64 b = 0; b < count; ++b)
+        lines[b] = in_place ? line_of_x(i, b / taps.rows, b % taps.rows)
+                            : Line{x_ + taps.first + i * c_.step[1] * taps.line + b / taps.rows * taps.plane +
+                                       b % taps.rows * taps.row,
+                                   kLanes};
+      if (in_place) {
+        edge_sums(lines, count, w, to, 0, whole.low);
+        sums(taps, lines, w, to, whole.low, whole.high);
+        edge_sums(lines, count, w, to, whole.high, columns);
+      } else {
+        sums(taps, lines, w, to, 0, columns);
+      }
       if (rows) finish_row(i);
     }
     if (!rows) finish_lanes();
   }
 
  private:
+  i64 left() const { return place_.pixel.at[2] * c_.step[2] + c_.start[2]; }
+  // Columns of the tile all of whose taps lie in x.
+  Range whole_columns() const {
+    const Range first = range_inside(left(), c_.step[2], c_.in[2], place_.columns);
+    const Range last = range_inside(left() + (c_.filter[2] - 1) * c_.tap[2], c_.step[2], c_.in[2], place_.columns);
+    const i64 low = first.low > last.low ? first.low : last.low, high = least(first.high, last.high);
+    return {low, high < low ? low : high};
+  }
+  Line line_of_x(i64 i, i64 a, i64 b) const {
+    const i64 depth = place(c_, 0, place_.pixel.at[0], a), height = place(c_, 1, place_.pixel.at[1] + i, b);
+    if (!inside(c_, 0, depth) || !inside(c_, 1, height)) return {zeros_, 0};
+    const conv::Steps& s = c_.x_step;
+    const float* const x = (const float*)c_.x + place_.pixel.image * s.batch + k_;
+    return {x + depth * s.at[0] + height * s.at[1] + left() * s.at[2], s.at[2]};
+  }
+  // Pixels some of whose taps lie in the padding.
+  void edge_sums(const Line* lines, i64 count, const float* w, float* to, i64 low, i64 high) const {
+    for (i64 j = low; j < high; ++j) {
+      const float* factor = w;
+      vf sum = zero();
+      for (i64 b = 0; b < count; ++b) {
+        for (i64 t = 0; t < c_.filter[2]; ++t, factor += kLanes) {
+          const i64 at = j * c_.step[2] + t * c_.tap[2];
+          const vf x = inside(c_, 2, left() + at) ? load_unaligned(lines[b].at + at * lines[b].column) : zero();
+          sum = fma(x, load(factor), sum);
+        }
+      }
+      store(to + j * kLanes, sum);
+    }
+  }
   matrix::Problem problem(i64 rows, i64 columns) const {
     matrix::Problem p = {};
     p.dtype = c_.dtype, p.out_dtype = c_.out_dtype, p.activation = c_.activation, p.alpha = 1, p.beta = 1;
@@ -201,18 +250,22 @@ class Tile {
       }
       if (!direct) p.c.data = c_.residual ? residual(at) + n * c_.residual_step.at[2] * size_ : nullptr;
       finish.block(p, panel_, 0, direct ? (int)n : 0, (int)count_, (int)some);
-      for (i64 k = 0; k < count_ && !direct; ++k) {
-        for (i64 i = 0; i < some; ++i)
-          __builtin_memcpy(y + (k * c_.y_step.channel + (n + i) * c_.y_step.at[2]) * size_,
-                           block_ + (k * kPanel + i) * size_, size_);
-      }
+      if (!direct && size_ == 4) put_apart((const uint32_t*)block_, (uint32_t*)y + n * c_.y_step.at[2], some);
+      if (!direct && size_ == 2) put_apart((const uint16_t*)block_, (uint16_t*)y + n * c_.y_step.at[2], some);
     }
+  }
+  // Pixels of a block to their places, a step apart.
+  template <class E> void put_apart(const E* block, E* y, i64 some) const {
+    const i64 step = c_.y_step.at[2];
+    for (i64 k = 0; k < count_; ++k, block += kPanel, y += c_.y_step.channel)
+      for (i64 i = 0; i < some; ++i) y[i * step] = block[i];
   }
 
   const Convolution& c_;
   const i64 size_;
   i64 k_, count_;
   TilePlace place_;
+  alignas(64) float zeros_[kLanes] = {};
   float *x_, *sums_, *panel_;
   char* block_;
 };
