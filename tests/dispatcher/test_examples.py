@@ -164,10 +164,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         made = compiled(place)
-        parts = [
-            section(path, run_some(made, EXAMPLES[path.stem], Path(sys.argv[1]), place).stdout)
-            for path in PROGRAMS
-            if path.stem != "convolutions"
-        ]
+        kept = [path for path in PROGRAMS if path.stem != "convolutions"]
+        said = [run_some(made, EXAMPLES[path.stem], Path(sys.argv[1]), place).stdout for path in kept]
     head = PAGE.read_text().partition("\n## ")[0].rstrip()
-    PAGE.write_text("\n\n".join([head, *parts]) + "\n")
+    PAGE.write_text("\n\n".join([head, *map(section, kept, said)]) + "\n")

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import tilekiln as tk
-from tilekiln.dispatcher import GemmProblemBuilder, GroupedConvProblemBuilder, Key, Problem, ProblemBuilder
+from tilekiln.dispatcher import GemmProblemBuilder, Key, Problem, ProblemBuilder
 from tilekiln.dispatcher.words import value_of
 
 pytestmark = pytest.mark.usefixtures("binding")
@@ -18,24 +17,17 @@ def attention(hdim_q: int = 64, hdim_v: int = 64, seqlen_q: int = 128) -> Proble
     return ProblemBuilder().data_type("bf16").dims(hdim_q, hdim_v, 2, seqlen_q, 256).nheads(8, 4)
 
 
-BUILDERS: dict[str, Callable[[], Any]] = {
-    "attention": attention,
-    "empty": ProblemBuilder,
-    "gemm": GemmProblemBuilder,
-    "conv": GroupedConvProblemBuilder,
-}
-
-
 def call(builder: Any, setter: str) -> None:
     """`dims 64 64 1 1 1`: a setter and its arguments, which are numbers, yes, no or words."""
     name, *words = setter.split()
     getattr(builder, name)(*({"yes": True, "no": False}.get(word, value_of(word)) for word in words))
 
 
-def told(calls: str) -> list[str]:
-    """Words that setters refuse, and the problem that comes of the others; a word of BUILDERS begins it."""
+def told(calls: str, **others: Any) -> list[str]:
+    """Words that setters refuse, and the problem that comes of the others; `attention`, `empty` or `gemm` begins it."""
     kind, *setters = calls.split("; ")
-    builder, lines = BUILDERS[kind](), []
+    builder = ({"attention": attention, "empty": ProblemBuilder, "gemm": GemmProblemBuilder} | others)[kind]()
+    lines = []
     for setter in setters:
         try:
             call(builder, setter)

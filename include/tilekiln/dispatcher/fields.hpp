@@ -66,8 +66,8 @@ inline const Field operator_name("operator"), family("family"), target("target")
 inline const Field hdim_q("hdim_q"), hdim_v("hdim_v"), batch("batch"), nhead_q("nhead_q"), nhead_k("nhead_k");
 inline const Field seqlen_q("seqlen_q"), seqlen_k("seqlen_k"), max_seqlen_q("max_seqlen_q"),
     max_seqlen_k("max_seqlen_k");
-inline const Field m("m"), n("n"), k("k");
-inline const Field groups("groups"), channels("channels"), outputs("outputs"), pixels("pixels"), taps("taps");
+inline const Field m("m"), n("n"), k("k"), groups("groups"), channels("channels"), outputs("outputs"), pixels("pixels"),
+    taps("taps");
 }  // namespace field
 
 // A set of fields.

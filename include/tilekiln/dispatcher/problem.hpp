@@ -50,21 +50,16 @@ class Problem {
   // Multiplications and additions, without what a mask hides: 2 batch nhead_q seqlen_q seqlen_k (hdim_q + hdim_v) of attention,
   // 2 batch m n k of a product, 2 batch groups channels outputs pixels taps of a convolution. 0 when one of the sizes is not positive.
   int64_t num_ops() const {
+    const auto size = [&](Field of) { return std::max<int64_t>(number(of), 0); };
     if (!(*this)[field::m].empty()) {
-      const int64_t batch = (*this)[field::batch].empty() ? 1 : number(field::batch);
-      return 2 * above_zero(batch) * above_zero(number(field::m)) * above_zero(number(field::n)) *
-             above_zero(number(field::k));
+      const int64_t batch = (*this)[field::batch].empty() ? 1 : size(field::batch);
+      return 2 * batch * size(field::m) * size(field::n) * size(field::k);
     }
-    if (!(*this)[field::taps].empty()) {
-      int64_t products = 2;
-      for (const Field size :
-           {field::batch, field::groups, field::channels, field::outputs, field::pixels, field::taps})
-        products *= above_zero(number(size));
-      return products;
-    }
-    return 2 * above_zero(number(field::batch)) * above_zero(number(field::nhead_q)) *
-           above_zero(effective_max_seqlen_q()) * above_zero(effective_max_seqlen_k()) *
-           (above_zero(number(field::hdim_q)) + above_zero(number(field::hdim_v)));
+    const int64_t in_groups = size(field::groups) * size(field::channels) * size(field::outputs);
+    if (!(*this)[field::taps].empty())
+      return 2 * size(field::batch) * in_groups * size(field::pixels) * size(field::taps);
+    return 2 * size(field::batch) * size(field::nhead_q) * std::max<int64_t>(effective_max_seqlen_q(), 0) *
+           std::max<int64_t>(effective_max_seqlen_k(), 0) * (size(field::hdim_q) + size(field::hdim_v));
   }
 
   // Key for caches: every field that says something but the sizes, by name, apart by 0x1f. Two problems have one key exactly
@@ -109,7 +104,6 @@ class Problem {
   };
 
  private:
-  static int64_t above_zero(int64_t size) { return size > 0 ? size : 0; }
   int64_t first_above_zero(Field first, Field second) const {
     return number(first) > 0 ? number(first) : number(second);
   }

@@ -108,8 +108,9 @@ class Problem:
             batch = 1 if self._values.get("batch") is None else size("batch")
             return 2 * batch * size("m") * size("n") * size("k")
         if "taps" in self._values:
-            in_groups = size("batch") * size("groups") * size("channels") * size("outputs")
-            return 2 * in_groups * size("pixels") * size("taps")
+            return (
+                2 * size("batch") * size("groups") * size("channels") * size("outputs") * size("pixels") * size("taps")
+            )
         lengths = max(self.effective_max_seqlen_q, 0) * max(self.effective_max_seqlen_k, 0)
         return 2 * size("batch") * size("nhead_q") * lengths * (size("hdim_q") + size("hdim_v"))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.python.test_dispatch_problems import told
+from tests.python import test_dispatch_problems
 
 pytestmark = pytest.mark.usefixtures("binding")
 
@@ -57,6 +57,12 @@ PROBLEMS = {
 }  # fmt: skip
 CALLS = [*WRONG.values(), *PROBLEMS]
 """Calls of C++'s builder too (tests/dispatcher/test_twins.py)."""
+
+
+def told(calls: str) -> list[str]:
+    from tilekiln.dispatcher import GroupedConvProblemBuilder
+
+    return test_dispatch_problems.told(calls, conv=GroupedConvProblemBuilder)
 
 
 @pytest.mark.parametrize("sentence", WRONG)
