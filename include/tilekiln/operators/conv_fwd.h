@@ -40,8 +40,8 @@ typedef struct tilekiln_conv_fwd_args {
   const tilekiln_tensor* y; /* dtype of x; of int8: int32, fp32, fp16 or bf16. The result */
   const tilekiln_tensor* bias; /* fp32 (outputs); or null. One number an output; not to int32 */
   const tilekiln_tensor* residual; /* dtype of y; or null. Added before the activation; not to int32 */
-  const tilekiln_tensor* scale; /* fp32 (outputs); or null. One factor an output, before residual and bias; asks for a y of fp32 unless out_dtype says
-     more */
+  const tilekiln_tensor* scale; /* fp32 (outputs); or null. One factor an output, before residual and bias; y, or out_dtype, is then fp32, fp16 or
+     bf16 */
   int32_t activation; /* 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu), 5 (sigmoid), 6 (hardswish) or 7 (clamp). gelu: by erf; gelu_tanh: by
      its approximation with tanh; clamp: to [clamp_min, clamp_max] */
   float clamp_min; /* the least that clamp leaves */

@@ -11,6 +11,25 @@ TILEKILN_INLINE float widened(float x) { return x; }
 TILEKILN_INLINE float widened(signed char x) { return x; }
 template <class T> TILEKILN_INLINE float widened(T x) { return core::widen(x); }
 
+// A vector of numbers, or of the first n and zeros.
+template <class T> TILEKILN_INLINE vf wide(const T* p) { return widen(p); }
+template <class T> TILEKILN_INLINE vf wide_some(const T* p, int n) { return widen_some(p, n); }
+TILEKILN_INLINE vf wide(const signed char* p) {
+  using Bytes [[gnu::vector_size(kLanes)]] = signed char;
+  using Floats [[gnu::vector_size(kLanes * sizeof(float))]] = float;
+  Bytes bytes;
+  __builtin_memcpy(&bytes, p, sizeof bytes);
+  const Floats floats = __builtin_convertvector(bytes, Floats);
+  vf made;
+  __builtin_memcpy(&made, &floats, sizeof made);
+  return made;
+}
+TILEKILN_INLINE vf wide_some(const signed char* p, int n) {
+  alignas(64) signed char row[kLanes] = {};
+  for (int i = 0; i < n; ++i) row[i] = p[i];
+  return wide(row);
+}
+
 // Pixels of a unit: rows of a plane of an image, all of them or some of their columns.
 struct TilePlace {
   Pixel pixel;
@@ -71,35 +90,32 @@ void fill_lanes(const Convolution& c, const T* x, const conv::Steps& s, const Ti
       put_zeros(to + across.high * kLanes, (width - across.high) * kLanes);
       const T* const line = x + place.pixel.image * s.batch + depth * s.at[0] + (top + i) * s.at[1] + left * s.at[2] +
                             k / outputs * s.channel;
-      if constexpr (sizeof(T) > 1) {
-        if (channels_lie) {
-          if (lanes == kLanes)
-            for (i64 j = across.low; j < across.high; ++j) store(to + j * kLanes, widen(line + j * s.at[2]));
-          else
-            for (i64 j = across.low; j < across.high; ++j)
-              store(to + j * kLanes, widen_some(line + j * s.at[2], (int)lanes));
-          continue;
-        }
-        if (pixels_lie) {
-          for (i64 j = across.low; j < across.high; j += kLanes) {
-            const i64 some = across.high - j < kLanes ? across.high - j : kLanes;
-            vf r[kLanes];
-            if (some == kLanes && lanes == kLanes) {
-              TILEKILN_UNROLL(16) for (int n = 0; n < kLanes; ++n) r[n] = widen(line + j + n * s.channel);
-            } else {
-              TILEKILN_UNROLL(1)
-              for (int n = 0; n < kLanes; ++n)
-                r[n] = n < lanes ? widen_some(line + j + n * s.channel, (int)some) : zero();
-            }
-            transpose(r);
-            if (some == kLanes) {
-              TILEKILN_UNROLL(16) for (int n = 0; n < kLanes; ++n) store(to + (j + n) * kLanes, r[n]);
-            } else {
-              TILEKILN_UNROLL(1) for (int n = 0; n < some; ++n) store(to + (j + n) * kLanes, r[n]);
-            }
+      if (channels_lie) {
+        if (lanes == kLanes)
+          for (i64 j = across.low; j < across.high; ++j) store(to + j * kLanes, wide(line + j * s.at[2]));
+        else
+          for (i64 j = across.low; j < across.high; ++j)
+            store(to + j * kLanes, wide_some(line + j * s.at[2], (int)lanes));
+        continue;
+      }
+      if (pixels_lie) {
+        for (i64 j = across.low; j < across.high; j += kLanes) {
+          const i64 some = across.high - j < kLanes ? across.high - j : kLanes;
+          vf r[kLanes];
+          if (some == kLanes && lanes == kLanes) {
+            TILEKILN_UNROLL(16) for (int n = 0; n < kLanes; ++n) r[n] = wide(line + j + n * s.channel);
+          } else {
+            TILEKILN_UNROLL(1)
+            for (int n = 0; n < kLanes; ++n) r[n] = n < lanes ? wide_some(line + j + n * s.channel, (int)some) : zero();
           }
-          continue;
+          transpose(r);
+          if (some == kLanes) {
+            TILEKILN_UNROLL(16) for (int n = 0; n < kLanes; ++n) store(to + (j + n) * kLanes, r[n]);
+          } else {
+            TILEKILN_UNROLL(1) for (int n = 0; n < some; ++n) store(to + (j + n) * kLanes, r[n]);
+          }
         }
+        continue;
       }
       for (i64 j = across.low; j < across.high; ++j) {
         for (i64 n = 0; n < kLanes; ++n)
