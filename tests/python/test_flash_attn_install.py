@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`import flash_attn` after install(), and with the drop-in directory on PYTHONPATH: each in a process of its own."""
+"""`import flash_attn` and `import aiter` after install(), and with their directories on PYTHONPATH: in processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 pytestmark = pytest.mark.torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DROP_IN = ROOT / "python" / "compat" / "flash_attn"
+DROP_INS = ROOT / "python" / "compat"
+DROP_IN = DROP_INS / "flash_attn"
 USE = """
 import importlib.metadata, importlib.util, torch
 from flash_attn import flash_attn_func, __version__
@@ -37,58 +38,65 @@ x = torch.randn(1, 4, 2, 16)
 print(flash_attn_func(x, x, x, causal=True).shape)
 """
 
+AITER = """
+import importlib.metadata, importlib.util, torch
+from aiter import flash_attn_func, mha_batch_prefill_func
+from aiter.ops.mha import _flash_attn_backward, _flash_attn_varlen_backward, flash_attn_varlen_func
+import aiter, aiter.ops.mha, tilekiln.compat.aiter.ops.mha
+assert aiter is tilekiln.compat.aiter
+assert aiter.ops.mha is tilekiln.compat.aiter.ops.mha
+assert importlib.util.find_spec("aiter.ops.triton") is None
+assert importlib.metadata.version("aiter") == aiter.__version__ == "0.1.9+tilekiln"
+x = torch.randn(1, 4, 2, 16).bfloat16()
+print(flash_attn_func(x, x, x, causal=True).shape)
+"""
+INSTALL = "import tilekiln.compat.flash_attn\ntilekiln.compat.flash_attn.install()\n"
+OVER = INSTALL.replace("()", "(over_installed=True)")
+PACKAGES = {"flash_attn": USE, "aiter": AITER}
+VERSIONS = {"flash_attn": "2.8.4", "aiter": "0.1.9+tilekiln"}
+both = pytest.mark.parametrize("package", PACKAGES)
+
 
 @pytest.fixture
 def other(tmp_path):
-    """A flash_attn of somebody else."""
-    package = tmp_path / "site" / "flash_attn"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("__version__ = '2.7'\nflash_attn_func = 'theirs'\n")
-    return package.parent
+    """A flash_attn and an aiter of somebody else."""
+    for package in PACKAGES:
+        (tmp_path / "site" / package).mkdir(parents=True)
+        text = "__version__ = '2.7'\nflash_attn_func = 'theirs'\n"
+        (tmp_path / "site" / package / "__init__.py").write_text(text)
+    return tmp_path / "site"
 
 
-INSTALL = "import tilekiln.compat.flash_attn\ntilekiln.compat.flash_attn.install()\n"
+@both
+def test_install_and_the_drop_in_directory(run, package):
+    """Which finds tilekiln beside it in the tree; install() agrees with it, before and after the first import."""
+    use, install, place = PACKAGES[package], INSTALL.replace("flash_attn", package), DROP_INS / package
+    assert "torch.Size([1, 4, 2, 16])" in run(install + install + use, ROOT / "python")
+    assert "torch.Size([1, 4, 2, 16])" in run(use + install, place)
+    run(install + use, place, ROOT / "python")
+    run(use, DROP_INS)
 
 
-def test_install(run):
-    assert "torch.Size([1, 4, 2, 16])" in run(INSTALL + INSTALL + USE, ROOT / "python")
+@both
+def test_the_drop_in_directory_carries_the_version(run, package):
+    code = f"import importlib.metadata as m, sys; print(m.version('{package}')); assert 'torch' not in sys.modules"
+    assert run(code, DROP_INS / package).strip() == VERSIONS[package]
 
 
-def test_the_drop_in_directory_alone(run):
-    """It finds tilekiln beside it in the tree; install() agrees with it, before and after the first import."""
-    assert "torch.Size([1, 4, 2, 16])" in run(USE, DROP_IN)
-    run(USE + INSTALL, DROP_IN)
-    run(INSTALL + USE, DROP_IN, ROOT / "python")
-    run(USE, DROP_IN.parent)
-
-
-def test_the_drop_in_directory_carries_the_version(run):
-    code = "import importlib.metadata as m, sys; print(m.version('flash_attn')); assert 'torch' not in sys.modules"
-    assert run(code, DROP_IN).strip() == "2.8.4"
-
-
-def test_never_over_an_installed_one(run, other):
-    said = run(INSTALL, ROOT / "python", other, fails="ImportError: flash_attn is installed at ")
-    assert str(other / "flash_attn" / "__init__.py") in said
+@both
+def test_over_an_installed_one_when_told_to(run, other, package):
+    install, over = (text.replace("flash_attn", package) for text in (INSTALL, OVER))
+    said = run(install, ROOT / "python", other, fails=f"ImportError: {package} is installed at ")
+    assert str(other / package / "__init__.py") in said
     assert "install(over_installed=True)" in said
-    run("import flash_attn\n" + INSTALL, ROOT / "python", other, fails="ImportError: flash_attn is installed at ")
-
-
-def test_over_an_installed_one_when_told_to(run, other):
-    told = "import tilekiln.compat.flash_attn\ntilekiln.compat.flash_attn.install(over_installed=True)\n"
-    run(told + USE, ROOT / "python", other)
-    run(
-        "from flash_attn import flash_attn_func as old\n" + told + USE + "assert old == 'theirs'",
-        ROOT / "python",
-        other,
-    )
+    before = f"from {package} import flash_attn_func as old\n"
+    run(before + install, ROOT / "python", other, fails=f"ImportError: {package} is installed at ")
+    run(before + over + PACKAGES[package] + "assert old == 'theirs'", ROOT / "python", other)
 
 
 def test_uninstall_puts_back_what_was_there(run, other):
-    code = (
-        "import tilekiln.compat.flash_attn as ours\nours.install(over_installed=True)\nimport flash_attn.bert_padding\n"
-    )
-    code += "ours.uninstall()\nimport flash_attn, importlib.util\nassert flash_attn.__version__ == '2.7'\n"
+    code = OVER + "import flash_attn.bert_padding\ntilekiln.compat.flash_attn.uninstall()\n"
+    code += "import flash_attn, importlib.util\nassert flash_attn.__version__ == '2.7'\n"
     run(code + "assert importlib.util.find_spec('flash_attn.bert_padding') is None", ROOT / "python", other)
     gone = INSTALL + "tilekiln.compat.flash_attn.uninstall()\nimport flash_attn"
     run(gone, ROOT / "python", fails="ModuleNotFoundError: No module named 'flash_attn'")
@@ -124,8 +132,7 @@ def test_what_an_installed_one_has_beside_is_found(run, other):
     }.items():
         (package / name).parent.mkdir(exist_ok=True)
         (package / f"{name}.py").write_text(text)
-    install = "import tilekiln.compat.flash_attn\ntilekiln.compat.flash_attn.install(over_installed=True)\n"
-    run(install + THEIRS, ROOT / "python", other)
+    run(OVER + THEIRS, ROOT / "python", other)
     run(THEIRS, DROP_IN, other)
 
 
