@@ -2,6 +2,8 @@
 """cache=DIR: SCons's CacheDir whose entries are checked. A damaged one is a miss, and is replaced.
 
 An entry is the file with its SHA-256 after it. Entries of SCons's own kind are not taken: their names lack the ending.
+Its name follows from command and inputs, and not from where the file lies, as SCons's does: what variants have in common
+is made once for all of them.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 from typing import Any
 
 from SCons.CacheDir import CacheDir
+from SCons.Util import hash_collect
 
 from . import console, jobs
 
@@ -20,6 +23,9 @@ ENDING = ".sha256"
 
 class CheckedCache(CacheDir):
     def cachepath(self, node: Any) -> tuple[Any, Any]:
+        if self.is_enabled() and not hasattr(node, "cachesig"):
+            inputs = [child.get_cachedir_csig() for child in node.children()]
+            node.cachesig = hash_collect([*inputs, node.get_contents_sig()])
         folder, path = super().cachepath(node)
         return folder, path and path + ENDING
 

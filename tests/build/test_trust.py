@@ -182,6 +182,15 @@ def test_a_damaged_cache(fake, copy_sources, tmp_path, how):
     assert done(third.built(*BUILD, f"cache={cache}")) == []
 
 
+def test_variants_share_a_cache(fake, tmp_path):
+    """Engines and host code, which do not name their folder, are there for a variant that nobody has built."""
+    cache = f"cache={tmp_path / 'cache'}"
+    assert [line for line in done(fake.built(*BUILD, cache)) if line.startswith("compile kernels/")]
+    said = done(fake.built(*BUILD[:2], "where=dtype=fp32 hdim_q=48", cache))
+    assert [line for line in said if line.startswith("compile rows/")]
+    assert not [line for line in said if line.startswith("compile kernels/")]
+
+
 def test_the_extension_is_made_once_for_all_variants(built):
     """And a second variant that goes leaves it to the first."""
     extension = built.root / "build/python-release"
