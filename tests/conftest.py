@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = [
     "pytester",
+    "tests.bytecode",
     "tests.programs",
     "tests.sampling",
     "tests.quick",
