@@ -99,6 +99,7 @@ def test_what_is_missing_is_said_in_one_sentence(small, script):
     )
 
 
+@pytest.mark.day
 def test_environment_is_made_once_and_whole(small):
     """Several first uses at once, one of them killed in the middle: everyone else gets a whole environment."""
     command = [small / "tools/dev", "python", "-c", "import iniconfig, sys; print(sys.prefix)"]
@@ -188,6 +189,7 @@ def test_a_moved_environment_is_made_anew(small, tmp_path):
     assert "making the environment" in said.stderr
 
 
+@pytest.mark.day
 def test_wrong_hash_is_refused(small):
     lock = small / "requirements/dev.lock"
     text = lock.read_text()

@@ -29,7 +29,7 @@ def head_dims(family: str) -> Pairs:
 @functools.cache
 def _family_files() -> dict[str, Any]:
     """All that lie beside attention's kernels, by name."""
-    every = [yaml.safe_load(path.read_text()) for path in ROOT.glob("kernels/attention/**/family.yaml")]
+    every = [yaml.load(path.read_text(), yaml.CSafeLoader) for path in ROOT.glob("kernels/attention/**/family.yaml")]
     return {data["family"]: data for data in every}
 
 
