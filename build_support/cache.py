@@ -2,8 +2,8 @@
 """cache=DIR: SCons's CacheDir whose entries are checked. A damaged one is a miss, and is replaced.
 
 An entry is the file with its SHA-256 after it. Entries of SCons's own kind are not taken: their names lack the ending.
-Its name follows from command and inputs, and not from where the file lies, as SCons's does: what variants have in common
-is made once for all of them.
+Its name follows from command and inputs, and not from where the file lies, as SCons's does: what variants have in
+common is made once for all of them.
 """
 
 from __future__ import annotations

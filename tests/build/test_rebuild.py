@@ -127,21 +127,6 @@ def test_where_is_a_variant_of_its_own(built_tree):
     assert built_tree.files("build") == before
 
 
-@pytest.mark.day
-@pytest.mark.turns(0)
-def test_cache(built_tree, copy_sources, tmp_path):
-    """A second tree takes every object from the cache and compiles nothing."""
-    cache = f"cache={tmp_path / 'cache'}"
-    built_tree.built("-c", *built_tree.SMALL)
-    built_tree.built(*built_tree.SMALL, cache)
-    other = copy_sources(tmp_path / "other")
-    said = other.built(*other.SMALL, cache)
-    assert not said.actions("compile")
-    assert "from cache" in said.out
-    library = f"build/{built_tree.variant}/lib/libtilekiln_fp32_min.so"
-    assert (other.root / library).read_bytes() == (built_tree.root / library).read_bytes()
-
-
 def test_clean(built_tree):
     (built_tree.root / f"build/{built_tree.variant}/obj/of-an-older-plan.o").touch()
     (built_tree.root / "build/done").touch()
