@@ -161,13 +161,13 @@ def _host_units(graph: Graph, pattern: str, headers: str) -> list[Any]:
     united = held.united(graph.places, pattern)
     if not united:
         named = {source: source.removeprefix("kernels/").removesuffix(".cpp") for source in _written(graph, pattern)}
-        return [graph.compile(source, f"{place}/{name}.o", "runtime", include) for source, name in named.items()]
+        return [graph.compile(source, f"{place}/{name}.o", "host", include) for source, name in named.items()]
     unit, directories = held.unit(pattern), [graph.at(path) for path in include]
     name = os.path.dirname(pattern)
     node = graph.compile(
         f"{headers}/{unit}",
         f"{place}/{name.removeprefix('kernels/')}.o",
-        "runtime",
+        "host",
         include,
         content=includes.digest(united, directories, graph.headers_read),
         label=f"{name}/*.cpp",
@@ -306,7 +306,7 @@ def programs(
                     graph.compile(
                         source,
                         f"{variant.directory}/obj/programs/{place}/{'-'.join(source.split('/')[-2:])}.o",
-                        "engine" if target else "runtime",
+                        "engine" if target else "runtime" if source.startswith("tools/bench/") else "host",
                         include,
                         flags=more,
                         defines=defines,

@@ -24,6 +24,7 @@ LIMIT = "TILEKILN_BUILD_MEMORY"  # bytes, kB, MB or GB that a build may use, ins
 UNMEASURED = {
     "engine": {"release": 0.3e9, "debug": 0.3e9, "sanitize": 0.6e9, "thread": 0.6e9},
     "runtime": {"release": 0.3e9, "debug": 0.35e9, "sanitize": 0.5e9, "thread": 0.5e9},
+    "host": {"release": 0.3e9, "debug": 0.35e9, "sanitize": 0.5e9, "thread": 0.5e9},
     "rows": {"release": 0.05e9, "debug": 0.05e9, "sanitize": 0.1e9, "thread": 0.1e9},
 }
 # Messages of compilers, assemblers and linkers that run out of memory before the kernel steps in.

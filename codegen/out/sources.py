@@ -104,7 +104,7 @@ def sources(
             contents[f"{GENERATED}/{path}"] = data
     groups = [
         Group("generated", _options("rows"), sorted(f"{GENERATED}/{one.path}" for one in generated.sources)),
-        Group("runtime", _options("runtime"), runtime(root.places, generated.host[plan.receipt])),
+        Group("runtime", _options("host"), runtime(root.places, generated.host[plan.receipt])),
     ]
     for target in root.every_target.values():
         if target not in plan.target_list and not any(engine.target == target.name for engine in generated.engines):
