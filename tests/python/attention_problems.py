@@ -51,7 +51,7 @@ class Edges(NamedTuple):
 
 
 EDGES = {
-    "hip": Edges(),
+    "hip": Edges(workers=(1, 3, 30)),
     # Blocks of keys take turns at dq. Rows of bytes are copied by 16. Many query heads are walked in shares (plan.h).
     "executor": Edges(of_gradients=(257, 300), step_of_bytes=16, shares=0.15),
     "gpu": Edges(
@@ -221,7 +221,7 @@ def call(family: str, problem: Any, bounds: Bounds, said: str = "", **options: A
         return _append(problem, given, bounds, said)
     expected = problem.reference()
     outputs = problem.outputs(*[expected] * (family in kv_problems.FAMILIES))
-    outputs.pop("randval", None)  # no GPU stores it
+    outputs.pop("" if family == BACKWARD else "randval", None)  # no GPU's forward stores it
     judge = partial(_gradient_error if family == BACKWARD else error, problem, expected, bounds)
     return Call(given, outputs, {}, judge, said)
 
@@ -250,15 +250,12 @@ def error(problem: Any, expected: reference.Result, bounds: Bounds, results: dic
     return judged.excess(bound, expected, results, problem.inputs.get("layout", "bshd"), more)
 
 
-def _gradient_error(
-    problem: gradients.BackwardProblem,
-    expected: reference.Gradients,
-    bounds: Bounds,
-    results: dict[str, np.ndarray],
-) -> float:
+def _gradient_error(problem: Any, expected: reference.Gradients, bounds: Bounds, results: dict[str, Any]) -> float:
     sizes, softcap = problem.sizes, float(problem.inputs.get("softcap", 0.0))
     terms = max(*sizes.lengths_q, *sizes.lengths_k, 1) * sizes.nhead_q // sizes.nhead_k
     bound, reach = bounds.gradients(problem.dtype, softcap, terms)
+    if "randval" in results:
+        judged.random_bytes(results["randval"], problem.forward.randval)
     return judged.gradient_excess(bound, expected, results, reach)
 
 
@@ -294,7 +291,7 @@ def sums_of_bytes(problem: Any, expected: reference.Result) -> Any:
 def longest(family: str, problem: Any, sizes: Any) -> dict[str, int]:
     """max_seqlen arguments, with which the kernel reads index arrays where they lie; none for a call without keys."""
     rows, keys = max(sizes.lengths_q, default=0), max(sizes.lengths_k, default=0)
-    more = 0 if "bias" in problem.inputs else 3  # its columns are max_seqlen_k
+    more = 0 if "bias" in problem.inputs or (family == BACKWARD and problem.randval) else 3  # columns of theirs
     if family == "fmha_fwd_appendkv":
         return {"max_seqlen_k": max(1, keys + sizes.seqlen_new)}
     if (pads := problem.inputs.get("cache_leftpad")) is not None:

@@ -5,7 +5,7 @@
 // One block of memory: a host segment, packed on the host and copied to the head, and behind it the fp32 accumulator of
 // dq.
 //
-//   nsplits[batch or 1] | offsets[batch + 1] | cu_state[workers] | batch_state[batch] | pad to 4096 | dq_acc
+//   nsplits[batch or 1] | offsets[batch + 1] | cu_state[workers] | batch_state[batch] | pad to the granule | dq_acc
 //
 // offsets, cu_state and batch_state are there in deterministic group mode only. dq_acc of a sequence is
 // [nhead_q, nsplits, physical seqlen_q, hdim_q]. A slot is one (head, split) of it: no two workers add to one slot, and
@@ -13,6 +13,11 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+
+#ifndef TILEKILN_DEVICE
+#define TILEKILN_DEVICE inline
+#endif
+#include "kernels/attention/fmha_bwd/schedule.h"
 
 namespace tilekiln::fmha {
 
@@ -22,8 +27,12 @@ struct BwdWorkspaceShape {
   int batch = 0, nhead_q = 0, hdim_q = 0;
   int tile_q = 0, tile_k = 0;  // queries and keys of the main stage's tile
   int workers = 0;
+  int heads =
+      0;  // that a worker walks: nhead_q, or nhead_k where a unit takes every query head of a key head. 0: nhead_q
+  int granule = 4096;                  // of the host segment. On CPUs vectors of dq_acc lie in lines of the cache
   int64_t seqlen_q = 0, seqlen_k = 0;  // batch mode: of each sequence
 
+  int walked_heads() const { return heads != 0 ? heads : nhead_q; }
   bool group_schedule() const { return group && deterministic; }
   bool batch_schedule() const { return !group && deterministic; }
 };
@@ -80,16 +89,6 @@ struct BatchJobs {
 };
 BatchJobs batch_jobs(const BwdWorkspaceShape& shape);
 
-// The x-th of n chunks in the order of a masked problem: from both ends inwards, so that long and short chunks
-// alternate.
-constexpr int64_t interleaved(int64_t x, int64_t n) { return x % 2 == 0 ? x / 2 : n - 1 - x / 2; }
-
-// ---- deterministic group mode
-
-// Block `block` of `count` runs this logical worker: blocks go round the eight dies of a device, each die gets
-// neighbours.
-int xcd_map(int block, int count);
-
 // The parts of a packed host segment.
 struct GroupSchedule {
   const int32_t* nsplits;
@@ -103,36 +102,14 @@ GroupSchedule schedule_in(const BwdWorkspaceLayout& layout, const void* host);
 
 template <class Job>
 void walk_batch(const BwdWorkspaceShape& shape, const BatchJobs& jobs, int worker, bool masked, Job&& job) {
-  const int64_t first = worker * jobs.per_worker;
-  const int64_t last = first + jobs.per_worker < jobs.total ? first + jobs.per_worker : jobs.total;
-  int64_t split = 0;
-  for (int64_t i = first; i < last; ++i) {
-    const int64_t head = i / jobs.per_head, x = i % jobs.per_head;
-    if (x == 0) {
-      split = 0;
-    } else if (i == first) {
-      split = (x + jobs.per_worker - 1) / jobs.per_worker;
-    }
-    job(static_cast<int>(head / shape.nhead_q), static_cast<int>(head % shape.nhead_q),
-        static_cast<int>(masked ? interleaved(x, jobs.per_head) : x), static_cast<int>(split));
-  }
+  auto walk = batch_walk(worker, jobs.total, static_cast<int>(jobs.per_head), jobs.per_worker, shape.walked_heads());
+  for (ScheduledUnit u; next_unit(walk, masked, u);) job(u.batch, u.head, u.chunk, u.split);
 }
 
 template <class Job>
 void walk_group(const CuState& state, const BatchState* batches, int batch, int nhead, Job&& job) {
-  int64_t w = state.w_lo;
-  int head = state.head_start, chunk = state.c_start, split = state.isplit;
-  for (int b = state.ibatch; b < batch; ++b) {
-    for (; head < nhead; ++head) {
-      for (; chunk < batches[b].nc && w < state.w_hi; ++chunk) {
-        job(b, head, chunk, split);
-        w += batches[b].sq;
-      }
-      if (w >= state.w_hi) return;
-      chunk = split = 0;
-    }
-    head = 0;
-  }
+  GroupWalk walk = group_walk(&state.w_lo, batch, nhead);
+  for (ScheduledUnit u; next_unit(walk, &batches->sq, u);) job(u.batch, u.head, u.chunk, u.split);
 }
 
 }  // namespace tilekiln::fmha

@@ -12,6 +12,7 @@
 #define TK_DEVICE __attribute__((device, always_inline)) static inline
 #define TK_INLINE __attribute__((always_inline))
 #define TK_GLOBAL __attribute__((address_space(1)))  // a pointer out of a struct becomes flat else, and counts twice
+#define TK_CONSTANT __attribute__((address_space(4)))
 
 #ifndef TK_FP8
 #define TK_FP8 0

@@ -27,7 +27,6 @@
 // The runtime's own arguments behind a kernel's (LLVM, AMDGPUUsage, code object version 5).
 #define gridDim (tilekiln::hip::Index{((const TK_CONSTANT uint32_t*)__builtin_amdgcn_implicitarg_ptr())[0]})
 #define blockDim (tilekiln::hip::Index{((const TK_CONSTANT uint16_t*)__builtin_amdgcn_implicitarg_ptr())[6]})
-#define TK_CONSTANT __attribute__((address_space(4)))
 
 #pragma clang diagnostic ignored "-Wmissing-field-initializers"  // of builds' constants, whose rest is 0
 

@@ -253,6 +253,7 @@ THREE_SOURCES = [
     *_three("v_minmax_num_f32", lambda a, b, c: bits(np.fmax(np.fmin(f(a), f(b)), f(c))), "fff", ("gfx1201",)),
     *_three("v_med3_f32", lambda a, b, c: bits(np.sort(np.stack([f(a), f(b), f(c)]), 0)[1]), "mmm", (*GFX9, "gfx1100")),
     *_three("v_max3_i32", lambda a, b, c: np.maximum(np.maximum(i(a), i(b)), i(c)).view(U32)),
+    *_three("v_min3_i32", lambda a, b, c: np.minimum(np.minimum(i(a), i(b)), i(c)).view(U32)),
     *_three("v_med3_i32", lambda a, b, c: np.sort(np.stack([i(a), i(b), i(c)]), 0)[1].view(U32)),
     *_three("v_mad_u32_u24", each(lambda a, b, c: (a & 0xFFFFFF) * (b & 0xFFFFFF) + c)),
     *_three("v_mad_i32_i24", each(lambda a, b, c: _signed(a & 0xFFFFFF, 24) * _signed(b & 0xFFFFFF, 24) + c)),

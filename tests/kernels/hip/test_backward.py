@@ -97,6 +97,21 @@ try:
     library.fmha_bwd(**inputs, **packed, **most, **outputs(), deterministic=True, workspace=room(size - 16))
 except tk.ArgumentError as error:
     print(error)
+asked = {**packed, **most, "deterministic": True, "workers": 5}  # each walks over units of several tiles and heads
+own = room(library.fmha_bwd_workspace_size(**inputs, **made, **asked))
+library.fmha_bwd(**inputs, **(made := outputs()), **asked, workspace=own)
+checked(made)
+plan = tk.plan_backward_workspace(seqstart_q=[0, 70, 70, 103], seqstart_k=[0, 90, 97, 237], nhead_q=2, hdim_q=64,
+                                  kM0=32, kN0=128, workers=5)
+segment = own.host()
+ints = lambda at, count: np.frombuffer(segment[at : at + 4 * count].tobytes(), np.int32)
+assert ints(0, 3).tolist() == plan.nsplits
+offsets = np.frombuffer(segment[16:48].tobytes(), np.int64)  # of two query heads a key head
+assert offsets.tolist() == [2 * at for at in plan.offsets]
+assert ints(48, 40).reshape(5, 8)[:, :6].tolist() == [list(state) for state in plan.cu_states_remapped]
+states = ints(208, 12).reshape(3, 4)[:, :2]
+assert [tuple(state) for state in states.tolist()] == [(state.sq, state.nc) for state in plan.batch_states]
+print(len(plan.nsplits), max(plan.nsplits))
 launcher = tk.BackwardLauncher(library=library, dtype="fp16", hdim_q=64, hdim_v=64, nhead_q=4, nhead_k=2, batch=3,
                                seqlen_q=103, seqlen_k=140, max_seqlen_q=70, mode="group", deterministic=True,
                                device=(ROCM, 0))
@@ -118,9 +133,10 @@ except tk.ArgumentError as error:
 
 
 def test_one_workspace_of_ones_own_prepared_in_stream_order(library):
-    """Of any contents and of the size it says; prepared from starts that the host has not seen."""
+    """Of any contents and of the size it says, its head as the host packs it; prepared from starts unseen."""
     said, code = run(["-c", WORKSPACE, str(library)], "gfx942")
     assert code == 0, said
     lines = said.splitlines()
     assert lines[0].startswith("workspace: had "), said
-    assert lines[1].startswith("seqstart_q: "), said
+    assert lines[1] == "3 2"  # the device's schedule is the host's, with two splits at most
+    assert lines[2].startswith("seqstart_q: "), said

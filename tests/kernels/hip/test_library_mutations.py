@@ -90,7 +90,8 @@ MUTATIONS: dict[str, tuple[str, str, str, str]] = {
         "sums[i64(row) * p.hdim_q + w.column + column] = dq[r]",
         "fmha_bwd_dq_dk_dv",
     ),
-    "keys past the end are stored": (BACKWARD, "  if (!own) return;\n", "", "fmha_bwd_dq_dk_dv"),
+    "keys past the end are stored": (BACKWARD, "  if (own) store_keys", "  store_keys", "fmha_bwd_dq_dk_dv"),
+    "the next unit does not wait": (BACKWARD, "    publish();  // every wave has done", "    //", "fmha_bwd_dq_dk_dv"),
     "LSE in base e": (BACKWARD, "kInfinity : lse * kLog2e;", "kInfinity : lse;", "fmha_bwd_dq_dk_dv"),
     "dbias of hidden tiles is not cleared": (
         BACKWARD,

@@ -4,20 +4,24 @@
 //   D = rowsum(dO o O)    P = exp(S - LSE)    dP = dO V^T    dS = P o (dP - D)
 //   dV^T += dO^T P        dK^T += scale Q^T dS        dQ += scale dS K
 //
-// Main stage: a workgroup is a tile of keys of one key head, and walks over the query heads that share it and the tiles of queries that
+// Main stage: a unit is a tile of keys of one key head; a workgroup walks over the query heads that share it and the tiles of queries that
 // see it. A lane owns one key: S and dP are products of Q and dO, which lie in LDS, with the lane's row of K and V; their accumulators
 // are, but for rounding, the second operands of dV^T and dK^T, so P and dS meet dO^T and Q^T (a transposed copy in LDS) without
-// crossing lanes. dS crosses them once, through LDS, for dQ, which is added to fp32 sums: one for all key tiles by atomics, or a slot for
-// each key tile, which no other adds to. The last stage adds the slots up in their order.
+// crossing lanes. dS crosses them once, through LDS, for dQ, which is added to fp32 sums by atomics: one for all workgroups, each a unit of
+// its own; or, deterministic, in slots of persistent workgroups, which walk over units in an order of their own, no two of them in one slot
+// (kernels/attention/fmha_bwd/schedule.h). The first stage writes the schedule of packed sequences, the last adds slots up in their order.
 // Source: Dao et al., "FlashAttention-2" (2023), section 3.1.2. Emulated (functional), never run on AMD silicon.
 //
 // Where a tile of the whole head dim does not fit into LDS or dK and dV not into registers, a workgroup makes the gradients of a part of
 // the columns: S and dP it makes whole, from lines of Q, then of dO in their place, so a pair of halves costs 7 products for 5.
 //
 // Compile time: TK_BF16, TK_HDIM, TK_WAVES, TK_RELOAD_K (K and V from the cache for every product: registers), TK_PARTS of the columns.
-#include "kernels/attention/fmha_bwd/dq_dk_dv/hip/problem.h"
+#include "kernels/attention/fmha_bwd/dq_dk_dv/hip/sequence.h"
 #include "kernels/attention/hip/fragments.h"
-#include "kernels/attention/hip/sequences.h"
+
+#define TILEKILN_DEVICE [[maybe_unused]] TK_DEVICE
+#include "kernels/attention/fmha_bwd/schedule.h"
+#include "kernels/attention/random_bytes.h"
 
 namespace tilekiln::hip {
 
@@ -31,28 +35,6 @@ static_assert(kBlocks <= 2, "the main stage has the scores of one block of rows,
 static_assert(TK_PARTS == 1 || TK_RELOAD_K, "parts of the head dim take K and V from the cache");
 static_assert(kTileK % kDepth == 0, "the key tile must be a multiple of the product's depth");
 
-/// A sequence.
-struct Sequence {
-  int start_q, start_k, seqlen_q, seqlen_k, shift;
-  i64 row;  // its first row among all sequences
-};
-
-TK_DEVICE Sequence sequence(const BackwardProblem& p, int b) {
-  Sequence s;
-  s.seqlen_q = length(p.seqlens_q, p.cu_seqlens_q, b, p.seqlen_q);
-  s.seqlen_k = length(p.seqlens_k, p.cu_seqlens_k, b, p.seqlen_k);
-  s.start_q = s.start_k = 0;
-  s.row = i64(b) * p.seqlen_q;
-  if (p.seqstart_q) {
-    s.start_q = start(p.seqstart_q, b, p.total_q), s.start_k = start(p.seqstart_k, b, p.total_k);
-    s.seqlen_q = s.seqlen_q < p.total_q - s.start_q ? s.seqlen_q : p.total_q - s.start_q;
-    s.seqlen_k = s.seqlen_k < p.total_k - s.start_k ? s.seqlen_k : p.total_k - s.start_k;
-    s.row = s.start_q;
-  }
-  s.shift = p.features & kBwdTopLeft ? 0 : s.seqlen_k - s.seqlen_q;
-  return s;
-}
-
 /// Row 0 of head h of the sequence in an array.
 template <class Element> TK_DEVICE Element* rows_of(const void* data, int b, int start, int h, i64 batch, i64 head, int row) {
   return (Element*)data + b * batch + h * head + i64(start) * row;
@@ -63,7 +45,7 @@ using Write = TK_GLOBAL T;
 /// kCount rows of kWide columns of an array, 16 bytes at a time, four rows by eight columns an item: to LDS as they are and transposed.
 template <int kCount, int kWide = kHdim> struct Tile {
   enum { kItems = kCount / 4 * (kWide / 8), kEach = (kItems + kThreads - 1) / kThreads };
-  U4 piece[kEach][4];
+  U4 piece[kEach][4] = {};  // an item that a thread has not got would else be held through a walk
 
   TK_DEVICE void load(Tile& t, Read* from, int row_step, int rows, int hdim, int thread) {
     const auto memory = buffer((const void*)from, rows > 0 && (kWide == kHdim || hdim > 0) ? ((rows - 1) * row_step + hdim) * 2 : 0);
@@ -205,11 +187,30 @@ TK_DEVICE float across(float value, int distance) {
 }  // namespace tilekiln::hip
 
 using namespace tilekiln::hip;
+using namespace tilekiln::fmha;
 
 extern "C" __attribute__((constant, used)) const BackwardBuild tilekiln_fmha_bwd_build = {kHdim, kTileQ, kTileK, kThreads,
                                                                                       TK_BF16, TK_PARTS};
 
-/// D, zeros in the shares of dq and, where a mask hides pairs, in dbias. Grid (tiles of kRowTile rows, nhead_q, batch).
+/// The schedule of packed sequences. One wave, whose lanes alone see what they write before the launch ends.
+TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kScheduleThreads, kScheduleThreads)))
+void tilekiln_fmha_bwd_schedule(BackwardProblem p) {
+  pack_group(
+      (TK_GLOBAL int*)p.nsplits, (TK_GLOBAL i64*)p.offsets, (TK_GLOBAL int*)p.cu_state, (TK_GLOBAL int*)p.batch_state,
+      p.batch, p.nhead_q / p.heads_per_key_head, p.nhead_q, p.hdim_q, u32(kTileQ), u32(kTileK), u32(p.workers),
+      [&](int b) TK_INLINE { return room(p.seqstart_q, b, p.total_q); },
+      [&](int b) TK_INLINE {
+        const int keys = room(p.seqstart_k, b, p.total_k);
+        return keys < p.seqlen_k ? keys : p.seqlen_k;
+      },
+      int(__builtin_amdgcn_workitem_id_x()), kScheduleThreads, [] TK_INLINE {
+        __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+        __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+      });
+}
+
+/// D, the random bytes of dropout, zeros in the shares of dq and, where a mask hides pairs, in dbias. Grid (tiles of kRowTile rows, nhead_q,
+/// batch).
 TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads))) void tilekiln_fmha_bwd_prepare(BackwardProblem p) {
   const int b = __builtin_amdgcn_workgroup_id_z(), h = __builtin_amdgcn_workgroup_id_y();
   const int first = __builtin_amdgcn_workgroup_id_x() * kRowTile, thread = __builtin_amdgcn_workitem_id_x();
@@ -233,9 +234,21 @@ TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads)))
     if (p.delta_out)
       ((TK_GLOBAL float*)p.delta_out)[b * p.lse_batch + h * p.lse_head + s.start_q + row] = sum;
   }
-  for (int slot = 0; slot < p.slots; slot++) {
-    TK_GLOBAL float* to = (TK_GLOBAL float*)p.dq_acc + ((i64(slot) * p.nhead_q + h) * p.rows + s.row + first) * p.hdim_q;
+  const Shares dq = shares(p, s, b);
+  for (int split = 0; split < dq.splits; split++) {
+    TK_GLOBAL float* to = share(p, dq, h, split) + i64(first) * p.hdim_q;
     for (int i = thread; i < rows * p.hdim_q; i += kRowThreads) to[i] = 0.f;
+  }
+  if (p.randval) {
+    const u64 offset = p.dropout_offset + u64(b * p.nhead_q + h) * 64;
+    store_random_bytes((TK_GLOBAL unsigned char*)p.randval + b * p.randval_batch + h * p.randval_head +
+                           (s.start_q + first) * p.randval_row,
+                       p.randval_row, first, rows, s.seqlen_k, thread, kRowThreads,
+                       [&](int lane, int row32, int key32, u32* words) TK_INLINE {
+                         const U4 drawn = philox(p.dropout_seed, offset + u64(lane), u32(row32), u32(key32));
+#pragma unroll
+                         for (int i = 0; i < 4; i++) words[i] = drawn[i];
+                       });
   }
   if (!p.dbias || !(p.features & kBwdWindow)) return;
   Write* dbias = (Write*)p.dbias + b * p.dbias_batch + h * p.dbias_head + (s.start_q + first) * p.dbias_row;
@@ -279,9 +292,23 @@ TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads)))
   }
 }
 
-/// dk, dv, dbias and shares of dq. Grid (tiles of kTileK keys times TK_PARTS, nhead_k, batch).
-TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads), amdgpu_waves_per_eu(1, 2)))
-void tilekiln_fmha_bwd(BackwardProblem p) {
+/// The lane's rows of dk and dv.
+TK_DEVICE void store_keys(const BackwardProblem& p, const Sequence& s, const Walk& w, int head_k,
+                          const Accumulator (&dk)[kPart / kRows], const Accumulator (&dv)[kPart / kRows]) {
+  Write* to_k = rows_of<Write>(p.dk, w.b, s.start_k, head_k, p.dk_batch, p.dk_head, p.dk_row) + i64(w.key) * p.dk_row;
+  Write* to_v = rows_of<Write>(p.dv, w.b, s.start_k, head_k, p.dv_batch, p.dv_head, p.dv_row) + i64(w.key) * p.dv_row;
+#pragma unroll
+  for (int d = 0; d < kPart / kRows; d++)
+#pragma unroll
+    for (int r = 0; r < kAccumulator; r++) {
+      const int column = w.column + d * kRows + row_of(r, w.half);
+      if (column < p.hdim_q) to_k[column] = T(dk[d][r] * p.softmax_scale);
+      if (column < p.hdim_v) to_v[column] = T(dv[d][r]);
+    }
+}
+
+/// dk, dv, dbias and a share of dq of one unit, which is the same for all threads.
+TK_DEVICE void run_unit(const BackwardProblem& p, const ScheduledUnit& unit) {
   TK_SHARED T q_lines[kTileQ * kRowD];
   TK_SHARED T q_transposed[kPart * kRowQ];
   TK_SHARED T dout_memory[kTileQ * kRowD];
@@ -292,13 +319,15 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
   TK_SHARED float lse_log2[kTileQ];
   TK_SHARED float delta[kTileQ];
   TK_SHARED unsigned char random_bytes[TK_WAVES * 1024];
-  const int b = __builtin_amdgcn_workgroup_id_z(), head_k = __builtin_amdgcn_workgroup_id_y();
-  const int tile_k = int(__builtin_amdgcn_workgroup_id_x()) / TK_PARTS, first_key = tile_k * kTileK;
-  const int thread = __builtin_amdgcn_workitem_id_x(), wave = __builtin_amdgcn_readfirstlane(thread / kLanes);
+  const int b = __builtin_amdgcn_readfirstlane(unit.batch), head_k = __builtin_amdgcn_readfirstlane(unit.head);
+  const int first_key = __builtin_amdgcn_readfirstlane(unit.chunk) * kTileK;
+  // Anew for each unit: else what follows from them alone is held in registers through all units.
+  const int thread = again(__builtin_amdgcn_workitem_id_x()), in_wave_lane = again(lane());
+  const int wave = __builtin_amdgcn_readfirstlane(thread / kLanes);
   const Sequence s = sequence(p, b);
   if (first_key >= s.seqlen_k) return;
   Walk w;
-  w.b = b, w.half = lane() / kHalf, w.lane = lane() % kHalf;
+  w.b = b, w.half = in_wave_lane / kHalf, w.lane = in_wave_lane % kHalf;
   w.key = first_key + wave * kColumns + w.lane;
   w.column = TK_PARTS > 1 ? int(__builtin_amdgcn_workgroup_id_x()) % TK_PARTS * kPart : 0;
 
@@ -340,12 +369,14 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
   for (int g = 0; g < p.heads_per_key_head; g++) {
     w.h = head_k * p.heads_per_key_head + g;
     w.slope = p.features & kBwdAlibi ? ((const TK_GLOBAL float*)p.alibi_slopes)[b * p.alibi_batch + w.h] : 0.f;
+    TK_GLOBAL float* const share_of_head = share(p, shares(p, s, b), w.h, __builtin_amdgcn_readfirstlane(unit.split));
     Read* q = rows_of<Read>(p.q, b, s.start_q, w.h, p.q_batch, p.q_head, p.q_row);
     Read* dout = rows_of<Read>(p.dout, b, s.start_q, w.h, p.dout_batch, p.dout_head, p.dout_row);
     for (w.first = begin; w.first < end; w.first += kTileQ) {
       const int rows = s.seqlen_q - w.first < kTileQ ? s.seqlen_q - w.first : kTileQ;
       [[maybe_unused]] Accumulator scores[kBlocks];
       {
+        Read *const q_rows = q + i64(w.first) * p.q_row, *const dout_rows = dout + i64(w.first) * p.dout_row;
         const int mine = again(thread);
         float row_lse = kInfinity, row_delta = 0.f;
         if (mine < rows) {
@@ -355,7 +386,7 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
           row_delta = ((const TK_GLOBAL float*)p.delta)[w.h * p.rows + s.row + w.first + mine];
         }
         Tile<kTileQ> tile;
-        Tile<kTileQ>::load(tile, q + i64(w.first) * p.q_row, p.q_row, rows, p.hdim_q, mine);
+        Tile<kTileQ>::load(tile, q_rows, p.q_row, rows, p.hdim_q, mine);
         // Every wave has done with the tile before: none reads of it behind the barrier before dq.
         if constexpr (TK_RELOAD_K) {  // one after the other: registers
           Tile<kTileQ>::store(tile, q_lines, q_transposed, kRowQ, mine, w.column);
@@ -365,12 +396,12 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
             for (int i = 0; i < kBlocks; i++)
               scores[i] = of_lines(q_lines + (i * kRows + w.lane) * kRowD, k_memory, k_at, p.hdim_q, w.half);
           }
-          Tile<kTileQ>::load(tile, dout + i64(w.first) * p.dout_row, p.dout_row, rows, p.hdim_v, mine);
+          Tile<kTileQ>::load(tile, dout_rows, p.dout_row, rows, p.hdim_v, mine);
           if (TK_PARTS > 1) __builtin_amdgcn_s_barrier();  // every wave has done with the lines of q
           Tile<kTileQ>::store(tile, dout_lines, dout_transposed, kRowQ, mine, w.column);
         } else {
           Tile<kTileQ> second;
-          Tile<kTileQ>::load(second, dout + i64(w.first) * p.dout_row, p.dout_row, rows, p.hdim_v, mine);
+          Tile<kTileQ>::load(second, dout_rows, p.dout_row, rows, p.hdim_v, mine);
           Tile<kTileQ>::store(tile, q_lines, q_transposed, kRowQ, mine);
           Tile<kTileQ>::store(second, dout_lines, dout_transposed, kRowQ, mine);
         }
@@ -407,8 +438,7 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
       }
       publish();
       // dq of (rows of a block, columns of a block) is one wave's.
-      TK_GLOBAL float* sums = (TK_GLOBAL float*)p.dq_acc +
-                              ((i64(p.features & kBwdSlots ? tile_k : 0) * p.nhead_q + w.h) * p.rows + s.row + w.first) * p.hdim_q;
+      TK_GLOBAL float* sums = share_of_head + i64(w.first) * p.hdim_q;
       const int in_wave = again(w.lane), half = again(w.half);
 #pragma unroll 1
       for (int task = wave; task < kBlocks * (kPart / kColumns); task += TK_WAVES) {
@@ -427,17 +457,30 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
       }
     }
   }
-  if (!own) return;
-  Write* to_k = rows_of<Write>(p.dk, b, s.start_k, head_k, p.dk_batch, p.dk_head, p.dk_row) + i64(w.key) * p.dk_row;
-  Write* to_v = rows_of<Write>(p.dv, b, s.start_k, head_k, p.dv_batch, p.dv_head, p.dv_row) + i64(w.key) * p.dv_row;
-#pragma unroll
-  for (int d = 0; d < kPart / kRows; d++)
-#pragma unroll
-    for (int r = 0; r < kAccumulator; r++) {
-      const int column = w.column + d * kRows + row_of(r, w.half);
-      if (column < p.hdim_q) to_k[column] = T(dk[d][r] * p.softmax_scale);
-      if (column < p.hdim_v) to_v[column] = T(dv[d][r]);
-    }
+  if (own) store_keys(p, s, w, head_k, dk, dv);
+}
+
+/// The main stage. Grid (tiles of kTileK keys times TK_PARTS, nhead_k, batch), or (workers times TK_PARTS, 1, 1).
+TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads), amdgpu_waves_per_eu(1, 2)))
+void tilekiln_fmha_bwd(BackwardProblem p) {
+  const int block = int(__builtin_amdgcn_workgroup_id_x()) / TK_PARTS, heads = p.nhead_q / p.heads_per_key_head;
+  const bool group = p.features & kBwdGroupWalk, walks = group || p.features & kBwdBatchWalk;
+  ScheduledUnit unit = {int(__builtin_amdgcn_workgroup_id_z()), int(__builtin_amdgcn_workgroup_id_y()), block, 0};
+  BatchWalk<int> in_batch = batch_walk(block, p.total_units, p.units_a_head, p.units_a_worker, heads);
+  GroupWalk in_group = {};
+  if (group) in_group = group_walk((Scheduled*)p.cu_state + block * kCuStateInts, p.batch, heads);
+  const auto next = [&] TK_INLINE {
+    return group ? next_unit(in_group, (Scheduled*)p.batch_state, unit)
+                 : next_unit(in_batch, p.features & kBwdWindow, unit);
+  };
+  for (bool more = !walks || next(); more; more = next()) {
+    // Arguments are loaded anew for each unit: else all that any unit needs is held in registers through the walk.
+    auto at = (const TK_CONSTANT BackwardProblem*)__builtin_amdgcn_kernarg_segment_ptr();
+    asm volatile("" : "+s"(at));
+    run_unit(*(const BackwardProblem*)at, unit);
+    if (!walks) break;
+    publish();  // every wave has done with the tile of keys
+  }
 }
 
 /// dq = scale times the sum of its shares, in their order; d_sink[h] = -sum exp(sink - LSE) D, by the first workgroup of a head.
@@ -464,10 +507,10 @@ TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads)))
   if (first >= s.seqlen_q) return;
   const int rows = s.seqlen_q - first < kRowTile ? s.seqlen_q - first : kRowTile;
   Write* to = rows_of<Write>(p.dq, b, s.start_q, h, p.dq_batch, p.dq_head, p.dq_row) + i64(first) * p.dq_row;
+  const Shares dq = shares(p, s, b);
   for (int i = thread; i < rows * p.hdim_q; i += kRowThreads) {
-    const TK_GLOBAL float* from = (const TK_GLOBAL float*)p.dq_acc + (h * p.rows + s.row + first) * p.hdim_q + i;
     float sum = 0.f;
-    for (int slot = 0; slot < p.slots; slot++) sum += from[i64(slot) * p.nhead_q * p.rows * p.hdim_q];
+    for (int split = 0; split < dq.splits; split++) sum += (share(p, dq, h, split) + i64(first) * p.hdim_q)[i];
     to[i64(i / p.hdim_q) * p.dq_row + i % p.hdim_q] = T(sum * p.softmax_scale);
   }
 }

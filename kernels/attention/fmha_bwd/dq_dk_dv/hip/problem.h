@@ -12,7 +12,9 @@ enum BackwardFeature : int {
   kBwdBias = 8,
   kBwdTopLeft = 16,
   kBwdDropout = 32,
-  kBwdSlots = 64,  // each key tile has a share of dq of its own: the same sums in every run
+  // Workers walk over units (kernels/attention/fmha_bwd/schedule.h), each in its order: the same sums in every run.
+  kBwdBatchWalk = 64,
+  kBwdGroupWalk = 128,
 };
 
 /// Strides are in elements; of a row, a head, a batch (0 for packed sequences). Lengths and window as ForwardProblem says.
@@ -23,7 +25,13 @@ struct BackwardProblem {
   float* delta_out;            // null, or where rowsum(dout out) goes for the caller; as lse lies
   float* d_sink;               // null, or (nhead_q)
   float* delta;                // workspace, [head][row of all sequences]
-  float* dq_acc;               // workspace, [slot][head][row of all sequences][hdim_q], unscaled
+  // The workspace as kernels/attention/fmha_bwd/workspace.h lays it out; of dq_acc each sequence has [nhead_q, nsplits, physical
+  // seqlen_q, hdim_q], unscaled. offsets, cu_state and batch_state: with kBwdGroupWalk, written by the first stage.
+  int *nsplits, *cu_state, *batch_state;
+  long long* offsets;
+  float* dq_acc;
+  long long acc_elements;  // that dq_acc has room for
+  unsigned char* randval;  // null, or where the random bytes of dropout go
   const int *seqstart_q, *seqstart_k, *seqlens_q, *seqlens_k, *cu_seqlens_q, *cu_seqlens_k;
   const float* alibi_slopes;
   const float* sink;
@@ -31,6 +39,7 @@ struct BackwardProblem {
   long long q_batch, q_head, k_batch, k_head, v_batch, v_head, out_batch, out_head, dout_batch, dout_head;
   long long dq_batch, dq_head, dk_batch, dk_head, dv_batch, dv_head, lse_batch, lse_head;
   long long bias_batch, bias_head, bias_row, dbias_batch, dbias_head, dbias_row, alibi_batch;
+  long long randval_batch, randval_head, randval_row;
   long long rows;  // of all sequences, padding included
   unsigned long long dropout_seed, dropout_offset;
   int q_row, k_row, v_row, out_row, dout_row, dq_row, dk_row, dv_row;
@@ -39,7 +48,8 @@ struct BackwardProblem {
   int total_q, total_k;
   int hdim_q, hdim_v;
   int window_left, window_right, sink_keys;
-  int slots;
+  int splits;                                              // of every sequence; of none with kBwdGroupWalk
+  int workers, total_units, units_a_head, units_a_worker;  // with kBwdBatchWalk all, with kBwdGroupWalk the first
   float softmax_scale, softcap;
   int dropout_threshold;
   float keep_scale;
@@ -54,6 +64,7 @@ struct BackwardBuild {
   int parts;           // of the columns, a workgroup of the main stage each
 };
 
+constexpr int kScheduleThreads = 32;
 constexpr int kRowThreads = 256, kRowTile = 32;  // of the first and the last stage: threads and rows of a workgroup
 
 }  // namespace tilekiln::hip

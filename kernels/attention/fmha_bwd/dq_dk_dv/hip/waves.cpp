@@ -2,7 +2,7 @@
 // The waves engine of fmha_bwd's three stages: a checked call becomes the problem of each launch. Compiled with
 // -DTILEKILN_TARGET=<the target's name>.
 #include "kernels/attention/bwd_engine.h"
-#include "kernels/attention/fmha_bwd/dq_dk_dv/hip/problem.h"
+#include "kernels/attention/fmha_bwd/dq_dk_dv/hip/workspace.h"
 #include "kernels/attention/hip/host.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
@@ -11,10 +11,7 @@
 namespace tilekiln::hip {
 namespace {
 
-using fmha::BwdKernelProblem;
-using fmha::BwdProblem;
 using fmha::Dtype;
-using fmha::u64;
 
 // The smallest kernel of the dtype that holds the head dims of the main stage's instance; null: the library has none.
 const Kernel* find_backward(const BwdKernelProblem& of) {
@@ -52,20 +49,6 @@ tilekiln_status check_problem(const BwdKernelProblem& of) {
   return TILEKILN_OK;
 }
 
-i64 parts(i64 all, i64 each) { return (all + each - 1) / each; }
-
-// The workspace: D of every row, then the shares of dq.
-u64 place_workspace(const BwdKernelProblem& of, const BackwardBuild& build, BackwardProblem* row) {
-  const BwdProblem& p = of.problem;
-  row->rows = p.features.group ? of.total_q : i64(of.batch) * of.seqlen_q;
-  row->slots = p.features.deterministic ? static_cast<int>(parts(of.seqlen_k, build.tile_k)) : 1;
-  const u64 rows = static_cast<u64>(p.nhead_q) * static_cast<u64>(row->rows), delta = (rows * 4 + 127) / 128 * 128;
-  row->delta = reinterpret_cast<float*>(of.workspace);
-  row->dq_acc = reinterpret_cast<float*>(of.workspace + delta);
-  const int hdim = p.hdim_q != 0 ? p.hdim_q : of.hdim_q;  // a launcher's bound is of the instance's
-  return delta + static_cast<u64>(row->slots) * rows * static_cast<u64>(hdim) * 4;
-}
-
 void fill_features(const BwdProblem& p, BackwardProblem* to) {
   const auto on = [&](bool given, BackwardFeature feature) { to->features |= given ? feature : 0; };
   on(p.features.mask && (p.window_left >= 0 || p.window_right >= 0), kBwdWindow);
@@ -74,7 +57,6 @@ void fill_features(const BwdProblem& p, BackwardProblem* to) {
   on(p.features.softcap, kBwdSoftcap);
   on(p.top_left, kBwdTopLeft);
   on(p.features.dropout, kBwdDropout);
-  on(p.features.deterministic, kBwdSlots);
   to->window_left = p.window_left;
   to->window_right = p.window_right;
   to->sink_keys = p.features.mask ? p.sink_keys : 0;
@@ -82,6 +64,7 @@ void fill_features(const BwdProblem& p, BackwardProblem* to) {
   to->softcap = p.softcap;
   to->keep_scale = 1;
   if (fmha::fill_dropout(p, to)) to->dropout_threshold = core::dropout_threshold(p.dropout_p);
+  to->randval = p.features.store_randval ? p.randval : nullptr;
 }
 
 void fill_arrays(const BwdKernelProblem& of, BackwardProblem* to) {
@@ -99,6 +82,7 @@ void fill_arrays(const BwdKernelProblem& of, BackwardProblem* to) {
   to->dv = p.dv, to->dv_batch = step(s.dv), to->dv_head = p.dv_head, to->dv_row = static_cast<int>(p.dv_row);
   to->bias = p.bias, to->bias_batch = step(s.bias), to->bias_head = p.bias_head, to->bias_row = p.bias_row;
   to->dbias = p.dbias, to->dbias_batch = step(s.dbias), to->dbias_head = p.dbias_head, to->dbias_row = p.dbias_row;
+  to->randval_batch = step(s.randval), to->randval_head = p.randval_head, to->randval_row = p.randval_row;
   to->lse = p.lse, to->lse_batch = step(s.lse), to->lse_head = p.lse_head, to->delta_out = p.delta;
   to->alibi_slopes = p.alibi_slopes, to->alibi_batch = s.alibi;
   to->sink = p.sink, to->d_sink = of.d_sink;
@@ -122,15 +106,17 @@ tilekiln_status launch_waves(const Site& site, const void* problem) {
   if (kernel == nullptr) return fail_kernel("fmha_bwd");
   const auto& build = build_as<BackwardBuild>(*kernel);
   TILEKILN_TRY(check_problem(of));
-  const bool main = of.stage == TILEKILN_BWD_DQ_DK_DV;
   const i64 row_tiles = parts(of.seqlen_q, kRowTile), key_tiles = parts(of.seqlen_k, build.tile_k);
   TILEKILN_TRY(check_blocks(p.nhead_q, of.batch, row_tiles));
   TILEKILN_TRY(check_blocks(p.nhead_q, of.batch, key_tiles * build.parts));
+  if (p.features.deterministic && i64(of.batch) * p.nhead_k * (key_tiles + 1) > fmha::max_scheduled_chunks)
+    return fail_argument("deterministic",
+                         "was 1 with more than %lld tiles of keys over all heads, must be 0 above that",
+                         static_cast<i64>(fmha::max_scheduled_chunks));
   BackwardProblem row = {};
-  const u64 bytes = place_workspace(of, build, &row);
+  const fmha::BwdWorkspaceShape shape = shape_of(of, build);
+  const u64 bytes = place_workspace(of, shape, &row);
   if (of.workspace_bytes != nullptr) return *of.workspace_bytes = bytes, TILEKILN_OK;
-  const i64 tiles = main ? key_tiles * build.parts : row_tiles, heads = main ? p.nhead_k : p.nhead_q;
-  if (tiles == 0 || heads == 0 || of.batch == 0) return TILEKILN_OK;
   fill_features(p, &row);
   fill_arrays(of, &row);
   row.batch = of.batch;
@@ -140,15 +126,25 @@ tilekiln_status launch_waves(const Site& site, const void* problem) {
   row.seqlen_k = of.seqlen_k;
   row.hdim_q = p.hdim_q;
   row.hdim_v = p.hdim_v;
-  const char* const function = main                                ? "tilekiln_fmha_bwd"
-                               : of.stage == TILEKILN_BWD_DOT_DO_O ? "tilekiln_fmha_bwd_prepare"
-                                                                   : "tilekiln_fmha_bwd_convert";
-  return launch(site, {kernel,
-                       function,
-                       {static_cast<unsigned>(tiles), static_cast<unsigned>(heads), static_cast<unsigned>(of.batch)},
-                       static_cast<unsigned>(main ? build.threads : kRowThreads),
-                       &row,
-                       sizeof(row)});
+  const i64 workers = fill_schedule(shape, &row);
+  const auto run = [&](const char* function, i64 x, i64 y, i64 z, int threads) -> tilekiln_status {
+    if (x == 0 || y == 0 || z == 0) return TILEKILN_OK;
+    return launch(site, {kernel,
+                         function,
+                         {static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)},
+                         static_cast<unsigned>(threads),
+                         &row,
+                         sizeof(row)});
+  };
+  if (of.stage == TILEKILN_BWD_CONVERT_DQ)
+    return run("tilekiln_fmha_bwd_convert", row_tiles, p.nhead_q, of.batch, kRowThreads);
+  if (of.stage == TILEKILN_BWD_DOT_DO_O) {
+    if (shape.group_schedule()) TILEKILN_TRY(run("tilekiln_fmha_bwd_schedule", 1, of.batch != 0, 1, kScheduleThreads));
+    return run("tilekiln_fmha_bwd_prepare", row_tiles, p.nhead_q, of.batch, kRowThreads);
+  }
+  if (key_tiles == 0 || p.nhead_k == 0 || of.batch == 0) return TILEKILN_OK;
+  if (shape.deterministic) return run("tilekiln_fmha_bwd", workers * build.parts, 1, 1, build.threads);
+  return run("tilekiln_fmha_bwd", key_tiles * build.parts, p.nhead_k, of.batch, build.threads);
 }
 
 }  // namespace
