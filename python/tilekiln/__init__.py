@@ -6,9 +6,9 @@
 >>> out = lib.fmha_fwd(q, k, v, causal=True)  # doctest: +SKIP
 
 `load` gives one library, `attention` and `attention_backward` pick a kernel from all that are built or installed,
-`function_attention` takes scores and masks of your own (`score_function`, `mask_function`), `KVCache` and `decode`
-serve from a cache, `matmul`, `grouped_gemm`, `linear`, `PackedWeight` and `QuantisedWeight` multiply matrices,
-`experts` and `PackedExperts` are the feed-forward part of a mixture of experts,
+`function_attention` takes scores, masks and weights of your own (`score_function`, `mask_function`, `weight_function`),
+`KVCache` and `decode` serve from a cache, `matmul`, `grouped_gemm`, `linear`, `PackedWeight` and `QuantisedWeight`
+multiply matrices, `experts` and `PackedExperts` are the feed-forward part of a mixture of experts,
 `info` says what there is, `reference` is the float64 NumPy reference, `tune` has what was measured, `dtypes` knows
 dtypes by name. Every other operator is here under its own name, over all libraries as `attention` is:
 `tk.rmsnorm2d(x, gamma)`.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from . import reference, tune
     from ._binding import ArgumentError, NoKernelError, Stream, __version__
     from ._core import dtypes
-    from .api.functions.call import function_attention, mask_function, score_function
+    from .api.functions.call import function_attention, mask_function, score_function, weight_function
     from .api.functions.elementwise import elementwise_function
     from .api.just_in_time import jit
     from .api.kv_cache import KVCache, decode
@@ -79,6 +79,7 @@ _HOME = {
     "reference": ".reference",
     "score_function": ".api.functions.call",
     "tune": ".tune",
+    "weight_function": ".api.functions.call",
 }
 
 __all__ = [
@@ -114,6 +115,7 @@ __all__ = [
     "reference",
     "score_function",
     "tune",
+    "weight_function",
 ]
 
 

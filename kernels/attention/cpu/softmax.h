@@ -41,14 +41,14 @@ struct Alteration {
 };
 
 // P = 2^(c S - cm) over keys [begin, end) and N vectors from j0; l += P, then P is altered and stored in words over S.
-// With two keys a word, begin is even and a missing last key counts as P = 0.
-template <class Compute, bool Altered, int N>
+// With two keys a word, begin is even and a missing last key counts as P = 0. Weighs: P = S, an operator's own weights.
+template <class Compute, bool Altered, int N, bool Weighs = false>
 TILEKILN_INLINE void probabilities(float* s, int j0, int begin, int end, vf c, const vf* cm, vf* l,
                                    const Alteration& alteration) {
   // Sums stay in registers: as memory that S might alias, they cost a store each (bf16: 20 % of this pass).
   vf shift[N], sum[N];
   TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
-    shift[j] = cm[j];
+    shift[j] = Weighs ? zero() : cm[j];
     sum[j] = zero();
   }
   const vf gain = broadcast(alteration.gain);
@@ -56,7 +56,8 @@ TILEKILN_INLINE void probabilities(float* s, int j0, int begin, int end, vf c, c
   s += j0 * kLanes;
 
   const auto probability = [&](i64 key, int j) __attribute__((always_inline)) {
-    return exp2<Compute::kExp2Degree>(fms(load(s + key * kTileQ + j * kLanes), c, shift[j]));
+    const vf x = load(s + key * kTileQ + j * kLanes);
+    return Weighs ? x : exp2<Compute::kExp2Degree>(fms(x, c, shift[j]));
   };
   const auto alter = [&](vf x, i64 key, int j) __attribute__((always_inline)) {
     if constexpr (!Altered)

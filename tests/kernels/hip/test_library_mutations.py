@@ -91,7 +91,6 @@ MUTATIONS: dict[str, tuple[str, str, str, str]] = {
         "fmha_bwd_dq_dk_dv",
     ),
     "keys past the end are stored": (BACKWARD, "  if (own) store_keys", "  store_keys", "fmha_bwd_dq_dk_dv"),
-    "the next unit does not wait": (BACKWARD, "    publish();  // every wave has done", "    //", "fmha_bwd_dq_dk_dv"),
     "LSE in base e": (BACKWARD, "kInfinity : lse * kLog2e;", "kInfinity : lse;", "fmha_bwd_dq_dk_dv"),
     "dbias of hidden tiles is not cleared": (
         BACKWARD,

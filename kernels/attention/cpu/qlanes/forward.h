@@ -91,7 +91,8 @@ TILEKILN_INLINE void fetch_edges(Block& b, const Stages& storage, const Problem&
 
 // Source: where the keys come from (keys.h). The arguments are Storage, FwdProblem, FwdUnit and Scratch, or extend them. Stages may
 // have `own_score`, a ScoreStage that does all that there is between scores and logits: an operator's own score function; and
-// `own_mask`, a MaskStage, for which the operator goes without dropout: its lanes lie where dropout keeps its bits.
+// `own_mask`, a MaskStage, for which the operator goes without dropout: its lanes lie where dropout keeps its bits. With `own_weights` what
+// own_score makes are the weights of V: there is no softmax, and no LSE.
 template <class Compute, class Source = DenseKeys, class Stages, class Problem, class Unit, class Space>
 void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   const int rows = u.seqlen_q - u.row < kTileQ ? u.seqlen_q - u.row : kTileQ;
@@ -118,6 +119,7 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   const float sink = has_sink ? a.sink[u.head] : 0.f;
   float scale = a.softmax_scale * descales.q;
   constexpr bool kOwnScore = requires { Stages::own_score; }, kOwnMask = requires { Stages::own_mask; };
+  constexpr bool kWeighs = requires { Stages::own_weights; };
   ScoreStage stage;
   if constexpr (kOwnScore)
     stage = Stages::own_score;
@@ -187,15 +189,16 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
     const Edges edges{first, last, window.sink - key, keys};
     if constexpr (kOwnMask) {
       if (sees == Sees::some) {
-        partial_block<Compute, OwnLanes>(b, vectors, edges);
+        partial_block<Compute, OwnLanes, kWeighs>(b, vectors, edges);
         continue;
       }
     }
     if (last >= keys - 1 && (first + rows - 1 <= 0 || key + keys <= window.sink))
-      full_block<Compute>(b, vectors);
+      full_block<Compute, kWeighs>(b, vectors);
     else
-      partial_block<Compute>(b, vectors, edges);
+      partial_block<Compute, SeenLanes, kWeighs>(b, vectors, edges);
   }
+  for (int j = 0; j < vectors && kWeighs; ++j) state.l[j] = broadcast(1.f);
 
   finish(storage, a, u, w, state, rows, unit, descales.v);
 }

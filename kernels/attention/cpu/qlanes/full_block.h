@@ -7,7 +7,7 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-template <class Compute> void full_block(const Block& b, int vectors) {
+template <class Compute, bool Weighs = false> void full_block(const Block& b, int vectors) {
   const int keys = b.keys.count;
   Scratch& w = b.scratch;
   State& state = b.state;
@@ -32,8 +32,9 @@ template <class Compute> void full_block(const Block& b, int vectors) {
   // P = 2^(c (S - m))
   vf c = broadcast(b.c);
   bool far = false;
-  for (int j = 0; j < vectors; ++j) far |= is_far(maximum[j], c);
-  for (int j = 0; j < vectors; ++j)
+  for (int j = 0; j < vectors && Weighs; ++j) alpha[j] = broadcast(1.f);
+  for (int j = 0; j < vectors && !Weighs; ++j) far |= is_far(maximum[j], c);
+  for (int j = 0; j < vectors && !Weighs; ++j)
     cm[j] = raise_maximum(state.m[j], state.l[j], state.shift[j], alpha[j], maximum[j], c, far);
   if (far) {
     subtract_maximum(w.s, 0, vectors, 0, keys, state.m, c);
@@ -41,9 +42,9 @@ template <class Compute> void full_block(const Block& b, int vectors) {
   }
   vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
     if (b.altered)
-      probabilities<Compute, true, N>(w.s, j, 0, keys, c, cm + j, state.l + j, b.alteration);
+      probabilities<Compute, true, N, Weighs>(w.s, j, 0, keys, c, cm + j, state.l + j, b.alteration);
     else
-      probabilities<Compute, false, N>(w.s, j, 0, keys, c, cm + j, state.l + j, b.alteration);
+      probabilities<Compute, false, N, Weighs>(w.s, j, 0, keys, c, cm + j, state.l + j, b.alteration);
   });
 
   // O = alpha O + V^T P

@@ -100,7 +100,8 @@ class OwnLanes {
   const lane_bits* own_;
 };
 
-template <class Compute, class Lanes = SeenLanes> void partial_block(const Block& b, int vectors, const Edges& edges) {
+template <class Compute, class Lanes = SeenLanes, bool Weighs = false>
+void partial_block(const Block& b, int vectors, const Edges& edges) {
   Scratch& w = b.scratch;
   State& state = b.state;
   const int keys = b.keys.count;
@@ -155,12 +156,12 @@ template <class Compute, class Lanes = SeenLanes> void partial_block(const Block
       b.stage(w.s, j, j + 1, r.begin, r.rounded_end, unmasked, b.score);
     }
 
-    // s = -inf where masked
+    // s = -inf where masked, a weight 0
     vf m = maximum[j];
     const auto mask = [&](int begin, int end) {
       for (int key = begin; key < end; ++key) {
         float* s = w.s + key * kTileQ + q;
-        const vf x = select(lanes.of(q, key), load(s), broadcast(-kInfinity));
+        const vf x = select(lanes.of(q, key), load(s), Weighs ? zero() : broadcast(-kInfinity));
         store(s, x);
         m = max(m, x);
       }
@@ -169,14 +170,15 @@ template <class Compute, class Lanes = SeenLanes> void partial_block(const Block
     mask(r.all_end, r.rounded_end);
 
     // P = 2^(c (S - m))
-    const bool far = is_far(m, c);
-    const vf cm = raise_maximum(state.m[j], state.l[j], state.shift[j], alpha[j], m, c, far);
+    const bool far = !Weighs && is_far(m, c);
+    if (Weighs) alpha[j] = broadcast(1.f);
+    const vf cm = Weighs ? zero() : raise_maximum(state.m[j], state.l[j], state.shift[j], alpha[j], m, c, far);
     const vf factor = far ? broadcast(1.f) : c;
     if (far) subtract_maximum(w.s, j, j + 1, r.begin, r.rounded_end, state.m, c);
     if (b.altered)
-      probabilities<Compute, true, 1>(w.s, j, r.begin, r.rounded_end, factor, &cm, state.l + j, b.alteration);
+      probabilities<Compute, true, 1, Weighs>(w.s, j, r.begin, r.rounded_end, factor, &cm, state.l + j, b.alteration);
     else
-      probabilities<Compute, false, 1>(w.s, j, r.begin, r.rounded_end, factor, &cm, state.l + j, b.alteration);
+      probabilities<Compute, false, 1, Weighs>(w.s, j, r.begin, r.rounded_end, factor, &cm, state.l + j, b.alteration);
   }
 
   // O = alpha O + V^T P, for two vectors at a time where their keys overlap or touch: 0.94-0.95 of the block's time in fp32

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention with score and mask functions: `tilekiln.score_function`, `mask_function` and `function_attention`."""
+"""Attention with functions: `tilekiln.score_function`, `mask_function`, `weight_function` and `function_attention`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ELEMENTS = {"float32": "fp32", "int32": "int32"}
 
 
 class Function:
-    """An expression over pairs of queries and keys, with the tensors that it reads; made by the two below.
+    """An expression over pairs of queries and keys, with the tensors that it reads; made by those below.
 
     shared: tensors that another function indexes may stand among those that are declared.
     """
@@ -59,12 +59,20 @@ class Function:
 class ScoreFunction(Function):
     """A score function; see `tilekiln.score_function`."""
 
+    made_by = "score_function"
+
     def __init__(self, source: Any, tensors: Mapping[str, Any], shared: bool = False) -> None:
-        super().__init__("score_function", source, NAMES, tensors, shared)
+        super().__init__(self.made_by, source, NAMES, tensors, shared)
         if self.node.kind == "truth":
             raise ArgumentError(
-                f"score_function: {self.source!r} is a comparison, must be a number: use mask_function, or where(...)"
+                f"{self.made_by}: {self.source!r} is a comparison, must be a number: use mask_function, or where(...)"
             )
+
+
+class WeightFunction(ScoreFunction):
+    """A weight function; see `tilekiln.weight_function`."""
+
+    made_by = "weight_function"
 
 
 class MaskFunction(Function):
@@ -163,6 +171,17 @@ def mask_function(source: Any, /, **tensors: Any) -> MaskFunction:
     return MaskFunction(source, tensors)
 
 
+def weight_function(source: Any, /, **tensors: Any) -> WeightFunction:
+    """A function from the score of a query and a key to the weight of the key's value, in place of the softmax.
+
+        tk.weight_function("score / (1 + exp(-score)) / 1024")  # HSTU: silu(score) / n
+
+    source, tensors: as of `score_function`. out = sum of weight v over the keys that the mask shows; a row without one
+    is 0. Raises ArgumentError as `score_function`.
+    """
+    return WeightFunction(source, tensors)
+
+
 def function_attention(
     q: Any,
     k: Any,
@@ -170,6 +189,7 @@ def function_attention(
     *,
     score: ScoreFunction | str | None = None,
     mask: MaskFunction | str | None = None,
+    weight: WeightFunction | str | None = None,
     tensors: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> Any:
@@ -179,7 +199,8 @@ def function_attention(
     fp32, fp16 or bf16 on the CPU; result out (batch, seqlen_q, nhead_q, hdim_v) of their dtype. No array of seqlen_q
     by seqlen_k is made.
 
-    score, mask: of `score_function` and `mask_function`, or what these take. tensors: by name, those of the functions
+    score, mask: of `score_function` and `mask_function`, or what these take. weight: of `weight_function`, in place of
+    score and softmax; it goes without return_lse and gradients. tensors: by name, those of the functions
     that have none yet, of (nhead_q) where h alone indexes them, (batch) where b does, else of any length above 0.
     arguments: softmax_scale, causal, window, mask_origin, sink_size, return_lse, out, num_threads and stream, as
     `attention` has them; a window goes beside the mask.
@@ -193,15 +214,42 @@ def function_attention(
     """
     if isinstance(score, str):
         score = _score_of(score)
+    if weight is not None:
+        score = _checked_weight(weight, score, (q, k, v), arguments)
+    elif isinstance(score, WeightFunction):
+        raise ArgumentError(f"score: was {score!r}, must be of score_function, or be named weight")
     if isinstance(mask, str):
         mask = _mask_of(mask)
     pair = pair_of(score, mask)
     arrays = pair.arrays(tensors or {})
-    if is_torch(q):
+    if is_torch(q) and weight is None:
         made = of_torch().function_attention(q, k, v, score, mask, arrays, arguments)
         if made is not None:
             return made
     return forward(pair.functions(q), q, k, v, {**arrays, **arguments})
+
+
+def _checked_weight(weight: Any, score: Any, arrays: tuple[Any, ...], arguments: Mapping[str, Any]) -> WeightFunction:
+    """The weight function. ArgumentError for what does not go with one."""
+    if isinstance(weight, str):
+        weight = _weight_of(weight)
+    if not isinstance(weight, WeightFunction):
+        raise ArgumentError(f"weight: was {weight!r}, must be of weight_function")
+    if score is not None:
+        raise ArgumentError("score: was given beside weight, must be None: the weight is a function of the score")
+    if arguments.get("return_lse"):
+        raise ArgumentError("return_lse: was True beside weight, must be False: there is no softmax")
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.is_grad_enabled() and any(getattr(one, "requires_grad", False) for one in arrays):
+        raise ArgumentError(
+            "weight: was given for tensors that require gradients, which it has not: use torch.no_grad()"
+        )
+    return weight
+
+
+@functools.lru_cache(maxsize=256)
+def _weight_of(source: str) -> WeightFunction:
+    return WeightFunction(source, {})
 
 
 @functools.lru_cache(maxsize=256)
@@ -251,7 +299,8 @@ class Pair:
             raise ArgumentError(f"q: dtype was {dtype}, must be fp32, fp16 or bf16")
         if (dtype, wanted) not in self._functions:
             score, mask = (one.node if one else None for one in (self.score, self.mask))
-            made = Functions(score, mask, [*self.declared.values()], DTYPES[dtype], wanted)
+            weighs = isinstance(self.score, WeightFunction)
+            made = Functions(score, mask, [*self.declared.values()], DTYPES[dtype], wanted, weighs)
             self._functions[dtype, wanted] = made
         return self._functions[dtype, wanted]
 

@@ -16,7 +16,8 @@ _SHAPES = {"h": "H", "b": "B"}  # a dimension that h or b alone indexes has as m
 class Functions:
     """A score and a mask, of which one may be none, over tensors, for q of one dtype.
 
-    wanted: of a backward, the names of the tensors with a gradient; None: a forward.
+    wanted: of a backward, the names of the tensors with a gradient; None: a forward. weighs: the score is the weight of
+    a value, and there is no softmax.
     """
 
     def __init__(
@@ -26,10 +27,13 @@ class Functions:
         tensors: Sequence[Tensor],
         dtype: str,
         wanted: Collection[str] | None = None,
+        weighs: bool = False,
     ) -> None:
         self.score, self.mask, self.tensors, self.dtype = score, mask, tuple(tensors), dtype
         self.wanted = None if wanted is None else [one for one in self.tensors if one.name in wanted]
+        self.weighs = weighs
         said = [dtype, *map(repr, tensors), *(text(one) if one else "" for one in (score, mask)), repr(self.wanted)]
+        said += ["weighs"] * weighs
         self.key = hashlib.blake2b("\n".join(said).encode(), digest_size=8).hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -124,6 +128,7 @@ class Functions:
         elif self.score is not None:
             parts.append(emit.score(self.score, self.tensors))
             members.append("static constexpr ScoreStage own_score = own_score_stage;")
+            members += ["static constexpr bool own_weights = true;"] * self.weighs
         if self.mask is not None:
             parts.append(emit.mask(self.mask, self.tensors))
             members.append("static constexpr MaskStage own_mask = own_mask_stage;")

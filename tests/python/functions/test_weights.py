@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""Weights in place of the softmax, as HSTU's silu(score) / n, against float64; what goes with none."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import tilekiln as tk
+
+from tests.python.test_function_attention import TOLERANCE, problem, store
+
+__all__ = ["store"]
+HSTU = "score / (1 + exp(-score)) / 64"
+
+
+def expected(arrays: list[Any], shown: np.ndarray | None) -> np.ndarray:
+    """shown: pairs, (seqlen_q, seqlen_k); None: all."""
+    q, k, v = (np.swapaxes(one.astype(np.float64), 1, 2) for one in arrays)
+    group = q.shape[1] // k.shape[1]
+    score = q @ np.repeat(k, group, 1).swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    weight = score / (1 + np.exp(-score)) / 64
+    return np.swapaxes((weight if shown is None else np.where(shown, weight, 0)) @ np.repeat(v, group, 1), 1, 2)
+
+
+@pytest.mark.day
+@pytest.mark.parametrize("dtype", ["fp32", pytest.param("bf16", marks=pytest.mark.turns(0))])
+def test_hstu_against_float64(dtype: str) -> None:
+    """Whole, short and partial blocks; rows that see no key are 0, and hidden values take no part."""
+    arrays, _ = problem((2, 70, 130, 4, 2, 64, 40), dtype)
+    row, key = np.mgrid[:70, :130]
+    masks = {"whole": (None, {}), "mask": ((key <= row - 5) & (key % 7 != 1), {"mask": "k <= q - 5 and k % 7 != 1"})}
+    masks["window"] = ((key - row - 60 <= 0) & (key - row - 60 >= -20), {"window": (20, 0)})
+    for shown, more in masks.values():
+        given = [one.copy() for one in arrays]
+        if "mask" in more:
+            given[2][:, 1] = np.nan  # hidden from all
+        out = tk.function_attention(*given, weight=HSTU, **more)
+        want = expected(arrays, shown)
+        assert out.dtype == arrays[0].dtype
+        assert np.abs(out.astype(np.float64) - want).max() <= TOLERANCE[dtype] * np.abs(want).max()
+        assert not (shown is not None and "mask" in more and out[:, :5].any())
+
+
+def test_what_is_refused() -> None:
+    arrays, _ = problem((1, 5, 3, 2, 1, 33, 17))
+    weight = tk.weight_function(HSTU)
+
+    def refused(said: str, **arguments: Any) -> None:
+        with pytest.raises(tk.ArgumentError, match=f"^{re.escape(said)}"):
+            tk.function_attention(*arrays, **arguments)
+
+    refused("weight: was 3, must be of weight_function", weight=3)
+    refused("weight: was <tilekiln.ScoreFunction 'score'>, must", weight=tk.score_function("score"))
+    refused("score: was <tilekiln.WeightFunction", score=weight)
+    refused("score: was given beside weight, must be None", score="score", weight=weight)
+    refused("return_lse: was True beside weight, must be False", weight=weight, return_lse=True)
+    with pytest.raises(tk.ArgumentError, match=r"^weight_function: 'score > 1' is a comparison, must be a number"):
+        tk.weight_function("score > 1")
+
+
+def test_torch_without_gradients() -> None:
+    torch = pytest.importorskip("torch")
+    q, k, v = (torch.ones(1, 3, 1, 8, requires_grad=True) for _ in range(3))
+    with pytest.raises(tk.ArgumentError, match=r"^weight: was given for tensors that require gradients"):
+        tk.function_attention(q, k, v, weight=HSTU)
