@@ -269,7 +269,6 @@ def test_what_the_target_refuses() -> None:
     assert [rule.name for rule in backward] == [
         "cuda_has_no_512_yet",
         "cuda_backward_needs_16_bits",
-        "cuda_backward_stores_no_bytes",
     ]
     for receipt in ("flash", "fp32", "fp8"):
         dtypes = {

@@ -167,6 +167,9 @@ void fill_addresses(const BwdKernelProblem& of, const Packing& packing, Row* row
   rows(of.steps.dv, p.dv_head, p.dv_row, &row->dv_batch, &row->dv_head, &row->dv_row, true);
   rows(of.steps.bias, p.bias_head, p.bias_row, &row->bias_batch, &row->bias_head, &row->bias_row, false);
   rows(of.steps.dbias, p.dbias_head, p.dbias_row, &row->dbias_batch, &row->dbias_head, &row->dbias_row, false);
+  row->randval = p.features.store_randval ? p.randval : nullptr;
+  rows(of.steps.randval, p.randval_head, p.randval_row, &row->randval_batch, &row->randval_head, &row->randval_row,
+       false);
   row->lse = p.lse;
   row->delta_out = p.delta;
   row->lse_batch = packing.step_q(group, of.steps.lse, 1);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/order.h"
+#include "kernels/attention/random_bytes.h"
+#include "kernels/backends/cuda/dropout.h"
 
 namespace tilekiln::cuda::fmha_bwd {
 
@@ -75,7 +77,7 @@ template <int N> TILEKILN_DEVICE void store_keys(const Row& p, const Turn& t, co
   }
 }
 
-// delta, log2(e) lse, the sink logits' shares, zeros in dbias where a mask hides it, and counters at zero. Grid query_tiles batch
+// delta, log2(e) lse, the sink logits' shares, dropout's random bytes, zeros in dbias where a mask hides it, and counters at zero. Grid query_tiles batch
 // nhead_q. Rows whose LSE is below the lowest fp32 number times ln 2 have no weights, as on the CPU.
 TILEKILN_DEVICE void prepare(const Row& p) {
   const int head = blockIdx.x / p.query_tiles, m = blockIdx.x - head * p.query_tiles;
@@ -145,6 +147,17 @@ TILEKILN_DEVICE void prepare(const Row& p) {
     for (int row = m * kQueryRows + (threadIdx.x >> 5); row < end; row += 8)
       for (int key = lane; key < e.seqlen_k; key += 32)
         p.dbias[b * p.dbias_batch + h * p.dbias_head + (start + row) * p.dbias_row + key] = 0;
+  }
+  if (p.randval) {
+    const uint64_t offset = p.dropout_offset + uint64_t(b * p.nhead_q + h) * 64;
+    fmha::store_random_bytes(
+        p.randval + b * p.randval_batch + h * p.randval_head + (start + m * kQueryRows) * p.randval_row, p.randval_row,
+        m * kQueryRows, min(kQueryRows, e.seqlen_q - m * kQueryRows), e.seqlen_k, threadIdx.x, 256,
+        [&](int in_patch, int row32, int key32, uint32_t* words) {
+          const RandomWords drawn = philox(p.dropout_seed, offset + uint64_t(in_patch), row32, key32);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) words[i] = drawn.word[i];
+        });
   }
   for (int slot = threadIdx.x; slot < p.slots; slot += 256) p.counters[tile * p.slots + slot] = 0;
 }

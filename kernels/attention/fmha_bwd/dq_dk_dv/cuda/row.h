@@ -32,6 +32,7 @@ struct alignas(128) Row {
   uint16_t* dk;
   uint16_t* dv;
   uint16_t* dbias;   // or null; [b dbias_batch + h dbias_head + row dbias_row + key], of the full shape
+  uint8_t* randval;  // or null; [b randval_batch + h randval_head + row randval_row + key]
   float* d_sink;     // or null; [nhead_q]
   const float* lse;  // [b lse_batch + h lse_head + row], as the forward wrote it
   float* delta_out;  // or null: rowsum(dout out) for the caller, where lse has its rows
@@ -62,6 +63,7 @@ struct alignas(128) Row {
   int64_t alibi_batch;
   int64_t bias_batch, bias_head, bias_row;
   int64_t dbias_batch, dbias_head, dbias_row;
+  int64_t randval_batch, randval_head, randval_row;
   uint64_t dropout_seed, dropout_offset;
   uint32_t dropout_over;  // 0x10001 (255 - threshold)
   float keep_scale;       // 1 / (1 - p); 1 without dropout
