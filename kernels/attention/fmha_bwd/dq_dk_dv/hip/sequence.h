@@ -6,7 +6,7 @@
 
 namespace tilekiln::hip {
 
-// What an earlier stage wrote, loaded into registers of the whole wave.
+// Numbers that an earlier stage wrote, loaded into registers of the whole wave.
 using Scheduled = const TK_CONSTANT int;
 using ScheduledLong = const TK_CONSTANT i64;
 
