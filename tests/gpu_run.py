@@ -27,8 +27,6 @@ NO_KERNEL_OF = re.compile(r" (?:for|problem:) (fmha_\w+|\w*gemm\w*|flatmm\w*) (?
 """Attention and products of fp32 and int8 are the CPU's; fp8 has libraries of its own. Norms and moves are whole."""
 NOT_THERE = ("its bytes are not stored", "must be a multiple of 8", "must have a multiple of 8")
 """Of refusals: dropout's bytes, strides and head dims that CUDA's loads cannot take."""
-OF_THE_CPU = ("moe_smoothquant",)
-"""Families of norm_default without kernels for a GPU."""
 
 
 def leave_out(others: frozenset[str]) -> None:

@@ -40,7 +40,14 @@ OVER_CACHES = (
     "family=fmha_fwd_splitkv dtype=bf16 hdim_q=32 hdim_v=32 pipeline!=hopper or "  # fewer columns than a warp merges
     "family=fmha_fwd dtype=bf16 hdim_q=64 hdim_v=64"
 )
-FP8 = "family=fmha_fwd dtype=fp8bf16 hdim_q=128 mask=none sink=no"
+FP8 = (
+    "family=fmha_fwd dtype=fp8bf16 hdim_q=128 mask=none sink=no or "
+    "family=fmha_fwd_splitkv,fmha_fwd_appendkv dtype=fp8 hdim_q=128 hdim_v=128"
+)
+CACHES_OF_BYTES = (
+    "family=fmha_batch_prefill dtype=fp8bf16 hdim_q=128 hdim_v=128 or "
+    "family=fmha_batch_prefill kv_dtype=fp8 hdim_q=128 hdim_v=128"
+)
 
 CASES = "lazily streams capture_first sequences unread errors other_chip later_chip early_chip".split()
 CASES += "backward backward_sequences launcher".split()

@@ -95,7 +95,7 @@ def signatures(library: tk.Library, kernels: str) -> dict[tuple[str, str, str], 
 def drawn_sizes(draw: random_.Random, family: str, signature: Signature, edges: Edges) -> Any:
     """Of a problem of this signature."""
     if family in kv_problems.FAMILIES:
-        return _cache_sizes(draw, family, edges)
+        return _cache_sizes(draw, family, edges.step_of_bytes if signature["dtype"] == "fp8" else 8, edges)
     lengths = [*edges.lengths, *(edges.of_gradients if family == BACKWARD else ())]
     dtype, hdim = str(signature["dtype"]), (int(signature["hdim_q"]), int(signature["hdim_v"]))
     scale = edges.scale.get(dtype, edges.scale.get("", 0.3))
@@ -110,7 +110,7 @@ def drawn_sizes(draw: random_.Random, family: str, signature: Signature, edges: 
     return dataclasses.replace(sizes, **even, strides=draw.choice(("dense", "exchanged")))
 
 
-def _cache_sizes(draw: random_.Random, family: str, edges: Edges) -> kv_problems.Sizes:
+def _cache_sizes(draw: random_.Random, family: str, step: int, edges: Edges) -> kv_problems.Sizes:
     batch, nhead_k = draw.randint(1, edges.cache_most[0]), draw.randint(1, edges.cache_most[1])
     pages = edges.pages if family == "fmha_fwd_pagedkv" else edges.small_pages or edges.pages
     return kv_problems.Sizes(
@@ -118,7 +118,7 @@ def _cache_sizes(draw: random_.Random, family: str, edges: Edges) -> kv_problems
         lengths_k=tuple(draw.choice(edges.cache_k) for _ in range(batch)),
         nhead_q=nhead_k * draw.choice(edges.times),
         nhead_k=nhead_k,
-        less=draw.choice((0, 0, 1)) * (1 if family == "fmha_batch_prefill" else 8),
+        less=draw.choice((0, 0, 1)) * (1 if family == "fmha_batch_prefill" else step),
         page_size=draw.choice(pages),
         layout=draw.choice(("bshd", "bhsd")),
         window=draw.choice(edges.windows),
@@ -245,7 +245,8 @@ def _append(problem: kv_problems.Problem, given: dict[str, Any], bounds: Bounds,
 
 def error(problem: Any, expected: reference.Result, bounds: Bounds, results: dict[str, np.ndarray]) -> float:
     """The worst error of out and lse as a share of its bound. AssertionError: as of judged."""
-    bound = bounds.forward(problem.dtype, float(problem.inputs.get("softcap", 0.0)))
+    softcap, of_cache = float(problem.inputs.get("softcap", 0.0)), isinstance(problem, kv_problems.Problem)
+    bound = bounds.forward(problem.dtype, softcap, of_cache)
     more = subnormal_weights(problem) + sums_of_bytes(problem, expected) if bounds is CUDA else 0.0
     return judged.excess(bound, expected, results, problem.inputs.get("layout", "bshd"), more)
 
@@ -279,7 +280,7 @@ def sums_of_bytes(problem: Any, expected: reference.Result) -> Any:
 
     Scores as the tensor cores sum them, and half a step of a weight below 2^-6 of e4m3's 2^8.
     """
-    if not problem.dtype.startswith("fp8"):
+    if not problem.dtype.startswith("fp8") or isinstance(problem, kv_problems.Problem):
         return 0.0
     bhsd = problem.inputs.get("layout") == "bhsd"
     size = expected.score_size if bhsd else np.swapaxes(expected.score_size, -1, -2)

@@ -190,8 +190,7 @@ def linear(family: str, signature: dict[str, Any], sizes: Sizes, seed: int) -> P
 def prefill(signature: dict[str, Any], sizes: Sizes, seed: int) -> Problem:
     """Batch prefill."""
     make = Maker(signature, sizes, seed)
-    fp8 = signature["kv_dtype"] == "fp8" or signature["dtype"] == "fp8bf16"
-    kept = FP8 if fp8 else make.storage
+    kept = FP8 if signature["kv_dtype"] == "fp8" else make.storage
     hdim_q, hdim_v = make.head_dims(16)
     lengths = list(sizes.lengths_k)
     page_size = int(make.random.choice(PAGE_SIZES[signature["page_size"]]))

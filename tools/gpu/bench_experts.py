@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""fused_moe beside the experts of Transformers by torch._grouped_mm, in CUDA graphs: microseconds."""
+"""fused_moe beside the experts of Transformers by torch._grouped_mm, in CUDA graphs; its router: microseconds."""
 
 from __future__ import annotations
 
@@ -81,3 +81,19 @@ def experts(library: tk.Library, rounds: int, names: tuple[str, ...] = tuple(MOD
             (theirs, mine), least = took.values(), floor * 1e3
             times = f"{theirs:9.1f} {mine:9.1f} {theirs / mine:5.2f} {mine - least:9.1f} {mine / least:5.2f}"
             print(f"{name:14} {tokens:5} tokens {times}  {error:.1e}", flush=True)
+
+
+def routing(library: tk.Library, rounds: int) -> None:
+    """topk_gating as DeepSeek-V3's router has it, beside the scores and the choice alone of PyTorch: microseconds."""
+    for tokens in TOKENS:
+        x, bias = torch.randn(tokens, 256, device="cuda"), torch.randn(256, device="cuda")
+        made = (torch.empty(tokens, 8, device="cuda"), torch.empty(tokens, 8, device="cuda", dtype=torch.int32))
+        given: dict[str, Any] = {"score": "sigmoid", "groups": 8, "topk_groups": 4, "renormalise": True, "topk": 8}
+
+        def own(x: Any = x, bias: Any = bias, made: Any = made, given: Any = given) -> None:
+            library.topk_gating(x, bias, weights=made[0], indices=made[1], **given)
+
+        took = interleaved({"torch": lambda x=x, bias=bias: (torch.sigmoid(x) + bias).topk(8), "own": own}, rounds)
+        print(
+            f"topk_gating {tokens:5} of 256:", *(f"{name} {time * 1e3:.1f}" for name, time in took.items()), flush=True
+        )

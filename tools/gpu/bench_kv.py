@@ -44,6 +44,24 @@ def of_library(library: tk.Library, q: torch.Tensor, cache: torch.Tensor, page: 
     return lambda: library.fmha_fwd_splitkv(q, k, v, **arguments)
 
 
+def of_bytes(library: tk.Library, q: torch.Tensor, cache: torch.Tensor) -> Callable[[], object]:
+    """A cache of e4m3 under the same queries, by batch prefill: its rate is told in bytes of the one of 16 bits."""
+    batch, keys = cache.shape[1:3]
+    pools = [x.to(torch.float8_e4m3fn).view(-1, 64, *x.shape[2:]) for x in cache]
+    one = torch.ones(1, device="cuda")
+    arguments: dict[str, Any] = {
+        "cu_seqlens_q": torch.arange(batch + 1, dtype=torch.int32, device="cuda"),
+        "block_table": torch.randperm(len(pools[0]), device="cuda").int().view(batch, -1),
+        "seqlen_k": torch.full((batch,), keys, dtype=torch.int32, device="cuda"),
+        "max_seqlen_q": 1,
+        "max_seqlen_k": keys,
+        "k_descale": one,
+        "v_descale": one,
+        "out": torch.empty_like(q[:, 0]),
+    }
+    return partial(library.fmha_batch_prefill, q[:, 0], *pools, **arguments)
+
+
 def of_torch(backend: SDPBackend, q: torch.Tensor, cache: torch.Tensor) -> Callable[[], object]:
     q, k, v = (x.transpose(1, 2) for x in (q, *cache))
 
@@ -62,6 +80,8 @@ def decode(library: tk.Library, rounds: int, batches: list[int]) -> None:
             cache, q = random(2, batch, keys, nhead_k, HDIM), random(batch, 1, nhead_q, HDIM)
             programs = {"contiguous": of_library(library, q, cache, 0)}
             programs |= {f"pages of {page}": of_library(library, q, cache, page) for page in PAGES}
+            if nhead_q != nhead_k:
+                programs["fp8, pages of 64"] = of_bytes(library, q, cache)
             for name, backend in (("flash", SDPBackend.FLASH_ATTENTION), ("cuDNN", SDPBackend.CUDNN_ATTENTION)):
                 program = of_torch(backend, q, cache)
                 try:

@@ -52,12 +52,23 @@ def of_rows(library: tk.Library, shape: tuple[int, int], dtype: Any, rounds: int
                 3 * size + x.numel(),
             ),
             "smoothquant": (partial(library.smoothquant, x, None, y=quantised, y_scale=scale), size + x.numel()),
+            "gelu_and_mul": (partial(library.gelu_and_mul, x, residual, y=y), 3 * size),
+            "moe_smoothquant": (_of_experts(library, x), 2 * size + 2 * x.numel()),
             "copy": (partial(library.copy, x, y=y), 2 * size),
             "torch rms_norm": (partial(torch.nn.functional.rms_norm, x, (columns,), gamma), 2 * size),
             "torch softmax": (partial(torch.softmax, x, 1), 2 * size),
         },
         rounds,
     )
+
+
+def _of_experts(library: tk.Library, x: Any) -> Any:
+    """moe_smoothquant of rows for two experts each."""
+    count, columns = x.shape
+    factors = torch.rand(8, columns, device="cuda") + 0.5
+    ids = torch.randint(0, 8, (count, 2), device="cuda", dtype=torch.int32)
+    y = torch.empty(2, count, columns, device="cuda", dtype=torch.int8)
+    return partial(library.moe_smoothquant, x, factors, ids, y=y, y_scale=torch.empty(2, count, device="cuda"))
 
 
 def of_moves(library: tk.Library, rounds: int) -> None:

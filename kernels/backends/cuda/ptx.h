@@ -317,6 +317,10 @@ TILEKILN_DEVICE void copy_async_bytes(uint32_t to, const void* from, int bytes) 
 TILEKILN_DEVICE void copy_async(uint32_t to, const void* from, bool inside) {
   copy_async_bytes(to, from, inside ? 16 : 0);
 }
+// A word to shared memory.
+TILEKILN_DEVICE void copy_async_word(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
 TILEKILN_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending> TILEKILN_DEVICE void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");

@@ -16,8 +16,9 @@ class Bounds(NamedTuple):
     of: Mapping[str, Tolerance]
     tanh: float = 0.0
 
-    def forward(self, dtype: str, softcap: float) -> Tolerance:
-        base, more = self.of[dtype], softcap * self.tanh
+    def forward(self, dtype: str, softcap: float, of_cache: bool = False) -> Tolerance:
+        base = self.of.get(f"{dtype} of a cache" if of_cache else dtype, self.of[dtype])
+        more = softcap * self.tanh
         return dataclasses.replace(base, weight=base.weight + more, lse=base.lse + more)
 
     def gradients(self, dtype: str, softcap: float, terms: int) -> tuple[Tolerance, float]:
@@ -41,6 +42,9 @@ CUDA = Bounds(
         "fp16": Tolerance(out=2.0**-11, weight=2.0**-11 + 2.0**-16, lse=2.0**-18, tiny=2.0**-24),
         "fp8bf16": Tolerance(out=2.0**-8, weight=P_OF_E4M3, lse=0.0, tiny=2.0**-126),
         "fp8fp32": Tolerance(out=2.0**-24, weight=P_OF_E4M3, lse=0.0, tiny=2.0**-126),
+        # Over a cache of e4m3 P is bf16.
+        "fp8": dataclasses.replace(_CPU["fp8"], weight=2.0**-8 + 2.0**-12),
+        "fp8bf16 of a cache": Tolerance(out=2.0**-8, weight=2.0**-8 + 2.0**-12, lse=0.0, tiny=2.0**-126),
     },
     tanh=2.0**-10.9,  # tanh.approx.f32
 )

@@ -25,11 +25,12 @@ ALWAYS = (
         "experts",
         "words",
         "lists",
+        "cache_bytes",
     ),
 )
 """Libraries whose kernels run without --full."""
 TURNS = (
-    ("caches", "fp8", "ampere_products", "products_of_bytes", "groups", "words"),
+    ("caches", "fp8", "cache_bytes", "ampere_products", "products_of_bytes", "groups", "words"),
     ("ampere_wide", "rows", "products_of_int8", "sums_of_int8", "experts", "lists"),
 )
 """Those of even and of odd days, for problems of the day and calls of the host: nvcc takes seconds for each kernel."""

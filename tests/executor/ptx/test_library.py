@@ -24,6 +24,7 @@ CASES = {
     "caches": 40,
     "rows": 48,
     "fp8": 24,
+    "cache_bytes": 40,
     "ampere_products": 12,
     "products": 60,
     "products_of_bytes": 40,

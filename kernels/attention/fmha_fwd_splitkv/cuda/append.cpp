@@ -32,6 +32,25 @@ void fill_arrays(const AppendKernelProblem& of, Params* params) {
   params->vnew_batch = of.steps.vnew;
   params->vnew_head = p.vnew_head;
   params->vnew_row = p.vnew_row;
+  params->hdim_q = p.hdim_q;
+  params->hdim_v = p.hdim_v;
+}
+
+// Elements of a byte are copied as pairs, of 16 bits.
+tilekiln_status halve(const AppendKernelProblem& of, Params* params) {
+  const AppendProblem& p = of.problem;
+  TILEKILN_TRY(check_hdim("knew", p.hdim_q, 2));
+  TILEKILN_TRY(check_hdim("vnew", p.hdim_v, 2));
+  TILEKILN_TRY(check_steps("k", p.k, 2, {params->k_page, p.k_head, p.k_row}, 1));
+  TILEKILN_TRY(check_steps("v", p.v, 2, {params->v_page, p.v_head, p.v_row}, 1));
+  TILEKILN_TRY(check_steps("knew", p.knew, 2, {of.steps.knew, p.knew_head, p.knew_row}, 1));
+  TILEKILN_TRY(check_steps("vnew", p.vnew, 2, {of.steps.vnew, p.vnew_head, p.vnew_row}, 1));
+  for (int64_t* const step : {&params->k_page, &params->k_head, &params->k_key, &params->v_page, &params->v_head,
+                              &params->v_key, &params->knew_batch, &params->knew_head, &params->knew_row,
+                              &params->vnew_batch, &params->vnew_head, &params->vnew_row})
+    *step /= 2;
+  params->hdim_q /= 2, params->hdim_v /= 2;
+  return TILEKILN_OK;
 }
 
 void fill_rotation(const AppendKernelProblem& of, Params* params) {
@@ -77,6 +96,7 @@ tilekiln_status launch_append(const Site& site, const void* problem) {
   Params params = {};
   fill_places(of.places, p.pages, &params);
   fill_arrays(of, &params);
+  if (p.dtype == fmha::KvDtype::fp8) TILEKILN_TRY(halve(of, &params));
   fill_rotation(of, &params);
   params.seqlen_q_most = of.seqlen_q;
   params.seqlen_k_most = INT32_MAX;
@@ -84,8 +104,6 @@ tilekiln_status launch_append(const Site& site, const void* problem) {
   params.batch = of.batch;
   params.nhead_q = p.nhead_q;
   params.nhead_k = p.nhead_k;
-  params.hdim_q = p.hdim_q;
-  params.hdim_v = p.hdim_v;
   params.wide = is_wide(params) ? 1 : 0;
   const auto threads = static_cast<unsigned>(build_of(*kernel)->threads);
   const bool early = build_of(*kernel)->early != 0;

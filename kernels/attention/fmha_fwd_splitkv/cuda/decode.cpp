@@ -9,20 +9,27 @@ using fmha::Bias;
 
 constexpr i64 most_blocks = 65535;  // along y
 
+// Tells whether q is e4m3.
+bool reads_bytes(const KvProblem& p) { return p.dtype == fmha::KvDtype::fp8 || p.dtype == fmha::KvDtype::fp8bf16; }
+
 tilekiln_status check_problem(const KvKernelProblem& of) {
   const KvProblem& p = of.problem;
-  TILEKILN_TRY(check_hdim("q", p.hdim_q));
-  TILEKILN_TRY(check_hdim("v", p.hdim_v));
-  TILEKILN_TRY(check_steps("q", p.q, 2, {p.q_row, p.q_head, of.steps.q}));
-  TILEKILN_TRY(check_steps("out", p.out, 2, {p.out_row, p.out_head, of.steps.out}));
+  const int size = cache_bytes(p.dtype), vector = 16 / size;
+  TILEKILN_TRY(check_hdim("q", p.hdim_q, vector));
+  TILEKILN_TRY(check_hdim("v", p.hdim_v, vector));
+  const int size_q = reads_bytes(p) ? 1 : 2, size_out = p.dtype == fmha::KvDtype::fp8 ? 1 : 2;
+  TILEKILN_TRY(check_steps("q", p.q, 2, {p.q_row, p.q_head, of.steps.q}, size_q));
+  TILEKILN_TRY(check_steps("out", p.out, 2, {p.out_row, p.out_head, of.steps.out}, size_out));
   const fmha::KvPages& pages = p.pages;
   const bool vectorized = pages.page_size != 0 && pages.layout == fmha::KvLayout::vectorized;
-  TILEKILN_TRY(check_steps("k", p.k, 8,
+  TILEKILN_TRY(check_steps("k", p.k, vector,
                            {vectorized ? 0 : p.k_row, p.k_head, vectorized ? pages.k_chunk : 0,
-                            pages.page_size != 0 ? pages.k_page : of.steps.k}));
-  return check_steps("v", p.v, 8,
+                            pages.page_size != 0 ? pages.k_page : of.steps.k},
+                           size));
+  return check_steps("v", p.v, vector,
                      {vectorized ? 0 : p.v_row, p.v_head, vectorized ? pages.v_chunk : 0,
-                      pages.page_size != 0 ? pages.v_page : of.steps.v});
+                      pages.page_size != 0 ? pages.v_page : of.steps.v},
+                     size);
 }
 
 // Tells whether every query sees every key: one query at the end of its sequence, under a causal mask, too.
@@ -35,9 +42,11 @@ bool sees_all(const KvKernelProblem& of) {
 bool fill_scores(const KvKernelProblem& of, Params* params) {
   const KvProblem& p = of.problem;
   const bool all = sees_all(of);
-  params->features = (all ? 0 : kMask) | (p.features.softcap ? kSoftcap : 0) |
-                     (p.features.bias == Bias::alibi ? kAlibi : 0) | (p.features.bias == Bias::elementwise ? kBias : 0);
-  const bool general = params->features != 0 || !(p.softmax_scale > 0);
+  const int changes = (all ? 0 : kMask) | (p.features.softcap ? kSoftcap : 0) |
+                      (p.features.bias == Bias::alibi ? kAlibi : 0) |
+                      (p.features.bias == Bias::elementwise ? kBias : 0);
+  const bool general = changes != 0 || !(p.softmax_scale > 0);
+  params->features |= changes | (reads_bytes(p) ? kBytesIn : 0);
   if (!p.top_left) params->features |= kBottomRight;
   const auto side = [&](int width) { return all || width < 0 || width > unbounded ? unbounded : width; };
   params->left = side(p.window_left);
@@ -47,7 +56,7 @@ bool fill_scores(const KvKernelProblem& of, Params* params) {
   params->score_scale_log2 = general ? log2_e : p.softmax_scale * log2_e;
   params->softcap = p.softcap;
   const bool group = p.features.group;
-  params->bias = static_cast<const uint16_t*>(p.bias);
+  params->bias = p.bias;
   params->bias_batch = group ? 0 : of.steps.bias;
   params->bias_head = p.bias_head;
   params->bias_row = p.bias_row;
@@ -61,9 +70,16 @@ bool fill_scores(const KvKernelProblem& of, Params* params) {
 bool fill_cache(const KvKernelProblem& of, Params* params) {
   const KvProblem& p = of.problem;
   const bool group = p.features.group;
-  params->q = static_cast<const uint16_t*>(p.q);
-  params->k = static_cast<const uint16_t*>(p.k);
-  params->v = static_cast<const uint16_t*>(p.v);
+  params->q = p.q;
+  params->k = p.k;
+  params->v = p.v;
+  params->q_descale = p.q_descale;
+  params->k_descale = p.k_descale;
+  params->v_descale = p.v_descale;
+  params->k_page_scale = p.k_page_scale;
+  params->v_page_scale = p.v_page_scale;
+  params->page_scale_page = p.page_scale_page;
+  params->page_scale_head = p.page_scale_head;
   params->q_batch = group ? 0 : of.steps.q;
   params->q_head = p.q_head;
   params->q_row = p.q_row;
@@ -71,7 +87,8 @@ bool fill_cache(const KvKernelProblem& of, Params* params) {
   params->v_head = p.v_head;
   params->k_key = p.k_row;
   params->v_key = p.v_row;
-  params->k_chunk = params->v_chunk = 8;
+  const int vector = 16 / cache_bytes(p.dtype);
+  params->k_chunk = params->v_chunk = vector;
   if (p.pages.page_size == 0) {
     params->k_page = group ? 0 : of.steps.k;
     params->v_page = group ? 0 : of.steps.v;
@@ -80,7 +97,7 @@ bool fill_cache(const KvKernelProblem& of, Params* params) {
   params->k_page = p.pages.k_page;
   params->v_page = p.pages.v_page;
   if (p.pages.layout != fmha::KvLayout::vectorized) return false;
-  params->k_key = params->v_key = 8;
+  params->k_key = params->v_key = vector;
   params->k_chunk = p.pages.k_chunk;
   params->v_chunk = p.pages.v_chunk;
   return true;

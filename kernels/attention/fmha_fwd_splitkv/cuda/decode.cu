@@ -11,18 +11,25 @@
 //     m = max_s lse_s,  out = sum_s 2^(lse_s - m) out_s / sum_s 2^(lse_s - m)
 //
 // Masks, soft cap, alibi, bias and scales that are not above 0 have kernels of their own (kGeneral).
-// Nothing here needs more than sm_80. -D: HDIM (32, 64, 128 or 256), STAGES, WARPS; TILEKILN_FP16 for fp16.
+//
+// A cache of bytes (BYTES) is e4m3, under queries of bf16 or e4m3: its elements are bf16's in registers, without loss. Keys and head dims of a
+// chunk have then an order of their own (bytes.h). Of it nothing has run on a GPU.
+// Nothing else needs more than sm_80. -D: HDIM (32, 64, 128 or 256), STAGES, WARPS, BYTES (0 or 1); TILEKILN_FP16 for fp16.
 #include "kernels/attention/cuda/places.h"
+#include "kernels/attention/fmha_fwd_splitkv/cuda/bytes.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/params.h"
 #include "kernels/backends/cuda/mma.h"
 
 namespace tilekiln::cuda::fmha_decode {
 
 constexpr int kHdim = HDIM, kStages = STAGES, kWarps = WARPS, kChunk = 16, kRows = 16;
-constexpr int kPieces = kHdim / 8;               // of 16 bytes in a key's row
-constexpr int kBytes = kChunk * kHdim * 2;       // of a chunk of K or V
-constexpr int kRing = kStages * 2 * kBytes;      // of a warp
-constexpr int kMerge = kRows * (kHdim + 2) * 4;  // of a warp, after the loop
+constexpr int kElement = kOfBytes ? 1 : 2;                // bytes of an element of the cache
+constexpr int kVector = 16 / kElement;                    // elements in 16 bytes
+constexpr int kPieces = kHdim / kVector;                  // of 16 bytes in a key's row
+constexpr int kBytes = kChunk * kHdim * kElement;         // of a chunk of K or V
+constexpr int kStage = 2 * kBytes + (kOfBytes ? 16 : 0);  // and the chunk's scales
+constexpr int kRing = kStages * kStage;                   // of a warp
+constexpr int kMerge = kRows * (kHdim + 2) * 4;           // of a warp, after the loop
 constexpr int kSharedBytes = kWarps * (kRing > kMerge ? kRing : kMerge);
 constexpr int kCopies = kChunk * kPieces / 32;  // of 16 bytes a lane and chunk
 constexpr int kMostSplits = 128;
@@ -61,17 +68,17 @@ TILEKILN_DEVICE Seen find_seen(const Params& p, int first_row, int last_row, int
 // The offset of piece `piece` of row `row` in a swizzled tile of rows of kHdim elements, in bytes. Eight rows of a matrix lie in
 // different banks: those of 64 bytes are pairs to 128.
 TILEKILN_DEVICE uint32_t place(int row, int piece) {
-  return row * kHdim * 2 + ((piece ^ (kPieces < 8 ? row >> 1 & 3 : row & 7)) << 4);
+  return row * kHdim * kElement + ((piece ^ (kPieces < 8 ? position_of(row) >> 1 & 3 : position_of(row) & 7)) << 4);
 }
 // Vectorized chunks lie as in the cache, so that lanes next to each other write next to each other: K as [piece][key], V as [group of
-// eight keys][head dim], 16 bytes each.
-TILEKILN_DEVICE uint32_t place_k(int key, int piece) { return (piece * kChunk + key) * 16; }
+// kVector keys][head dim], 16 bytes each.
+TILEKILN_DEVICE uint32_t place_k(int key, int piece) { return (piece * kChunk + position_of(key)) * 16; }
 TILEKILN_DEVICE uint32_t place_v(int dim, int group) { return (group * kHdim + dim) * 16; }
 
-// Chunks of 16 keys of K and V to shared memory; keys that the tile does not see are zero there (in vectorized V: groups of eight past the
+// Chunks of 16 keys of K and V to shared memory; keys that the tile does not see are zero there (in vectorized V: groups of kVector past the
 // last), and so are columns past the head dims. Neither they nor their pages' numbers are read. The numbers of a chunk's pages are
 // asked for when the chunk before it is loaded, of whole chunks in a page those of 32 at a time.
-// A lane's 16-byte pieces lie a fixed step apart, and lanes take neighbouring pieces: of a key's row in linear caches, of eight
+// A lane's 16-byte pieces lie a fixed step apart, and lanes take neighbouring pieces: of a key's row in linear caches, of kVector
 // keys (V) or head dims (K) in vectorized ones.
 template <bool kVectorized> struct Loader {
   static constexpr int kLines = kVectorized ? kChunk : 32 / kPieces;  // keys that 32 lanes cover at a time
@@ -82,15 +89,20 @@ template <bool kVectorized> struct Loader {
   bool one_page;  // a chunk is never in two
   Page ahead;     // of the chunk that this lane looks up for the warp, or of key lane % 16 of the next chunk
   int turn = 0;   // whose chunk is next
-  const uint16_t *k, *v;
+  const char *k, *v;
+  const float* scale;  // of the first page, of K or V by the lane; null: none
 
   __device__ __forceinline__ Loader(const Params& given, const Keys& of, const Seen& of_tile, int head, int in_warp)
       : p(given), keys(of), seen(of_tile), lane(in_warp) {
     row = kVectorized ? lane % kChunk : lane / kPieces;
     piece = kVectorized ? lane / kChunk : lane % kPieces;
     one_page = p.table == nullptr || ((p.page_size | keys.first) & (kChunk - 1)) == 0;
-    k = p.k + head * p.k_head + piece * p.k_chunk;
-    v = p.v + head * p.v_head + (kVectorized ? lane * p.v_key : piece * p.v_chunk);
+    k = static_cast<const char*>(p.k) + kElement * (head * p.k_head + piece * p.k_chunk);
+    v = static_cast<const char*>(p.v) +
+        kElement * (head * p.v_head + (kVectorized ? lane * p.v_key : piece * p.v_chunk));
+    scale = kOfBytes && lane < 2 && p.k_page_scale
+                ? (lane == 0 ? p.k_page_scale : p.v_page_scale) + head * p.page_scale_head
+                : nullptr;
   }
 
   // The pages of the warp's chunks from the i-th on, of those before the end-th: a lane each, or of the first alone.
@@ -109,36 +121,38 @@ template <bool kVectorized> struct Loader {
     Page page = ahead;
     if (one_page) page = page_of(ahead, turn), turn = (turn + 1) % 32;
     if (turn == 0) look_ahead(i + kWarps, end);
-    const uint16_t* key_row = k + int64_t(page.number) * p.k_page + (page.key + row) * p.k_key;
-    const uint16_t* value_row = v + int64_t(page.number) * p.v_page + (page.key + row) * p.v_key;  // linear
+    const char* key_row = k + kElement * (int64_t(page.number) * p.k_page + (page.key + row) * p.k_key);
+    const char* value_row = v + kElement * (int64_t(page.number) * p.v_page + (page.key + row) * p.v_key);  // linear
+    if (scale != nullptr) copy_async_word(to + 2 * kBytes + 4 * lane, scale + page.number * p.page_scale_page);
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const int at = kVectorized ? row : row + i * kLines, of = kVectorized ? piece + i * 2 : piece;
       const bool inside = seen.has(first + at);
-      const uint16_t *from_k = key_row, *from_v = value_row;
+      const char *from_k = key_row, *from_v = value_row;
       if (!one_page) {
         const Page here = page_of(page, at);
-        from_k = k + int64_t(here.number) * p.k_page + here.key * p.k_key + (kVectorized ? 2 * i * p.k_chunk : 0);
-        if (!kVectorized) from_v = v + int64_t(here.number) * p.v_page + here.key * p.v_key;
+        from_k = k + kElement *
+                         (int64_t(here.number) * p.k_page + here.key * p.k_key + (kVectorized ? 2 * i * p.k_chunk : 0));
+        if (!kVectorized) from_v = v + kElement * (int64_t(here.number) * p.v_page + here.key * p.v_key);
       }
-      copy_async(to + (kVectorized ? place_k(at, of) : place(at, of)), from_k, inside && of * 8 < p.hdim_q);
-      if (!kVectorized) copy_async(to + kBytes + place(at, of), from_v, inside && of * 8 < p.hdim_v);
-      key_row += kVectorized ? 2 * p.k_chunk : kLines * p.k_key;
-      value_row += kLines * p.v_key;
+      copy_async(to + (kVectorized ? place_k(at, of) : place(at, of)), from_k, inside && of * kVector < p.hdim_q);
+      if (!kVectorized) copy_async(to + kBytes + place(at, of), from_v, inside && of * kVector < p.hdim_v);
+      key_row += kElement * (kVectorized ? 2 * p.k_chunk : kLines * p.k_key);
+      value_row += kElement * kLines * p.v_key;
     }
     if constexpr (kVectorized) load_values(first, page, to);
   }
 
   __device__ __forceinline__ void load_values(int first, const Page& page, uint32_t to) const {
 #pragma unroll
-    for (int group = 0; group < 2; ++group) {  // pages hold a multiple of eight keys
-      const int key = first + 8 * group;
+    for (int group = 0; group < kChunk / kVector; ++group) {  // pages hold a multiple of kVector keys
+      const int key = first + kVector * group;
       const bool inside = key < seen.last;
-      const Page here = one_page ? Page{page.number, page.key + 8 * group} : page_of(page, 8 * group);
-      const uint16_t* from = v + int64_t(here.number) * p.v_page + (here.key >> 3) * p.v_chunk;
+      const Page here = one_page ? Page{page.number, page.key + kVector * group} : page_of(page, kVector * group);
+      const char* from = v + kElement * (int64_t(here.number) * p.v_page + here.key / kVector * p.v_chunk);
 #pragma unroll
       for (int i = 0; i < kHdim / 32; ++i)
-        copy_async(to + kBytes + place_v(lane + 32 * i, group), from + 32 * i * p.v_key,
+        copy_async(to + kBytes + place_v(lane + 32 * i, group), from + kElement * 32 * i * p.v_key,
                    inside && lane + 32 * i < p.hdim_v);
     }
   }
@@ -151,7 +165,7 @@ struct Sums { float out[kHdim / 8][4], maximum[2], sum[2]; };
 struct Line {
   int position, first, end;  // its query plus shift; keys [first, end) are seen, and those below sink_keys
   float slope;
-  const uint16_t* bias;
+  const void* bias;
 };
 
 // Scale, soft cap, bias or alibi, mask; chunk [first, first + 16).
@@ -166,11 +180,11 @@ TILEKILN_DEVICE void change(const Params& p, const Seen& seen, float (&score)[2]
   for (int j = 0; j < 8; ++j) {
     const Line& of = line[j >> 1 & 1];
     float& x = score[j >> 2][j & 3];
-    const int key = first + (j >> 2) * 8 + (lane & 3) * 2 + (j & 1);
+    const int key = first + key_of(lane, j);
     const bool seen = key < of.end && (key >= of.first || key < p.sink_keys);
     x *= p.softmax_scale;
     if (p.features & kSoftcap) x = p.softcap - 2 * p.softcap / (exp2_approx(x * (2 * kLog2E / p.softcap)) + 1.f);
-    if (p.features & kBias && seen) x += element(of.bias[key]);
+    if (p.features & kBias && seen) x += bias_of(p, of.bias, key);
     if (p.features & kAlibi) x -= of.slope * float(abs(of.position - key));
     if (!seen) x = -kInfinity;
   }
@@ -183,22 +197,34 @@ TILEKILN_DEVICE void add_chunks(const Params& p, const Seen& seen, const uint32_
                                 uint32_t step, const Line (&line)[2], const int (&first)[kCount],
                                 const int (&left)[kCount], int lane, Sums& s) {
   float score[kCount][2][4] = {};
+  ChunkScales scale[kCount];
 #pragma unroll
   for (int c = 0; c < kCount; ++c) {
 #pragma unroll
-    for (int i = 0; i < kHdim / 16; ++i) {  // score (16 rows, 16 keys) = q k^T
+    for (int i = 0; i < kPieces / 2; ++i) {  // score (16 rows, 16 keys) = q k^T
       uint32_t k[4];
-      const int row = (lane & 7) + (lane >> 4 << 3);
-      const int piece = i * 2 + (lane >> 3 & 1);
+      const int row = row_of(lane & 7, lane >> 4), piece = i * 2 + (lane >> 3 & 1);
       load_matrices(k, from + c * step + (kVectorized ? place_k(row, piece) : place(row, piece)));
-      multiply_add(score[c][0], q[i], k[0], k[1]);
-      multiply_add(score[c][1], q[i], k[2], k[3]);
+#pragma unroll
+      for (int group = 0; group < 2; ++group) {
+        if constexpr (kOfBytes) {
+          multiply_bytes(score[c][group], q[2 * i], k[2 * group]);
+          multiply_bytes(score[c][group], q[2 * i + 1], k[2 * group + 1]);
+        } else {
+          multiply_add(score[c][group], q[i], k[2 * group], k[2 * group + 1]);
+        }
+      }
+    }
+    if constexpr (kOfBytes) {
+      scale[c] = scales_of(p, from + c * step + 2 * kBytes);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) score[c][j >> 2][j & 3] *= scale[c].keys;
     }
     if constexpr (kGeneral) change(p, seen, score[c], line, first[c], lane);
     if (!(kGeneral && kCount == 1) && left[c] < kChunk) {
 #pragma unroll
       for (int j = 0; j < 8; ++j)
-        if ((j >> 2) * 8 + (lane & 3) * 2 + (j & 1) >= left[c]) score[c][j >> 2][j & 3] = -kInfinity;
+        if (key_of(lane, j) >= left[c]) score[c][j >> 2][j & 3] = -kInfinity;
     }
   }
   float correction[2];
@@ -232,17 +258,33 @@ TILEKILN_DEVICE void add_chunks(const Params& p, const Seen& seen, const uint32_
     for (int j = 0; j < 4; ++j) s.out[d][j] *= correction[j >> 1];
 #pragma unroll
   for (int c = 0; c < kCount; ++c) {
+    if constexpr (kOfBytes) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) score[c][j >> 2][j & 3] *= scale[c].values;
+    }
     const uint32_t weight[4] = {pack(score[c][0][0], score[c][0][1]), pack(score[c][0][2], score[c][0][3]),
                                 pack(score[c][1][0], score[c][1][1]), pack(score[c][1][2], score[c][1][3])};
     // Vectorized V behind the last key may hold NaN, which no weight of zero undoes: it is replaced by zeros.
-    const int c2 = (lane & 3) * 2;
     const auto kept = [&](int key) { return (key < left[c] ? 0xffffu : 0u) | (key + 1 < left[c] ? 0xffff0000u : 0u); };
-    const uint32_t keep[2] = {kept(c2), kept(8 + c2)};
+    const uint32_t keep[2] = {kept(key_of(lane, 0)), kept(key_of(lane, 4))};
     const uint32_t values = from + c * step + kBytes;
 #pragma unroll
-    for (int d = 0; d < kHdim / 16; ++d) {  // out += weight v
+    for (int d = 0; d < kHdim / 16 / (kOfBytes ? 2 : 1); ++d) {  // out += weight v
       uint32_t v[4];
-      if constexpr (kVectorized) {
+      if constexpr (kOfBytes) {
+        if constexpr (kVectorized)  // 32 head dims, 16 keys each
+          load_matrices(v, values + place_v(d * 32 + lane, 0));
+        else
+          load_matrices_transposed(v, values + place(row_of(lane & 7, lane >> 3 & 1), d * 2 + (lane >> 4)));
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          uint32_t low, high;
+          widen_bytes(kVectorized ? v[j] : __byte_perm(v[j & 2], v[j | 1], j & 1 ? 0x7531 : 0x6420), low, high);
+          if constexpr (kVectorized) low &= keep[0], high &= keep[1];
+          multiply_add(s.out[4 * d + j], weight, low, high);
+        }
+        continue;
+      } else if constexpr (kVectorized) {
         load_matrices(v, values + place_v(d * 16 + (lane & 7) + (lane >> 4 << 3), lane >> 3 & 1));
 #pragma unroll
         for (int j = 0; j < 4; ++j) v[j] &= keep[j & 1];
@@ -266,7 +308,11 @@ struct Place {
 };
 
 TILEKILN_DEVICE void store(const Params& p, int b, int row, int h, int d, float out0, float out1, float lse_log2) {
-  *reinterpret_cast<uint32_t*>(p.out + b * p.out_batch + h * p.out_head + row * p.out_row + d) = pack(out0, out1);
+  const int64_t at = b * p.out_batch + h * p.out_head + row * p.out_row + d;
+  if (kOfBytes && p.features & kBytesOut)
+    store_bytes(p, at, out0, out1);
+  else
+    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p.out) + at) = pack(out0, out1);
   if (p.lse && d == 0) p.lse[b * p.lse_batch + h * p.lse_head + row] = lse_log2 * kLn2;
 }
 
@@ -298,7 +344,7 @@ template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void deco
   // Every chunk of a step of kTiles warps is written, those behind the last with zeros: a weight of zero undoes no NaN.
   const int last = kTiles == 1 ? end : begin + (end - begin + kWarps - 1) / kWarps * kWarps;
   const auto load = [&](int i, int stage) {
-    if (i < last) loader.load(i, end, ring + stage * 2 * kBytes);
+    if (i < last) loader.load(i, end, ring + stage * kStage);
     copy_async_commit();
   };
   if (begin + warp < last) loader.look_ahead(begin + warp, end);
@@ -310,13 +356,13 @@ template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void deco
   for (int half = 0; half < 2; ++half) {
     const int row = tile_row + (lane >> 2) + half * 8;
     const Place at(p, head, first_row + min(row, rows - 1));
-    const uint16_t* const from = p.q + b * p.q_batch + at.h * p.q_head + (queries.start + at.i) * p.q_row;
+    const int64_t from = b * p.q_batch + at.h * p.q_head + (queries.start + at.i) * p.q_row;
 #pragma unroll
     for (int i = 0; i < kHdim / 16; ++i) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int column = i * 16 + (lane & 3) * 2 + j * 8;
-        q[i][j * 2 + half] = row < rows && column < p.hdim_q ? *reinterpret_cast<const uint32_t*>(from + column) : 0u;
+        const int column = i * 16 + key_of(lane, j * 4);  // head dims have the order of keys
+        q[i][j * 2 + half] = row < rows && column < p.hdim_q ? two_of(p, from + column) : 0u;
       }
     }
     if constexpr (kGeneral) {
@@ -325,7 +371,7 @@ template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void deco
       if (p.features & kMask) of.first = of.position - p.left, of.end = min(keys.count, of.position + p.right + 1);
       if (p.features & kAlibi) of.slope = p.alibi_slopes[b * p.alibi_batch + at.h];
       if (p.features & kBias)
-        of.bias = p.bias + b * p.bias_batch + at.h * p.bias_head + (queries.start + at.i) * p.bias_row;
+        of.bias = bias_row(p, b * p.bias_batch + at.h * p.bias_head + (queries.start + at.i) * p.bias_row);
     }
   }
   Sums sums;
@@ -340,7 +386,7 @@ template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void deco
     load(i + (kTiles == 1 ? 0 : warp) + (kStages - 1) * kWarps, (stage + kStages - 1) % kStages);
     copy_async_wait<kStages - 1>();
     wait_for_warps<kTiles>();
-    const uint32_t from = (kTiles == 1 ? ring : shared_address(raw)) + stage * 2 * kBytes;
+    const uint32_t from = (kTiles == 1 ? ring : shared_address(raw)) + stage * kStage;
 #pragma unroll
     for (int at = 0; at < kTiles; at += kTogether) {
       int first[kTogether], left[kTogether];
@@ -371,8 +417,8 @@ template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void deco
     if ((lane & 3) == 0) ends[row * 2] = sums.maximum[half], ends[row * 2 + 1] = sums.sum[half];
 #pragma unroll
     for (int d = 0; d < kHdim / 8; ++d)
-      *reinterpret_cast<float2*>(outs + row * kHdim + d * 8 + (lane & 3) * 2) =
-          make_float2(sums.out[d][2 * half], sums.out[d][2 * half + 1]);
+      *reinterpret_cast<float2*>(outs + row * kHdim + column_of<kVectorized>(lane, d)) =
+          neighbours_of<kVectorized>(sums.out, d, half);
   }
   __syncthreads();
   for (int e = threadIdx.x; e < rows * (kHdim / 2); e += kWarps * 32) {
@@ -395,7 +441,8 @@ template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void deco
       out0 += weight * outs[(i * kRows + row) * kHdim + d];
       out1 += weight * outs[(i * kRows + row) * kHdim + d + 1];
     }
-    const float scale = sum > 0.f ? 1.f / sum : sum == sum ? 0.f : sum;  // a NaN stays one
+    float scale = sum > 0.f ? 1.f / sum : sum == sum ? 0.f : sum;  // a NaN stays one
+    if (kOfBytes && p.v_descale) scale *= *p.v_descale;
     const float lse = sum == 0.f ? -kInfinity : reference + log2_approx(sum);
     if (p.splits == 1) {
       store(p, b, queries.start + at.i, at.h, d, out0 * scale, out1 * scale, lse);
@@ -464,7 +511,8 @@ extern "C" __constant__ fmha_decode::Build fmha_decode_build = {fmha_decode::kHd
 #else
                                                                 0,
 #endif
-                                                                kEarly};
+                                                                kEarly,
+                                                                fmha_decode::kOfBytes};
 
 #define TILEKILN_DECODE(name, vectorized, general, tiles)                   \
   extern "C" __global__ void __launch_bounds__(fmha_decode::kWarps * 32, 1) \

@@ -14,12 +14,12 @@ const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(
 
 // The smallest that holds the head dims of a call.
 const Kernel* find_kernel(const KvProblem& p) {
-  const bool fp16 = p.dtype == fmha::KvDtype::fp16;
+  const bool fp16 = p.dtype == fmha::KvDtype::fp16, bytes = cache_bytes(p.dtype) == 1;
   const int hdim = p.hdim_q > p.hdim_v ? p.hdim_q : p.hdim_v;
   const Kernel* best = nullptr;
   cuda::find_kernel("fmha_decode", [&](const Kernel& kernel) {
     const Build& build = build_of(kernel);
-    const bool fits = (build.fp16 != 0) == fp16 && build.hdim >= hdim;
+    const bool fits = (build.fp16 != 0) == fp16 && (build.bytes != 0) == bytes && build.hdim >= hdim;
     if (fits && (best == nullptr || build.hdim < build_of(*best).hdim)) best = &kernel;
     return false;
   });
@@ -31,7 +31,7 @@ void fill_params(const KvKernelProblem& of, Params* params) {
   fill_places(of.places, p.pages, params);
   params->part_out = of.part_out;
   params->part_lse = of.part_lse;
-  params->out = static_cast<uint16_t*>(p.out);
+  params->out = p.out;
   params->lse = p.lse;
   const auto batch_step = [&](i64 step) { return p.features.group ? 0 : step; };
   params->out_batch = batch_step(of.steps.out);
@@ -47,6 +47,8 @@ void fill_params(const KvKernelProblem& of, Params* params) {
   params->hdim_q = p.hdim_q;
   params->hdim_v = p.hdim_v;
   params->splits = of.num_splits;
+  if (p.dtype == fmha::KvDtype::fp8) params->features |= kBytesOut;
+  params->out_scale = of.out_scale;
 }
 
 }  // namespace

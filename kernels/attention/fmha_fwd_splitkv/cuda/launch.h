@@ -28,9 +28,10 @@ const Kernel* find_kernel(const char* name, Fits&& fits) {
 
 // Refuses an array that accesses of `multiple` elements cannot follow.
 [[maybe_unused]] tilekiln_status check_steps(const char* name, const void* data, int multiple,
-                                             std::initializer_list<i64> steps) {
-  if (reinterpret_cast<uintptr_t>(data) % (static_cast<uintptr_t>(multiple) * 2) != 0)
-    return fail_argument(name, "data was at %p, must be aligned to %d bytes on cuda: pass a copy", data, 2 * multiple);
+                                             std::initializer_list<i64> steps, int element = 2) {
+  if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(multiple * element) != 0)
+    return fail_argument(name, "data was at %p, must be aligned to %d bytes on cuda: pass a copy", data,
+                         element * multiple);
   for (const i64 step : steps) {
     if (step % multiple == 0) continue;
     return fail_argument(name, "a stride was %lld elements, must be a multiple of %d on cuda: pass a copy", step,
@@ -39,9 +40,15 @@ const Kernel* find_kernel(const char* name, Fits&& fits) {
   return TILEKILN_OK;
 }
 
-[[maybe_unused]] tilekiln_status check_hdim(const char* name, int hdim) {
-  if (hdim % 8 == 0) return TILEKILN_OK;
-  return fail_argument(name, "had a head dim of %d, must have a multiple of 8 on cuda: pad it with zeros", hdim);
+[[maybe_unused]] tilekiln_status check_hdim(const char* name, int hdim, int multiple) {
+  if (hdim % multiple == 0) return TILEKILN_OK;
+  return fail_argument(name, "had a head dim of %d, must have a multiple of %d on cuda: pad it with zeros", hdim,
+                       multiple);
+}
+
+// Bytes of an element of the cache.
+[[maybe_unused]] int cache_bytes(fmha::KvDtype dtype) {
+  return dtype == fmha::KvDtype::fp16 || dtype == fmha::KvDtype::bf16 ? 2 : 1;
 }
 
 using fmha::fill_places;

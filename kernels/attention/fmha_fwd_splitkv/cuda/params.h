@@ -15,14 +15,16 @@ enum Feature : int {
   kAlibi = 4,
   kBias = 8,
   kBottomRight = 16,
+  kBytesIn = 32,
+  kBytesOut = 64,
 };
 
 // Pages lie anywhere; every offset has 64 bits. The fields from `seqstart_q` to `page_shift` say where sequences are, by the
-// names that places.h reads.
+// names that places.h reads. Of a build of bytes k and v are e4m3, q with kBytesIn, out with kBytesOut: the bias is then fp32.
 struct Params {
-  const uint16_t* q;
-  const uint16_t* k;
-  const uint16_t* v;
+  const void* q;
+  const void* k;
+  const void* v;
   const int* seqstart_q;     // (batch), first rows of packed queries; or null: b q_batch
   const int* seqlen_q;       // (batch), or null
   const int* cu_seqlens_q;   // (batch + 1), whose differences are lengths without seqlen_q; or null: seqlen_q_most
@@ -36,18 +38,18 @@ struct Params {
   const int* last_page_len;  // (batch), keys of the last page, with table_start; or null: page_size
   float* part_out;           // [(b seqlen_q_most + i) nhead_q + h][splits][hdim_v]: of each split, normalised
   float* part_lse;           // [(b seqlen_q_most + i) nhead_q + h][splits]: log2; -inf for a split without keys
-  uint16_t* out;
+  void* out;
   float* lse;                      // or null; [b lse_batch + h lse_head + row]
   const float* alibi_slopes;       // [b alibi_batch + h]
   const float* sink;               // (nhead_q) logits, or null
-  const uint16_t* bias;            // of the dtype of q; [b bias_batch + h bias_head + row bias_row + key]
+  const void* bias;                // of the dtype of out; [b bias_batch + h bias_head + row bias_row + key]
   int64_t q_batch, q_head, q_row;  // strides in elements
   int64_t out_batch, out_head, out_row;
   int64_t lse_batch, lse_head;
   int64_t alibi_batch;
   int64_t bias_batch, bias_head, bias_row;
-  int64_t k_page, k_head, k_key, k_chunk;  // k_chunk: of eight neighbours in the head dim
-  int64_t v_page, v_head, v_key, v_chunk;  // vectorized: v_chunk of eight neighbouring keys, v_key in the head dim
+  int64_t k_page, k_head, k_key, k_chunk;  // k_chunk: of 16 bytes in the head dim
+  int64_t v_page, v_head, v_key, v_chunk;  // vectorized: v_chunk of 16 bytes of keys, v_key in the head dim
   int64_t table_row;                       // from one row of the table to the next
   int64_t entries;                         // of the table, with table_start
   int cache_rows;                          // of the cache or the table
@@ -60,7 +62,7 @@ struct Params {
   int total_q;     // rows of packed queries
   int seqlen_q_most, seqlen_k_most;
   int batch, nhead_q, nhead_k;
-  int hdim_q, hdim_v;  // multiples of 8
+  int hdim_q, hdim_v;  // of 16 bytes of the cache, or more of them
   int splits;
   int features;
   // Weights are 2^(score_scale_log2 s). Plain kernels: s = q k^T, score_scale_log2 = softmax_scale log2(e) > 0. General ones:
@@ -68,8 +70,15 @@ struct Params {
   float score_scale_log2;
   float softmax_scale;
   float softcap;
-  int left, right;  // row i sees keys [i + shift - left, i + shift + right]
-  int sink_keys;    // and keys below it
+  int left, right;         // row i sees keys [i + shift - left, i + shift + right]
+  int sink_keys;           // and keys below it
+  const float* q_descale;  // of builds of bytes, and the next: of all of q, k and v; null: 1
+  const float* k_descale;
+  const float* v_descale;
+  const float* out_scale;
+  const float* k_page_scale;  // [page page_scale_page + head page_scale_head], pages of whole chunks; or null
+  const float* v_page_scale;
+  int64_t page_scale_page, page_scale_head;
 };
 
 // Constants of a build that the host must know; the cubin holds one as `fmha_decode_build`.
@@ -80,6 +89,7 @@ struct Build {
   int shared_bytes;
   int fp16;   // else bf16
   int early;  // the second stage may begin under the first: it waits for its end
+  int bytes;  // the cache is e4m3
 };
 
 // Threads of a block of the second stage, two columns each: a whole warp weighs the splits.

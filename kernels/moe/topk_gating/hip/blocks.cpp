@@ -1,32 +1,4 @@
 // SPDX-License-Identifier: MIT
-// The blocks engine of topk_gating on AMD: a checked call is the argument of one launch.
+// The blocks engine of topk_gating on AMD: one text with NVIDIA's.
 #define TILEKILN_HIP
-#include <algorithm>
-
-#include "kernels/backends/held.h"
-#include "kernels/moe/topk_gating/hip/params.h"
-
-#define TILEKILN_JOIN(a, b, c) a##b##c
-#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _topk_gating_blocks)
-
-namespace tilekiln::cuda::moe {
-namespace {
-
-tilekiln_status launch_blocks(const Site& site, const void* problem) {
-  const auto& a = *static_cast<const tilekiln::moe::TopkGating*>(problem);
-  if (a.rows == 0) return TILEKILN_OK;
-  if (a.groups > kMostGroups && a.groups > a.topk_groups)
-    return fail_argument("groups", "was %d, must be at most %d on hip, or all of them chosen", a.groups, kMostGroups);
-  const Kernel* const kernel =
-      find_held([&](const Kernel& one) { return static_cast<const GatingBuild*>(one.build)->dtype == a.dtype; });
-  if (kernel == nullptr) return hip::fail_kernel("topk_gating");
-  const int threads = static_cast<const GatingBuild*>(kernel->build)->threads;
-  const long long rows = threads / 32, blocks = (a.rows + rows - 1) / rows;
-  const auto grid = static_cast<unsigned>(std::min<long long>(blocks, INT32_MAX));
-  return launch(site, {kernel, "gating_rows", {grid, 1, 1}, static_cast<unsigned>(threads), 0, &a, false});
-}
-
-}  // namespace
-}  // namespace tilekiln::cuda::moe
-
-extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {tilekiln::cuda::moe::launch_blocks};
+#include "kernels/moe/topk_gating/cuda/blocks.cpp"

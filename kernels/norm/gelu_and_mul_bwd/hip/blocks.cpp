@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-// The blocks engine of gelu_and_mul_bwd on AMD: rows as those of silu_and_mul_bwd.
+// The blocks engine of gelu_and_mul_bwd on AMD: one text with NVIDIA's.
 #define TILEKILN_HIP
-#define TILEKILN_FAMILY _gelu_and_mul_bwd
-#include "kernels/norm/silu_and_mul_bwd/cuda/blocks.cpp"
+#include "kernels/norm/gelu_and_mul_bwd/cuda/blocks.cpp"

@@ -2,7 +2,7 @@
 // Rows of attention over two parts of the keys as those over all:
 //   lse = log(exp(lse_a) + exp(lse_b)), out = exp(lse_a - lse) out_a + exp(lse_b - lse) out_b
 // A part without keys, of lse -infinity, has weight 0 whatever its row holds, and so have two.
-// Emulated (functional), never run on AMD silicon. -D: HELD, STAGES (0); TK_BF16, TK_FP32.
+// Run under emulators alone, on no GPU yet. -D: HELD, STAGES (0); TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/norm/cuda/rows.h"
 #include "kernels/norm/merge/engine.h"
 
@@ -42,8 +42,9 @@ TILEKILN_DEVICE void merge(const Params<Problem>& p) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 512};
+extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 512, 0, kEarly};
 
 extern "C" __global__ void __launch_bounds__(512) rows(const __grid_constant__ norm::Params<norm::Problem> p) {
+  begin_between_launches();
   norm::merge(p);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The experts of tokens by scores, a row a warp. Groups are ranked first, each by a lane's register; the next expert is the first of the
 // largest that come behind the last one, by key and then by index, as in topk_softmax.
-// Emulated (functional), never run on AMD silicon. -D: THREADS; TK_BF16, TK_FP32.
+// Run under emulators alone, on no GPU yet. -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/backends/cuda/vectors.h"
-#include "kernels/moe/topk_gating/hip/params.h"
+#include "kernels/moe/topk_gating/cuda/params.h"
 
 namespace tilekiln::cuda::moe {
 
@@ -177,7 +177,7 @@ template <bool kKeeps> TILEKILN_DEVICE void choose(const TopkGating& a, const El
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ moe::GatingBuild gating_build = {THREADS, kDtype};
+extern "C" __constant__ moe::Build gating_build = {THREADS, kDtype};
 
 extern "C" __global__ void __launch_bounds__(THREADS) gating_rows(const __grid_constant__ tilekiln::moe::TopkGating a) {
   const long long step = (long long)gridDim.x * (THREADS / 32);
