@@ -3,7 +3,7 @@
 
 import numpy as np
 from dispatch_example import main, normal, over, verdict
-from tilekiln.dispatcher import Call, GroupedConvProblemBuilder, Registry
+from tilekiln.dispatcher import Call, Dispatcher, GroupedConvProblemBuilder, KernelSet, Registry, Signature
 from tilekiln.reference import conv
 
 WINDOW = {"padding": [1], "groups": 2}
@@ -98,7 +98,7 @@ def _43_conv_benchmark() -> None:
 
 
 def _44_conv_registry() -> None:
-    """A registry of convolutions as JSON and back; keys know signatures and no sizes."""
+    """A registry as JSON and back, keys that know no sizes, and a set of kernels that a program declares."""
     of = over("conv")
     read = Registry("conv")
     read.from_json(of.registry.to_json())
@@ -106,6 +106,12 @@ def _44_conv_registry() -> None:
     small, large = resnet(), resnet().batch(64).input_size(56, 56).stride(2)
     verdict("another size", small.build().canonical_key() == large.build().canonical_key(), "the same key")
     verdict("another dtype", small.build().canonical_key() != large.data_type("bf16").build().canonical_key())
+    signature = Signature("conv_fwd").dtype("fp32").set("out_dtype", "fp32").set("spatial", "d2").set("layout", "ngchw")
+    declared = KernelSet("convolutions").add(signature, target="cpu-avx2")
+    mine = Registry("mine")
+    mine.add_all(declared.listing())
+    found = [Dispatcher(mine).plan(one.build()).is_valid for one in (small, resnet().layout("nhwgc"))]
+    verdict("a kernel set", found == [True, False], "answers its own layout")
     print(of.plan(resnet().data_type("int8").operation("bwd_data").build()).reason.partition(" in ")[0])
 
 
