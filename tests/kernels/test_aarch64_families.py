@@ -60,7 +60,7 @@ RECEIPTS = ",".join(sorted({*ATTENTION.split(","), *(one for file in FILES for o
 ROWS = [file for file in FILES if asked(file) == {"norm_default"}]
 LONGEST = ("gemm_schedules",)  # eleven minutes on a machine with other work
 LONG = dict.fromkeys(("gemm", "fused_moe", "any_batch", "four_bits", "linear"), "neonbf16 or not cpu")
-LONG["mla"] = "every_isa"
+LONG |= {"gemm": "(neonbf16 or not cpu) and not widened", "mla": "every_isa"}
 """Files of minutes each, and which of their tests a day has."""
 OF_ATTENTION = [
     *(file for file in of_area(attention=True) if file not in FILES),
