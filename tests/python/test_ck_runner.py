@@ -26,19 +26,21 @@ def main(words: str, *more: str) -> int:
     [
         "fmha-fwd -mask=1",
         "fmha-fwd -mask=b:9,2 -h_k=2 -s_k=40 -prec=bf16 -lse=1 -kname=1 -init=nf",
-        "fmha-fwd -mask=xt:8 -iperm=0 -operm=0 -bias=a -init=ui",
-        "fmha-fwd -bias=e:1 -scale_s=0.3 -init=ni",
+        "fmha-fwd -mask=xt:8 -iperm=0 -operm=0 -bias=a:1 -init=ui",
+        "fmha-fwd -bias=e:1 -scale_s=0.3 -init=ni -operm=0 -vlayout=c",
+        "fmha-fwd -prec=fp8 -squant=1 -range_q=8 -range_v=448 -init=nf",
+        "fmha-fwd -prec=fp8 -squant=0 -vlayout=c -iperm=0 -operm=0",
         "fmha-fwd -bias=e:2 -iperm=0 -operm=0 -init=tf",
         "fmha-fwd -mode=1 -p_drop=0.2 -drop_seed=7 -drop_offset=3",
         "fmha-fwd -num_splits=3 -mask=2",
         "fmha-fwd -page_block_size=16 -num_splits=0 -s=1 -s_k=48",
-        "fmha-fwd -mode=1 -s=33,7 -s_k=40,9 -mask=2",
+        "fmha-fwd -mode=1 -s=33,7 -s_k=40,9 -mask=2 -vlayout=c",
         "fmha-fwd -mode=1 -s=33,7 -s_k=40,9 -s_kpad=64",
         "fmha-fwd -s=2 -s_k=40 -s_knew=3 -mask=2 -rotary_dim=32 -rotary_interleaved=0 -lse=1 -num_splits=2",
         "fmha-fwd -s=3 -s_k=40 -s_knew=3 -rotary_dim=64 -cache_batch_idx=1 -bias=a",
         "fmha-fwd -s=1 -s_k=48 -s_knew=4 -page_block_size=16",
         "fmha-bwd -mode=1 -s=33,7 -mask=1",
-        "fmha-bwd -mask=2 -d_v=64 -init=0",
+        "fmha-bwd -mask=2 -d_v=64 -init=0 -bias=a:1",
         "fmha-bwd -bias=e -dbias=1 -deterministic=1 -iperm=0 -operm=0 -scale=0.2",
         "fmha-bwd -mode=1 -p_drop=0.1 -init=2",
     ],
@@ -48,6 +50,7 @@ def test_calls_are_right(load: Callable[..., tk.Library], words: str, capsys: py
     assert main(f"{program} {SMALL} {options}", f"-receipt={load('aiter').path}") == 0, capsys.readouterr()
     out = capsys.readouterr().out
     layout = "group|bshd" if "-mode=1" in words else "batch|bshd" if "-iperm=0" in words else "batch|bhsd"
+    layout += "-bshd" if "-operm=0" in words and "-iperm=0" not in words else ""
     assert f"|{layout}] b:2, h:4/{2 if '-h_k' in words else 4}" in out
     assert re.search(r" \d+\.\d{3} ms, \d+\.\d{3} TFLOP/s, \d+\.\d{2} GB/s, valid:y$", out, re.MULTILINE)
     assert ("\nfmha_fwd_bf16_d64x64_" in out) == ("-kname=1" in words)
@@ -119,11 +122,13 @@ def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
         ("fmha-fwd -b=0", "-b: was '0', must be one integer of 1 or more"),
         ("fmha-fwd -mask=7", "-mask: was '7', must be 0, 1, 2, t, b, t:l,r, b:l,r, xt:w, xb:w or g:y,x"),
         ("fmha-fwd -mask=t:1", "-mask: was 't:1', must be 0, 1"),
-        ("fmha-fwd -bias=x", "-bias: was 'x', must be n, e, e:1, e:2 or a"),
-        ("fmha-fwd -bias=a:1", "-bias: was 'a:1', must be a: the slopes"),
+        ("fmha-fwd -bias=x", "-bias: was 'x', must be n, e, e:1, e:2, a or a:1"),
         ("fmha-fwd -prec=bf8", "-prec: was 'bf8', must be fp16 or bf16 or fp32 or fp8: no kernels of it"),
-        ("fmha-fwd -vlayout=c", "-vlayout: was 'c', must be r: no kernels of a transposed v"),
-        ("fmha-fwd -squant=1", "-squant: was '1', must be auto or 0: fp8 is timed with q_descale"),
+        ("fmha-fwd -vlayout=c -num_splits=2", "-vlayout: was 'c', must be r with -num_splits"),
+        ("fmha-fwd -vlayout=c -device=cuda", "-vlayout: was 'c', must be r on a GPU"),
+        ("fmha-fwd -operm=0 -device=hip", "-operm: was '0', must be 1 on a GPU"),
+        ("fmha-fwd -squant=1", "-squant: was '1', must be auto or 0 without -prec=fp8"),
+        ("fmha-fwd -prec=fp8 -range_p=2", "-range_p: was '2', must be 1: kernels scale P to its largest, 1"),
         ("fmha-fwd -s=9 -s_knew=10", "-s_knew: was '10', must be at most 9: -s_k counts the new keys too"),
         ("fmha-fwd -s_knew=1 -mode=1", "-mode: was '1', must be 0 with -s_knew"),
         (
@@ -135,7 +140,8 @@ def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
         ("fmha-fwd -mode=1 -s=9 -s_kpad=8", "-s_kpad: was '8', must be -1, or with -mode=1 at least 9"),
         ("fmha-fwd -mode=1 -s=9,8 -num_splits=2", "-s: was '9,8', must be one integer with -num_splits"),
         ("fmha-fwd -device=tpu", "-device: was 'tpu', must be cpu or cuda or hip"),
-        ("fmha-fwd -operm=0", "-operm: was '0', must be 1 as -iperm"),
+        ("fmha-fwd -mode=1 -operm=0", "-operm: was '0', must be 1 as -iperm: in fmha-fwd of -mode=0"),
+        ("fmha-bwd -operm=0", "-operm: was '0', must be 1 as -iperm: in fmha-fwd of -mode=0"),
         ("fmha-fwd -p_drop=1", "-p_drop: was '1', must be a number of 0 or more and below 1"),
         ("fmha-fwd -p_drop=0.5 -num_splits=2", "-p_drop: was 0.5, must be 0 with -num_splits"),
         ("fmha-fwd -receipt=nothing", "name: there is no receipt 'nothing'"),

@@ -38,7 +38,7 @@ _SHARED = {
     "d_v": Option("-1", "head dim of v, -1: as d"),
     "iperm": Option("1", "1: b h s d, 0: b s h d; of results too", ("0", "1")),
     "operm": Option("1", "as iperm", ("0", "1")),
-    "bias": Option("n", "n, 0: none; e, 1: elementwise 1 1 s s, e:1 by head, e:2 by sequence and head; a, 2: alibi"),
+    "bias": Option("n", "n, 0: none; e, 1: elementwise 1 1 s s, e:1 by head, e:2 by both; a, 2: alibi, a:1: by both"),
     "mask": Option("0", "0: none; 1, t: causal, top left; 2, b: bottom right; windows t:l,r, b:l,r, xt:w, xb:w; g:y,x"),
     "kname": Option("0", "1: prints the kernel", ("0", "1")),
     "seed": Option("11939", "of the numbers in the arrays"),
@@ -53,14 +53,15 @@ _SHARED = {
     "device": Option("cpu", "cpu, cuda, hip; of these wall time. CK has no such option", ("cpu", "cuda", "hip")),
     "receipt": Option("", "the library, by its receipt or path [one that has it]. CK has no such option"),
 }
-_RANGES = "fp8 is timed with q_descale, k_descale and v_descale: tilekiln bench fmha_fwd dtype=fp8bf16"
+LARGEST = 448
+"""Of e4m3."""
 FORWARD = {
     **_SHARED,
     "prec": Option("fp16", "fp8: bf16 comes out", ("fp16", "bf16", "fp32", "fp8"), "no kernels of it"),
     "scale_s": Option("0", "factor of the scores, 0: 1 / sqrt(d)"),
     "lse": Option("0", "1: stores the lse", ("0", "1")),
     "init": Option("uf", "ui, ni: whole numbers, uf: 0 to 1, nf: normal, tf: sines", ("ui", "ni", "uf", "nf", "tf")),
-    "vlayout": Option("r", "v is seqlen x head dim", ("r",), "no kernels of a transposed v"),
+    "vlayout": Option("r", "r: v is seqlen x head dim, c: head dim x seqlen, which each call turns first", ("r", "c")),
     "num_splits": Option("1", "parts of the keys, 0: chosen by the sizes; other than 1 without dropout, by split-KV"),
     "page_block_size": Option("0", "tokens of a page of k and v, 0: they are not paged"),
     "s_knew": Option("0", "new keys, the last of s_k: they are written into the cache, then all are attended to"),
@@ -68,9 +69,11 @@ FORWARD = {
     "rotary_dim": Option("0", "rotary embedding of q and of the new keys, a multiple of 16; with -s_knew"),
     "rotary_interleaved": Option("1", "of rotary_dim: 1: pairs 2i, 2i + 1, 0: i, i + rotary_dim / 2", ("0", "1")),
     "cache_batch_idx": Option("0", "1: sequences of the cache by index, from the last; with -s_knew", ("0", "1")),
-    "squant": Option("auto", "static quantisation of P and O", ("auto", "0"), _RANGES),
-    **{f"range_{name}": Option(most, f"of squant, the range of {name}", (most,), _RANGES)
-       for name, most in (("q", "16"), ("k", "16"), ("v", "16"), ("p", "1"), ("o", "16"))},
+    "squant": Option("auto", "1: q, k and v of fp8 have the scales of their ranges, over 448; 0: none; auto: 1 for fp8",
+                     ("auto", "0", "1")),
+    **{f"range_{name}": Option("16", f"of squant, the range of {name}") for name in "qkv"},
+    "range_p": Option("1", "of squant, the range of P", ("1",), "kernels scale P to its largest, 1"),
+    "range_o": Option("16", "of squant, the range of O", ("16",), "O is bf16, without a range"),
 }  # fmt: skip
 BACKWARD = {
     **_SHARED,
@@ -200,17 +203,15 @@ def mask(text: str) -> dict[str, Any]:
 
 
 def _bias(text: str, batch: int, heads: int) -> tuple[str, tuple[int, int] | None]:
-    """(value of the axis bias, (batch, heads) of an elementwise one)."""
+    """(value of the axis bias, (batch, heads) of its array where it has them)."""
     kind, _, form = text.partition(":")
     if kind in ("n", "0", "none") and not form:
         return "none", None
     if kind in ("e", "elementwise", "1") and form in ("", "0", "1", "2"):
         return "elementwise", {"": (1, 1), "0": (1, 1), "1": (1, heads), "2": (batch, heads)}[form]
     if kind in ("a", "alibi", "2") and form in ("", "0", "1"):
-        if form == "1":
-            raise ArgumentError("-bias: was 'a:1', must be a: the slopes of each head are those of all sequences here")
-        return "alibi", None
-    raise ArgumentError(f"-bias: was {text!r}, must be n, e, e:1, e:2 or a")
+        return "alibi", (batch, heads) if form == "1" else None
+    raise ArgumentError(f"-bias: was {text!r}, must be n, e, e:1, e:2, a or a:1")
 
 
 def settings_of(program: str, given: dict[str, str]) -> Any:
@@ -224,9 +225,9 @@ def settings_of(program: str, given: dict[str, str]) -> Any:
     pad = -1 if given.get("s_kpad", "-1") == "-1" else _whole(given, "s_kpad")
     if pad >= 0 and (given["mode"] == "0" or pad < max(of_k)):
         raise ArgumentError(f"-s_kpad: was '{pad}', must be -1, or with -mode=1 at least {max(of_k)}, the longest -s_k")
-    if given["iperm"] != given["operm"]:
+    if given["iperm"] != given["operm"] and (given["mode"] == "1" or program == "fmha-bwd"):
         raise ArgumentError(
-            f"-operm: was {given['operm']!r}, must be {given['iperm']} as -iperm: arrays have one layout"
+            f"-operm: was {given['operm']!r}, must be {given['iperm']} as -iperm: in fmha-fwd of -mode=0 it may differ"
         )
     kind, of_bias = _bias(given["bias"], batch, heads)
     dtype = "fp8bf16" if given["prec"] == "fp8" else given["prec"]
@@ -264,17 +265,19 @@ def settings_of(program: str, given: dict[str, str]) -> Any:
     else:
         words = _appending(given, words, new, rotary, keys)
         operator = "fmha_fwd_appendkv"
-    if dtype == "fp8bf16":
-        words |= {"q_descale": "yes", "k_descale": "yes", "v_descale": "yes"}
+    scales = _scales(given) if program == "fmha-fwd" else {}
+    words |= dict.fromkeys(scales, "yes")
     if given.get("lse") == "1":
         words["lse"] = "yes"
     if given.get("dbias") == "1":
         words["dbias"] = "yes"
     settings = Settings(operator, words)
     settings.arguments.update(mask(given["mask"]))
+    settings.laid = _orders(given, operator)
+    settings.indices = scales
     if uneven:
         starts = {"seqstart_q": of_q, "seqstart_k": of_k if pad < 0 else [pad] * batch}
-        settings.indices = {name: np.cumsum([0, *lengths]) for name, lengths in starts.items()}
+        settings.indices |= {name: np.cumsum([0, *lengths]) for name, lengths in starts.items()}
         if pad >= 0:
             settings.wanted.add("seqlen_k")
             settings.indices["seqlen_k"] = np.array(of_k)
@@ -293,10 +296,37 @@ def settings_of(program: str, given: dict[str, str]) -> Any:
         settings.arguments |= {"dropout_p": drop, "rng": seed}
     if given.get("deterministic") == "1":
         settings.arguments["deterministic"] = True
-    if of_bias:
+    if of_bias and kind == "alibi":
+        slopes = 2.0 ** -np.arange(1, heads + 1)
+        settings.indices["alibi_slopes"] = slopes * np.arange(1, batch + 1)[:, None] / batch
+    elif of_bias:
         settings.ones["bias"] = of_bias
     settings.draw = DRAWS[given["init"]]
     return settings
+
+
+def _scales(given: dict[str, str]) -> dict[str, Any]:
+    """What undoes the static quantisation of q, k and v, by argument."""
+    if given["squant"] == "1" and given["prec"] != "fp8":
+        raise ArgumentError("-squant: was '1', must be auto or 0 without -prec=fp8")
+    if given["squant"] == "0" or given["prec"] != "fp8":
+        return {}
+    return {f"{name}_descale": np.array([_number(given, f"range_{name}") / LARGEST]) for name in "qkv"}
+
+
+def _orders(given: dict[str, str], operator: str) -> dict[str, tuple[int, ...]]:
+    """The order of dimensions in memory of arrays that are not as -iperm says."""
+    made: dict[str, tuple[int, ...]] = {} if given["iperm"] == given["operm"] else {"out": (0, 2, 1, 3)}
+    if given.get("vlayout") == "c":
+        if operator != "fmha_fwd":
+            raise ArgumentError(
+                "-vlayout: was 'c', must be r with -num_splits, -page_block_size and -s_knew: caches hold rows"
+            )
+        made["v"] = (2, 1, 0) if given["mode"] == "1" else (0, 1, 3, 2) if given["iperm"] == "1" else (0, 3, 2, 1)
+    if made and given["device"] != "cpu":
+        name, value, other = ("vlayout", "c", "r") if "v" in made else ("operm", given["operm"], given["iperm"])
+        raise ArgumentError(f"-{name}: was {value!r}, must be {other} on a GPU")
+    return made
 
 
 def _appending(given: dict[str, str], words: dict[str, str], new: int, rotary: int, keys: int) -> dict[str, str]:
@@ -331,6 +361,8 @@ def _report(program: str, given: dict[str, str], one: Any) -> str:
     dim = given["d_v"] if given["d_v"] != "-1" else given["d"]
     group = given["mode"] == "1"
     layout = "bshd" if group or given["iperm"] == "0" else "bhsd"
+    layout += "" if given["iperm"] == given["operm"] else "-bshd" if given["operm"] == "0" else "-bhsd"
+    turned = ", v:c" if given.get("vlayout") == "c" else ""
     flops = "" if one.operations is None else f"{one.operations / one.median / 1e12:.3f} TFLOP/s, "
     valid = "" if one.error is None else f", valid:{'y' if one.error <= 1 else 'n'}"
     name = f"\n{one.instance}" if given["kname"] == "1" else ""
@@ -338,7 +370,7 @@ def _report(program: str, given: dict[str, str], one: Any) -> str:
     return (
         f"[{given['prec']}|{'group' if group else 'batch'}|{layout}] b:{given['b']}, h:{given['h']}/{heads}, "
         f"s:{given['s']}/{keys}, d:{given['d']}/{dim}, bias:{given['bias']}, mask:{given['mask']}, "
-        f"p_drop:{given['p_drop']}, {one.median * 1e3:.3f} ms, {flops}{one.bytes / one.median / 1e9:.2f} GB/s"
+        f"p_drop:{given['p_drop']}{turned}, {one.median * 1e3:.3f} ms, {flops}{one.bytes / one.median / 1e9:.2f} GB/s"
         f"{valid}{where}{name}"
     )
 

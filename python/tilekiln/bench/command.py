@@ -207,6 +207,7 @@ def measure(library: Library, settings: Settings, times: Times, seed: int, check
             error = answers.answer(operator, {**asked, **before}, {**results, **written}, settings.weight)
     flags = {one.asked_by for one in settings.call.arrays.values() if one.asked_by} | set(settings.call.dtype_words)
     timed = {name: value for name, value in given.items() if name not in flags} | results
+    function, timed = _laid(settings.laid, function, timed)
     if device:
         timed = device.moved(timed)
     clock = time.thread_time if threads == 1 else time.perf_counter
@@ -224,6 +225,22 @@ def measure(library: Library, settings: Settings, times: Times, seed: int, check
     return Outcome(
         said, library.instance_name(main), statistics.median(samples), min(samples), moved, error, operations(settings)
     )
+
+
+def _laid(
+    orders: dict[str, tuple[int, ...]], function: Callable[..., Any], timed: dict[str, Any]
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The call over arrays that have other orders in memory. Kernels read rows of v: each call turns it first."""
+    import numpy as np
+
+    views = {
+        name: np.ascontiguousarray(timed[name].transpose(order)).transpose(np.argsort(order))
+        for name, order in orders.items()
+    }
+    timed = timed | views
+    if "v" not in views:
+        return function, timed
+    return lambda v, **others: function(v=np.ascontiguousarray(v), **others), timed
 
 
 def _bounds(settings: Settings, device: str) -> Any:

@@ -50,7 +50,7 @@ def whole(settings: Settings, made: dict[str, Any]) -> dict[str, Any]:
 
 def _made(settings: Settings, name: str, random: np.random.Generator) -> Any:
     if name in settings.indices:
-        return np.ascontiguousarray(settings.indices[name], settings.dtype(name))
+        return np.ascontiguousarray(settings.indices[name], NUMPY[settings.dtype(name)])
     if name in INDICES:
         return np.ascontiguousarray(INDICES[name](settings, random), settings.dtype(name))
     shape, dtype = settings.shape_of(name), settings.dtype(name)

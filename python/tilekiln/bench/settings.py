@@ -96,6 +96,7 @@ class Settings:
         self.weight: Any = None  # of flatmm, before it is packed
         self.ones: dict[str, tuple[int, ...]] = {}  # first lengths of arrays that may be shared, by array
         self.indices: dict[str, Any] = {}  # numbers of index arrays, by array, where they are not those of a bench
+        self.laid: dict[str, tuple[int, ...]] = {}  # orders of dimensions in memory, by array, where not their own
         self.draw: Callable[..., Any] = standard_normal
         self.wanted = {name for name, one in self.call.arrays.items() if one.required and one.kind != "result"}
         if operator == "fmha_fwd_appendkv":
