@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import pathlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tilekiln as tk
@@ -91,6 +93,12 @@ def at_hand(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     monkeypatch.setattr(operators, "_at_hand", lambda: [library])
     yield
     operators._served.clear()
+
+
+@pytest.fixture
+def face(binding: object) -> Any:
+    """The compatibility module flash_attn, unless the test's file has another."""
+    return importlib.import_module("tilekiln.compat.flash_attn")
 
 
 @pytest.fixture

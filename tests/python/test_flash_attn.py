@@ -21,13 +21,6 @@ def libraries(flash, finds):
 
 
 @pytest.fixture
-def face(binding):
-    import tilekiln.compat.flash_attn
-
-    return tilekiln.compat.flash_attn
-
-
-@pytest.fixture
 def interface(binding):
     from tilekiln.compat.flash_attn import flash_attn_interface
 

@@ -13,13 +13,6 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture
-def face(binding):
-    import tilekiln.compat.flash_attn
-
-    return tilekiln.compat.flash_attn
-
-
 Q, STARTS = torch.zeros(2, 8, 4, 32), torch.tensor([0, 8, 16], dtype=torch.int32)
 PACKED = Q.flatten(0, 1)
 BATCH, HEADS = "batch, seqlen_k, nheads_k, headdim", "total_k, nheads_k, headdim"

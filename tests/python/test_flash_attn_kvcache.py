@@ -55,13 +55,6 @@ def libraries(flash, finds):
     finds(flash)
 
 
-@pytest.fixture
-def face(binding):
-    import tilekiln.compat.flash_attn
-
-    return tilekiln.compat.flash_attn
-
-
 def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor, interleaved: bool):
     """x (seqlen, nheads, headdim) in fp32, rounded to its type."""
     half = cos.shape[1]
