@@ -179,7 +179,7 @@ def test_vllm_attention(vllm):
     assert vllm("vllm_attention.py") == "agrees"
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral", "gemma2"])
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral", "gemma2", "mixtral"])
 def test_vllm_serves_the_same_tokens(vllm, tmp_path, kind):
     place = str(tmp_path / kind)
     vllm("vllm_models.py", "make", place, kind)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tilekiln's attention of vLLM's CPU platform against the float64 reference, beside the real vLLM's classes.
+"""Tilekiln's attention of vLLM's CPU platform against the float64 reference, beside the real vLLM's classes; products.
 
 Batches of decodes and prompts over pages in random order: masks, head dims, soft caps, ALiBi, sinks, encoders, fp8.
 """
@@ -16,6 +16,7 @@ import tilekiln as tk
 import torch
 from tilekiln.compat.vllm.attention import FP8, Attention
 from tilekiln.compat.vllm.batch import batch_of
+from tilekiln.compat.vllm.linear import Product
 from tilekiln.reference import attention
 from vllm.v1.attention.backend import AttentionType
 
@@ -53,8 +54,7 @@ def step(
     )
     impl = Attention(nhead_q, hdim, hdim**-0.5, nhead_k, kv_cache_dtype="fp8" if fp8 else "auto", **options)
     impl.process_weights_after_loading(dtype)
-    decodes = next((row for row, count in enumerate(queries) if count != 1), len(queries))
-    batch = batch_of(starts, torch.tensor(keys, dtype=torch.int32), table, causal, decodes, slots)
+    batch = batch_of(starts, torch.tensor(keys, dtype=torch.int32), table, causal, slots)
     out = torch.full((int(starts[-1]), nhead_q, hdim), torch.nan, dtype=dtype)
     impl.forward(LAYER, q, k, v, cache, batch, out)
 
@@ -76,7 +76,7 @@ def step(
             alibi_slopes=None if (slopes := options.get("alibi_slopes")) is None else np.array(slopes),
             sink=None if (sinks := options.get("sinks")) is None else sinks.double().numpy(),
         )  # fmt: skip
-        error = np.abs(out[here].double().numpy() - expected.out[0]).max()
+        error = np.abs(out[here].double().numpy() - expected.out[0]).max(initial=0)
         assert error <= TOLERANCE[dtype], (queries, keys, dtype, options, row, error)
 
 
@@ -92,6 +92,8 @@ for dtype in TOLERANCE:
     step(*MIXED, dtype, causal=torch.tensor([True, True, True, True, False, True]))
     step(*MIXED, dtype, causal=False)
     step([5, 19], [5, 19], dtype, heads=(4, 4))
+    step([3, 3, 6, 6, 1, 4, 0, 2], [30, 3, 70, 6, 9, 33, 1, 2], dtype)
+    step([2, 2, 4], [50, 9, 64], dtype, sliding_window=5, logits_soft_cap=20.0)
 for hdim in (32, 80, 96, 128, 160, 256, 512):
     step(*MIXED, torch.bfloat16, hdim=hdim)
 step(*MIXED, torch.bfloat16, fp8=True)
@@ -103,13 +105,18 @@ impl = Attention(4, 64, 0.125, 4, attn_type=AttentionType.ENCODER_ONLY)
 impl.process_weights_after_loading(torch.float32)
 out = torch.empty_like(q)
 lengths = starts.diff()
-impl.forward(
-    LAYER, q, k, v, torch.empty(0), batch_of(starts, lengths, starts[:, None], False, 0, torch.arange(30)), out
-)
+impl.forward(LAYER, q, k, v, torch.empty(0), batch_of(starts, lengths, starts[:, None], False, torch.arange(30)), out)
 for first, last in itertools.pairwise(starts.tolist()):
     one = [x[None, first:last].transpose(1, 2) for x in (q, k, v)]
     there = torch.nn.functional.scaled_dot_product_attention(*one, scale=0.125).transpose(1, 2)[0]
     assert torch.allclose(out[first:last], there, atol=2e-5)
+
+for rows, packs in itertools.product((0, 1, 9), (True, False)):
+    x, weight, bias = (torch.randn(shape, dtype=torch.bfloat16) for shape in ((rows, 48), (70, 48), (70,)))
+    product = Product(weight, packs)
+    for added in (bias, None, bias):
+        there = torch.nn.functional.linear(x.float(), weight.float(), None if added is None else added.float())
+        assert torch.allclose(product(x[:, None], weight, added)[:, 0].float(), there, rtol=1e-2, atol=1e-2)
 
 for wrong, sentence in (
     ({"attn_type": AttentionType.ENCODER_DECODER}, "attn_type: was"),

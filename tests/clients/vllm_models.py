@@ -17,6 +17,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "gemma2": {"model_type": "gemma2", "query_pre_attn_scalar": 64, "sliding_window": 32},
     "qwen3": {"model_type": "qwen3"},
     "mistral": {"model_type": "mistral", "sliding_window": 48},
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
 }
 
 
@@ -50,7 +51,10 @@ def serve(place: str, whose: str, cache: str) -> list[list[int]]:
 
     def kinds(model: Any) -> set[str]:
         found = {type(layer.impl).__module__ for layer in model.modules() if hasattr(layer, "impl")}
-        found |= {type(one).__module__ for layer in model.modules() if (one := getattr(layer, "cpu_linear", None))}
+        named = [(name, layer) for name, layer in model.named_modules() if not name.endswith(".gate")]  # of experts
+        found |= {type(one).__module__ for _, layer in named if (one := getattr(layer, "cpu_linear", None))}
+        experts = [layer.quant_method for _, layer in named if hasattr(layer, "w2_weight")]
+        found |= {"tilekiln" if getattr(one, "packed", None) else type(one).__module__ for one in experts}
         return {name.partition(".")[0] for name in found}
 
     [found] = llm.apply_model(kinds)

@@ -2,8 +2,8 @@
 """vLLM's attention over its caches of pages, which are read and written where they lie.
 
 A layer's cache is (blocks, heads, block_size, 2 headdim), keys in the first half of a row, values in the second, of the
-queries' dtype, or e4m3 as uint8 under bf16. Sequences of one query append and attend in one call; others are appended
-one by one and attend together.
+queries' dtype, or e4m3 as uint8 under bf16. Sequences of one query, or of up to four, as many side by side, append and
+attend in one call; others are appended, as many queries at once, and attend together.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, Attention
 from vllm.v1.kv_cache_interface import KVCacheLayout
 
 from ..._core.native import ArgumentError
+from ...api.operators import _call
 from ...torch import calls
-from .batch import Batch, Builder
+from .batch import Batch, Builder, Step
 
 FP8 = torch.float8_e4m3fn
 LARGEST = 448.0
@@ -77,6 +78,12 @@ class Backend(AttentionBackend):
         return attn_type in (AttentionType.DECODER, AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
 
 
+def _each(x: Tensor, one: Step) -> Tensor:
+    """(sequences, queries, heads, headdim) of the tokens of a step."""
+    x = x if one.tokens == slice(0, x.shape[0]) else x[one.tokens]
+    return x.unsqueeze(1) if one.queries == 1 else x.unflatten(0, (-1, one.queries))
+
+
 class Attention(AttentionImpl):
     """One layer's."""
 
@@ -105,6 +112,7 @@ class Attention(AttentionImpl):
             None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32, device="cpu")
         )
         self.sinks = sinks
+        self.places: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None)
         self.options: dict[str, Any] = {"softmax_scale": self.scale}
         if logits_soft_cap:
             self.options["softcap"] = float(logits_soft_cap)
@@ -135,7 +143,7 @@ class Attention(AttentionImpl):
         if self.kv_sharing_target_layer_name is not None:
             key = value = None  # the layer whose cache this is has written it
         if kv_cache.dtype == torch.uint8:
-            self._over_fp8(layer, query, key, value, kv_cache.view(FP8), batch, output)
+            self._over_fp8(layer, query, key, value, kv_cache, batch, output)
         else:
             self._over_floats(query, key, value, kv_cache, batch, output)
         return output
@@ -154,27 +162,32 @@ class Attention(AttentionImpl):
         )  # fmt: skip
 
     def _halves(self, cache: Tensor) -> tuple[Tensor, Tensor]:
-        """k, v (blocks, block_size, heads, headdim) of the cache's memory."""
-        places = cache.transpose(1, 2)
-        return places[..., : self.head_size], places[..., self.head_size :]
+        """k, v (blocks, block_size, heads, headdim) of the cache's memory, made once: vLLM gives a layer the same."""
+        known, k, v = self.places
+        if known is not cache or k is None or v is None:
+            places = (cache.view(FP8) if cache.dtype == torch.uint8 else cache).transpose(1, 2)
+            k, v = places[..., : self.head_size], places[..., self.head_size :]
+            self.places = cache, k, v
+        return k, v
 
     def _over_floats(
         self, q: Tensor, key: Tensor | None, value: Tensor | None, cache: Tensor, batch: Batch, out: Tensor
     ) -> None:
         k, v = self._halves(cache)
-        if one := batch.decodes:
-            here = slice(0, one.count)
-            rows = {"block_table": one.table, "out": out[here, None], **self._mask(causal=True), **self.options}
+        for one in batch.steps:
+            queries, rows = _each(q, one), {"block_table": one.table, "out": _each(out, one)}
+            rows |= self._mask(causal=True) | self.options
             if key is None or value is None:
-                calls.splitkv(q[here, None], k, v, seqlen_k=one.lengths, **rows)
-            elif "sink" in self.options or "softcap" in self.options or "alibi_slopes" in self.options:
-                calls.appendkv(
-                    None, k, v, key[here, None], value[here, None], seqlen_k=one.before, block_table=one.table
-                )
-                calls.splitkv(q[here, None], k, v, seqlen_k=one.lengths, **rows)
+                _call("fmha_fwd_splitkv", (queries, k, v), {"seqlen_k": one.lengths, **rows})
+            elif len(self.options) == 1:
+                new = _each(key, one), _each(value, one)
+                _call("fmha_fwd_appendkv", (queries, k, v, *new), {"seqlen_k": one.before, **rows})
             else:
-                calls.appendkv(q[here, None], k, v, key[here, None], value[here, None], seqlen_k=one.before, **rows)
-        self._append(k, v, key, value, batch)
+                self._append(k, v, key, value, one)
+                _call("fmha_fwd_splitkv", (queries, k, v), {"seqlen_k": one.lengths, **rows})
+        if key is not None and value is not None:
+            for one in batch.appends:
+                self._append(k, v, key, value, one)
         for part in batch.parts:
             calls.pagedkv(
                 q[part.tokens], k, v, out=out[part.tokens], cu_seqlens_q=part.starts, seqlen_k=part.lengths,
@@ -182,12 +195,10 @@ class Attention(AttentionImpl):
             )  # fmt: skip
 
     @staticmethod
-    def _append(k: Tensor, v: Tensor, key: Tensor | None, value: Tensor | None, batch: Batch) -> None:
-        """The new tokens of sequences with several queries."""
-        if key is None or value is None:
-            return
-        for here, before, table in batch.appends:
-            calls.appendkv(None, k, v, key[here][None], value[here][None], seqlen_k=before, block_table=table)
+    def _append(k: Tensor, v: Tensor, key: Tensor, value: Tensor, one: Step) -> None:
+        """The new tokens of sequences that have as many."""
+        places = {"seqlen_k": one.before, "block_table": one.table}
+        _call("fmha_fwd_appendkv", (None, k, v, _each(key, one), _each(value, one)), places)
 
     def _over_fp8(
         self, layer: Any, q: Tensor, key: Tensor | None, value: Tensor | None, cache: Tensor, batch: Batch, out: Tensor

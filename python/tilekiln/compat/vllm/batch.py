@@ -3,28 +3,33 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from vllm.v1.attention.backend import AttentionMetadataBuilder, CommonAttentionMetadata
-from vllm.v1.attention.backends.utils import split_decodes_and_prefills
+
+FEW = 4
+"""Queries of a sequence that are appended and attended in one call: as fast as split-KV is."""
 
 
 @dataclass(frozen=True)
-class Decodes:
-    """The first sequences, of one query each."""
+class Step:
+    """Sequences side by side of as many queries each, up to FEW."""
 
-    count: int
-    table: Tensor  # (count, pages), int32
-    lengths: Tensor  # (count), int32, keys with the new one
-    before: Tensor  # (count), int32, keys without it
+    tokens: slice
+    queries: int
+    table: Tensor  # (sequences, pages), int32
+    lengths: Tensor  # (sequences), int32, keys with the new ones
+    before: Tensor  # (sequences), int32, keys without them
 
     def part(self) -> Part:
         """The same as a part of packed sequences."""
-        starts = torch.arange(self.count + 1, dtype=torch.int32, device="cpu")
-        return Part(slice(0, self.count), starts, self.lengths, self.table, True)
+        starts = torch.arange(self.lengths.shape[0] + 1, dtype=torch.int32, device="cpu") * self.queries
+        return Part(self.tokens, starts, self.lengths, self.table, True)
 
 
 @dataclass(frozen=True)
@@ -40,49 +45,66 @@ class Part:
 
 @dataclass(frozen=True)
 class Batch:
-    """A step, as `Attention.forward` is told of it."""
+    """A step of the engine, as `Attention.forward` is told of it."""
 
     tokens: int
     starts: Tensor  # (sequences + 1), int32
-    decodes: Decodes | None
+    steps: list[Step]
     parts: list[Part]
-    appends: list[tuple[slice, Tensor, Tensor]]  # of each sequence in parts: its tokens, keys before, (1, pages)
+    appends: list[Step]  # of the sequences in parts, of any number of queries
     slots: Tensor  # (tokens), int64: the page of a token times their size, and its place there
 
     @property
     def all_parts(self) -> list[Part]:
-        """Decodes among them, for a kernel that takes both."""
-        return [self.decodes.part(), *self.parts] if self.decodes else self.parts
+        """Steps among them, for a kernel that takes both."""
+        return [*(one.part() for one in self.steps), *self.parts]
 
 
-def batch_of(
-    starts: Tensor, lengths: Tensor, table: Tensor, causal: bool | Tensor, decodes: int, slots: Tensor
-) -> Batch:
+def batch_of(starts: Tensor, lengths: Tensor, table: Tensor, causal: bool | Tensor, slots: Tensor) -> Batch:
     """The batch of sequences whose queries are [starts[i], starts[i + 1]) and whose keys are the first lengths[i].
 
-    starts (sequences + 1), lengths (sequences), table (sequences, pages), int32. The first `decodes` have one query.
-    causal: of all sequences, or (sequences), bool.
+    starts (sequences + 1), lengths (sequences), table (sequences, pages), int32. causal: of all sequences, or
+    (sequences), bool.
     """
     edges = starts.tolist()
-    queries = starts.diff()
-    before = (lengths - queries).int()
-    one = Decodes(decodes, table[:decodes], lengths[:decodes], before[:decodes]) if decodes else None
+    before = (lengths - starts.diff()).int()
     flags = causal.tolist() if isinstance(causal, Tensor) else [bool(causal)] * lengths.shape[0]
-    parts, appends, first = [], [], decodes
-    for sequence in range(decodes, lengths.shape[0]):
-        here = slice(edges[sequence], edges[sequence + 1])
-        if here.stop > here.start:
-            row = slice(sequence, sequence + 1)
-            appends.append((here, before[row], table[row]))
-        following = sequence + 1
-        if following == lengths.shape[0] or flags[following] != flags[first]:
-            rows = slice(first, following)
-            place = slice(edges[first], edges[following])
-            parts.append(
-                Part(place, starts[first : following + 1] - edges[first], lengths[rows], table[rows], flags[first])
-            )
-            first = following
-    return Batch(slots.shape[0], starts, one, parts, appends, slots)
+    steps, parts, appends = list[Step](), list[Part](), list[Step]()
+    first = 0  # of the part that is open
+    for here, queries in _runs(edges):
+        one = Step(slice(edges[here.start], edges[here.stop]), queries, table[here], lengths[here], before[here])
+        if queries == 1 or (queries <= FEW and all(flags[here])):
+            parts += _parts(edges, starts, lengths, table, flags, slice(first, here.start))
+            steps.append(one)
+            first = here.stop
+        else:
+            appends.append(one)
+    parts += _parts(edges, starts, lengths, table, flags, slice(first, lengths.shape[0]))
+    return Batch(slots.shape[0], starts, steps, parts, appends, slots)
+
+
+def _runs(edges: list[int]) -> Iterator[tuple[slice, int]]:
+    """Sequences side by side of as many queries, and how many; those of none are left out."""
+    counts = [last - first for first, last in itertools.pairwise(edges)]
+    first = 0
+    for queries, run in itertools.groupby(counts):
+        here = slice(first, first + sum(1 for _ in run))
+        if queries:
+            yield here, queries
+        first = here.stop
+
+
+def _parts(
+    edges: list[int], starts: Tensor, lengths: Tensor, table: Tensor, flags: list[bool], here: slice
+) -> Iterator[Part]:
+    """The sequences of `here`, those side by side with one mask together."""
+    first = here.start
+    for causal, run in itertools.groupby(flags[here]):
+        rows = slice(first, first + sum(1 for _ in run))
+        tokens = slice(edges[first], edges[rows.stop])
+        if tokens.stop > tokens.start:
+            yield Part(tokens, starts[first : rows.stop + 1] - edges[first], lengths[rows], table[rows], causal)
+        first = rows.stop
 
 
 class Builder(AttentionMetadataBuilder[Batch]):
@@ -98,8 +120,7 @@ class Builder(AttentionMetadataBuilder[Batch]):
     ) -> Batch:
         """The batch of a step."""
         common = common_attn_metadata
-        decodes = split_decodes_and_prefills(common, decode_threshold=1)[0] if common.num_reqs else 0
+        slots = common.slot_mapping[: common.num_actual_tokens]
         return batch_of(
-            common.query_start_loc, common.seq_lens, common.block_table_tensor, common.causal, decodes,
-            common.slot_mapping[: common.num_actual_tokens],
+            common.query_start_loc, common.seq_lens, common.block_table_tensor, common.causal, slots
         )  # fmt: skip

@@ -13,7 +13,7 @@ from vllm.model_executor.layers.activation import GeluAndMul, SiluAndMul
 from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.llama3_rope import Llama3RotaryEmbedding
 
-from ...torch.calls import without_grad
+from ...api.operators import _call
 
 PROVIDER = "tilekiln"
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -44,7 +44,7 @@ def _rows(x: Tensor) -> Tensor | None:
 
 def _rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> Tensor:
     rows = _rows(x)
-    made: Tensor = without_grad("rmsnorm2d", (rows, weight), {"epsilon": epsilon, "rounding": "transformers"})
+    made: Tensor = _call("rmsnorm2d", (rows, weight), {"epsilon": epsilon, "rounding": "transformers"})
     return made.view(x.shape)
 
 
@@ -54,14 +54,14 @@ def _fused_add_rms_norm(
     """In place: x becomes the norm, x_residual the sum."""
     rows, sums = x.view(-1, x.shape[-1]), x_residual.view(-1, x.shape[-1])
     given = {"residual": sums, "residual_out": sums, "y": rows, "epsilon": epsilon, "rounding": "transformers"}
-    without_grad("rmsnorm2d", (rows, weight), given)
+    _call("rmsnorm2d", (rows, weight), given)
     return x, x_residual
 
 
 def _gated(name: str, x: Tensor, **how: Any) -> Tensor:
     half = x.shape[-1] // 2
     rows = x.reshape(-1, x.shape[-1])
-    made: Tensor = without_grad(name, (rows[:, :half], rows[:, half:]), how)
+    made: Tensor = _call(name, (rows[:, :half], rows[:, half:]), how)
     return made.view(*x.shape[:-1], half)
 
 
@@ -91,7 +91,7 @@ class _Turned:
         for x in (query, key):
             if x is not None:
                 heads = x.view(1, x.shape[0], -1, self.head_size)  # type: ignore[attr-defined]
-                without_grad("rotary", (heads, cos, sin), {**how, "y": heads})
+                _call("rotary", (heads, cos, sin), {**how, "y": heads})
         return query, key
 
 
