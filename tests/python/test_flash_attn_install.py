@@ -69,7 +69,7 @@ def other(tmp_path):
 
 @both
 def test_install_and_the_drop_in_directory(run, package):
-    """Which finds tilekiln beside it in the tree; install() agrees with it, before and after the first import."""
+    """The directory finds tilekiln beside it; install() agrees with it, before and after the first import."""
     use, install, place = PACKAGES[package], INSTALL.replace("flash_attn", package), DROP_INS / package
     assert "torch.Size([1, 4, 2, 16])" in run(install + install + use, ROOT / "python")
     assert "torch.Size([1, 4, 2, 16])" in run(use + install, place)

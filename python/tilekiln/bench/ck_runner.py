@@ -306,7 +306,7 @@ def settings_of(program: str, given: dict[str, str]) -> Any:
 
 
 def _scales(given: dict[str, str]) -> dict[str, Any]:
-    """What undoes the static quantisation of q, k and v, by argument."""
+    """Factors that undo the static quantisation of q, k and v, by argument."""
     if given["squant"] == "1" and given["prec"] != "fp8":
         raise ArgumentError("-squant: was '1', must be auto or 0 without -prec=fp8")
     if given["squant"] == "0" or given["prec"] != "fp8":
