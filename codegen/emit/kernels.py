@@ -185,6 +185,9 @@ class _Launched:
 def _clauses(family: Family, kernel: Kernel) -> list[list[tuple[Axis, int]]]:
     """Of each clause the axes that it narrows, with the codes that it leaves."""
     said_of = kernel.families[family.name]
+    own = kernel.dtype == "any" or kernel.dtype in said_of.axis_of["dtype"].values
+    if said_of.name != kernel.file.family and not own:
+        return []  # a family beside the kernel's has fewer dtypes
     chosen = kernel.file.when if said_of.name == kernel.file.family else (kernel.file.also or {})[said_of.name]
     when = [chosen] if isinstance(chosen, str) else chosen or [""]
     dtype = "" if kernel.dtype == "any" else f" dtype={kernel.dtype}"

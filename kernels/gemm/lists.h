@@ -18,6 +18,7 @@ struct Batch {
 
 // A product that is quantised, by rows where static_scale is 0.
 struct Quantised {
+  static constexpr bool launches_kernels = true;
   Problem product;
   float* scale;
   float static_scale;

@@ -16,7 +16,7 @@ from tests.programs import need
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCTS = "family=gemm dtype=bf16 out_dtype=bf16 bias=no activation=none scaled=no"
 BYTES = "dtype=fp8 out_dtype=bf16,fp32"
-INT8, SUMS = "family=gemm dtype=int8 out_dtype=bf16,fp32", "family=gemm,batched_gemm dtype=int8"
+INT8, SUMS = "family=gemm,gemm_quant dtype=int8 out_dtype=bf16,fp32,int8,fp8", "family=gemm,batched_gemm dtype=int8"
 GROUPS = "family=grouped_gemm dtype=bf16"
 LISTS = "family=gemm_list dtype=bf16 layout_a=row layout_b=column"
 WORDS = "family=flatmm_quant dtype=bf16 activation=none,gelu"
@@ -94,8 +94,8 @@ def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
 def test_a_linear_layer_takes_one_kernel_a_dtype() -> None:
     held = {kernel.name for kernel in kernels.of_plan(resolve("gemm_linear", ["cuda-sm90a"])).values()}
     of_bytes = {f"gemm_{name}{to}-fp8" for name in ("bytes", "blocks") for to in ("", "_to_fp16")}
-    of_bytes |= {"gemm_int8-int8", "gemm_int8_to_fp16-int8", "flatmm_quant-bf16", "flatmm_quant-fp16"}
-    assert held == {"gemm_row_column-bf16", "gemm_row_column-fp16", *of_bytes}
+    of_bytes |= {"gemm_quant-any", "gemm_int8-int8", "gemm_int8_to_fp16-int8", "flatmm_quant-bf16", "flatmm_quant-fp16"}
+    assert held == {f"gemm_row_{b}-{dtype}" for b in ("row", "column") for dtype in ("bf16", "fp16")} | of_bytes
 
 
 def test_an_engine_holds_the_kernels_of_its_room() -> None:

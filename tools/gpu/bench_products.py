@@ -72,6 +72,10 @@ def others(library: tk.Library, rounds: int) -> None:
         out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
         own = partial(library.gemm, x, w.T, out=out)
         compare(f"bfloat16 {m} x {n} x {k}", 2 * m * n * k, own, partial(torch.mm, x, w.T, out=out), rounds)
+    if "gemm_quant" in library.operators:
+        x, w = random(4096, 4096, dtype=torch.bfloat16), random(4096, 4096, dtype=torch.bfloat16)
+        own = partial(library.gemm_quant, x, w.T, out_dtype="fp8")
+        compare("bfloat16 4096 to e4m3 by rows", 2 * 4096**3, own, partial(torch.mm, x, w.T), rounds)
     a, b = random(32, 1024, 1024, dtype=torch.bfloat16), random(32, 1024, 1024, dtype=torch.bfloat16)
     own = partial(library.batched_gemm, a, b, out=torch.empty_like(a))
     compare("bfloat16 32 of 1024", 2 * 32 * 1024**3, own, partial(torch.bmm, a, b), rounds)

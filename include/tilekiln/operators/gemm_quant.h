@@ -22,7 +22,7 @@ extern "C" {
  *
  * Sums are those of gemm, in one order: the result has the same bits for any number of threads. Results may overlap no other array.
  * The structs a pointer here names are read before the call returns; the data of the arrays must stay until the stream has run the call.
- * A dynamic call takes memory for m n numbers of fp32 while it runs. */
+ * A dynamic call, and any on a GPU, takes memory for m n numbers of fp32 while it runs. */
 typedef struct tilekiln_gemm_quant_args {
   size_t size; /* sizeof(tilekiln_gemm_quant_args): set by tilekiln_gemm_quant_defaults */
   const tilekiln_tensor* a; /* fp16, bf16, int8 or fp8 (m, k). The left matrix */

@@ -51,6 +51,7 @@ void fill(const Args& args, Call& call) {
 }
 
 tilekiln_status launch(StageCall<matrix::Quantised>& call) {
+  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, call.problem);
   namespace at = tilekiln::gemm_quant::fields;
   const uint32_t* const how = call.choice.how->fields;
   const matrix::Tile tile = {how[at::tile_m], how[at::tile_n], how[at::tile_k]};

@@ -360,6 +360,8 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
         return _draw_list(random, signature)
     if operator == "flatmm_quant":
         return _draw_words(random, signature)
+    if operator == "gemm_quant":
+        return _draw_quantised(random, signature)
     edges, dtype = random.edges, signature["dtype"]
     m, n, k = (random.turn(lengths) for lengths in (edges.lines, edges.lines, edges.steps))
     if edges.products and random.chance(edges.often):
@@ -396,6 +398,17 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
     if operator == "gemm" and to != OUT_DTYPE[NUMPY[dtype].name]:
         given["out_dtype"] = to
     return Call(given, {"out": _matrix(random, (*first, m, n), turned, to, blank=True)})
+
+
+def _draw_quantised(random: Random, signature: Signature) -> Call:
+    """A product of gemm, to bytes by rows or by a scale that some of it is beyond."""
+    drawn = draw("gemm", random, {**signature, "out_dtype": "fp32", "layout_out": "row"})
+    given = {name: value for name, value in drawn.given.items() if name != "out_dtype"}
+    (m, n), to = drawn.made["out"].shape, str(signature["out_dtype"])
+    if signature["quantise"] == "tensor":
+        given["static_scale"] = random.one((0.02, 0.5, 4.0))
+    given["out_dtype"] = to
+    return Call(given, {"out": random.blank(m, n, dtype=to), "out_scale": random.blank(m, dtype="fp32")})
 
 
 def _draw_list(random: Random, signature: Signature) -> Call:
