@@ -65,7 +65,7 @@ TILEKILN_DEVICE float bias_of(const Params& p, const void* row, int key) {
   return element(static_cast<const uint16_t*>(row)[key]);
 }
 
-// What undoes the quantisation of a chunk: of the scores, that of q too; of the weights that of the values' page. That of all values is a factor
+// Factors that undo the quantisation of a chunk: of the scores, that of q too; of the weights that of the values' page. That of all values is a factor
 // of out.
 struct ChunkScales { float keys = 1.f, values = 1.f; };
 TILEKILN_DEVICE ChunkScales scales_of(const Params& p, uint32_t of_page) {
