@@ -6,6 +6,11 @@
 #include <type_traits>
 
 #include "kernels/backends/cpu/load.h"
+#ifdef __AVX512F__
+#include "kernels/backends/cpu/avx512/horizontal.h"
+#elif defined(__AVX2__)
+#include "kernels/backends/cpu/avx2/horizontal.h"
+#endif
 #include "kernels/gemm/cpu/block.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
@@ -116,6 +121,19 @@ struct Int16Words {
 // Panels of pairs, as packed beforehand, into fp32 words; stride: pairs from one to the next along K.
 template <class T> void unpack_pairs(float* to, const void* from, i64 stride, int lanes, i64 elements) {
   const T* p = (const T*)from;
+#ifdef __AVX2__
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (lanes == kPanel) {
+      for (; elements >= 2; elements -= 2, p += 2 * stride, to += 2 * kPanel) {
+        TILEKILN_UNROLL(4) for (int j = 0; j < kPanel; j += kLanes) {
+          vf even, odd;
+          even_odd(p + 2 * j, even, odd);
+          store(to + j, even), store(to + kPanel + j, odd);
+        }
+      }
+    }
+  }
+#endif
   for (i64 k = 0; k < elements; k += 2, p += 2 * stride, to += 2 * kPanel) {
     for (int j = 0; j < lanes; ++j) to[j] = core::widen(p[2 * j]);
     if (k + 1 == elements) return;

@@ -5,6 +5,9 @@
 #include <type_traits>
 
 #include "kernels/gemm/cpu/turned.h"
+#if TILEKILN_DOTS
+#include "kernels/gemm/cpu/few_pairs.h"
+#endif
 
 // fp16 is widened by one instruction.
 #if defined(__AVX512F__) || defined(__F16C__) || defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
@@ -37,6 +40,9 @@ template <class T> void fp32_unit(const matrix::Problem& p, const matrix::Unit& 
     if (is_turned(p)) return run_turned<ComputeFp32>(kFp32Words<T, true>, p, u, *(GemmScratch*)scratch);
   }
 #if TILEKILN_DOTS
+  if constexpr (std::is_same_v<T, core::bf16>) {
+    if (is_few_pairs(p, u)) return run_few_pairs<T>(p, u, *(GemmScratch*)scratch);
+  }
   // fp8 and bf8 are widened by other engines' words.
   constexpr bool kDots =
       sizeof(T) == sizeof(float) || std::is_same_v<T, fp16> || (sizeof(T) == 2 && !TILEKILN_WORD_DOTS);

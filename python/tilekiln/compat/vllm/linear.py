@@ -13,7 +13,7 @@ from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, regist
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
 
-from ...api.operators import _call, at_hand
+from ...api.operators import _call
 from ...api.products import PackedWeight
 from ...api.quantised_weight import LANES
 from .experts import ExpertsMethod
@@ -21,44 +21,31 @@ from .experts import ExpertsMethod
 NAME = "tilekiln"
 
 
-def _packs(weight: Tensor) -> bool:
-    """Whether panels are the faster. bf16 on AVX2, which multiplies no pairs of it, is read as it lies: one row of 5632
-    x 1024 takes .37 of the time, 8 rows .8, 128 as long (Zen 4)."""
-    kinds = {library.isa for library in at_hand() if "gemm" in library.operators}
-    return weight.dtype != torch.bfloat16 or kinds != {"avx2"}
-
-
 class Product:
     """x W^T + bias, of a weight that is packed once, by the first call where it is not given: a table of embeddings may
-    be the LM head's too or not. packs=False: of a weight as it is."""
+    be the LM head's too or not."""
 
-    def __init__(self, weight: Tensor | None = None, packs: bool = True) -> None:
-        self.packed = None if weight is None or not packs else PackedWeight(weight.detach())
-        self.packs = packs
+    def __init__(self, weight: Tensor | None = None) -> None:
+        self.packed = None if weight is None else PackedWeight(weight.detach())
         self.known: Tensor | None = None
         self.bias: Tensor | None = None
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x (..., k), out (..., n) of x's dtype; bias (n). weight (n, k): what is packed, where nothing is yet."""
         rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-        if self.packs and self.packed is None:
+        if self.packed is None:
             self.packed = PackedWeight(weight.detach())
         if bias is not self.known:  # a layer's is always the same
             self.known, self.bias = bias, None if bias is None else self._panels(bias.detach().float())
         given = {} if self.bias is None else {"bias": self.bias}
-        made: Tensor
-        if self.packed is None:
-            made = _call("gemm", (rows, weight.detach().t()), given)
-        else:
-            made = _call("flatmm", (rows, self.packed.panels), given).flatten(1)
-            if made.shape[1] != self.packed.n:
-                made = made[:, : self.packed.n]
+        made: Tensor = _call("flatmm", (rows, self.packed.panels), given).flatten(1)
+        if made.shape[1] != self.packed.n:
+            made = made[:, : self.packed.n]
         return made if x.dim() == 2 else made.reshape(*x.shape[:-1], made.shape[1])
 
     def _panels(self, bias: Tensor) -> Tensor:
-        """The bias in the form of the panels, where there are any."""
-        if self.packed is None:
-            return bias.contiguous()
+        """The bias in the form of the panels."""
+        assert self.packed is not None
         count = self.packed.panels.shape[0] * LANES
         return torch.nn.functional.pad(bias, (0, count - bias.shape[0])).view(-1, LANES)
 
@@ -75,13 +62,12 @@ class LinearMethod(UnquantizedLinearMethod):
     """vLLM's own for weights as they are, over panels."""
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        """Packs layer.weight (n, k), if that pays, and lets it go."""
+        """Packs layer.weight (n, k) and lets it go."""
         if not _fits(layer):
             super().process_weights_after_loading(layer)
             return
-        layer.cpu_linear = Product(layer.weight, _packs(layer.weight))
-        if layer.cpu_linear.packs:
-            layer.weight = torch.nn.Parameter(layer.weight.new_empty(0), requires_grad=False)
+        layer.cpu_linear = Product(layer.weight)
+        layer.weight = torch.nn.Parameter(layer.weight.new_empty(0), requires_grad=False)
 
 
 class TableMethod(UnquantizedEmbeddingMethod):
@@ -90,7 +76,7 @@ class TableMethod(UnquantizedEmbeddingMethod):
     def process_weights_after_loading(self, layer: Any) -> None:
         """The first product packs the weight."""
         if _fits(layer):
-            layer.cpu_linear = Product(packs=_packs(layer.weight))
+            layer.cpu_linear = Product()
         else:
             super().process_weights_after_loading(layer)
 
