@@ -62,7 +62,21 @@ registered: TorchCalls | None = None
 
 def of_torch() -> TorchCalls:
     """The functions of `tilekiln.torch`, which is imported at the first call with a tensor that needs it."""
-    if registered is None:
-        importlib.import_module("tilekiln.torch")
+    if registered is not None:
+        return registered
+    _import()
+    return _imported[0]  # torch.compile keeps `registered` as it read it above
+
+
+_imported: list[TorchCalls] = []
+
+
+def _import() -> bool:
+    importlib.import_module("tilekiln.torch")
     assert registered is not None
-    return registered
+    _imported[:] = [registered]
+    return True
+
+
+# As torch.compiler.assume_constant_result does, without PyTorch: torch.compile, which follows no import, calls it.
+_import._dynamo_marked_constant = True  # type: ignore[attr-defined]
