@@ -62,7 +62,8 @@ def found_by(fault: dict[str, str]) -> str:
         )
     path.write_text(text.replace(fault["there"], fault["becomes"]), encoding="utf-8")
     try:
-        return first_failure(fault["by"]) or first_failure()
+        other = "" if (own := first_failure(fault["by"])) else first_failure()
+        return own or (other and f"not by its test but by {other}")
     finally:
         path.write_text(text, encoding="utf-8")
 
