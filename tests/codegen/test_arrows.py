@@ -24,7 +24,9 @@ SEES = {  # of the packages
 }
 CODEGEN = ("schema", "plan", "emit", "tell", "out")  # its rooms, in the order data walks
 BELOW = ("kernels/runtime/", "kernels/backends/")  # of every operator
-BESIDE = {("kernels/moe/", "kernels/gemm/"), ("kernels/conv/", "kernels/gemm/")}  # areas that see another: products
+BESIDE = {  # areas that see another: products, and the rows that they quantise
+    *(("kernels/moe/", "kernels/gemm/"), ("kernels/conv/", "kernels/gemm/"), ("kernels/gemm/", "kernels/norm/")),
+}
 
 Graph = dict[str, set[str]]
 

@@ -400,7 +400,7 @@ runpy.run_module("codegen", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("delay", [0, 0.05, 0.1])
+@pytest.mark.parametrize("delay", [0, 0.02])
 def test_ctrl_c_leaves_no_traceback(delay: float) -> None:
     command = [sys.executable, "-c", INTERRUPTED.format(delay)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

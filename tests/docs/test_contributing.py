@@ -36,6 +36,7 @@ TESTED = (
     "build_support",
     "python",
     "tests/alone.py",
+    "tests/bytecode.py",
     "tests/codegen",
     "tests/conftest.py",
     "tests/gpu_run.py",

@@ -81,8 +81,8 @@ def test_main_loops_multiply_in_nearly_every_cycle(scons: Scons) -> None:
     fp32 = ["run_unit<ComputeFp32>", "fresh_product<ComputeFp32, MakeFp32>"]
     gemm = {"cpu-neon": [*fp32, "run_unit<ComputeInt8>", "fresh_product<ComputeInt8, MakeInt8>"], "cpu-neonbf16": fp32}
     gemm["cpu-neonbf16"] = fp32 + [f"square_block<Compute{of}, {rows}>" for of in ("Bf16", "Int8") for rows in (5, 6)]
-    attention = {"cpu-neon": ["full_block<ComputeFp32>", "product<ComputeFp32"]}
-    attention["cpu-neonbf16"] = [*attention["cpu-neon"], "full_block<ComputeBf16>", "product<ComputeBf16"]
+    attention = {"cpu-neon": ["full_block<ComputeFp32, false>", "product<ComputeFp32"]}
+    attention["cpu-neonbf16"] = [*attention["cpu-neon"], "full_block<ComputeBf16, false>", "product<ComputeBf16"]
     assert {(loop.target, loop.function) for loop in loops} == {
         (target, function) for target in TARGETS for function in (*gemm[target], *attention[target])
     }

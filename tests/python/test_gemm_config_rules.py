@@ -30,7 +30,7 @@ RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"scheduler": "inter"}, {"scheduler": "auto"}),
     "epilogue: was 'shuffle', must be one of default, cshuffle, none": (
         {"epilogue": "shuffle"}, {"epilogue": "default"}),
-    "dtype_a: was 'fp64', must be one of fp32, fp16, bf16, int8": (
+    "dtype_a: was 'fp64', must be one of fp32, fp16, bf16, int8, fp8, bf8": (
         {"dtype_a": "fp64", "dtype_b": "fp64", "dtype_c": "fp64"}, FP32),
     "dtype_b: was 'bf16', must be fp16, as dtype_a": ({"dtype_b": "bf16"}, BF16),
     "dtype_c: was 'fp16', must be int32 for int8": (INT8 | {"dtype_c": "fp16"}, INT8),
@@ -66,6 +66,13 @@ RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "layout_a: was 'c', must be r of a grouped product (was c): its groups are rows": (
         GROUPED | {"layout_a": "c"}, GROUPED | {"layout_a": "c", "transpose_a": True}),
     "layout_c: was 'c', must be r of a grouped product: its groups are rows": (GROUPED | {"layout_c": "c"}, GROUPED),
+    "target: was 'cuda-sm70', must be one of cuda-sm80, cuda-sm90a, hip-gfx1100, hip-gfx1201, hip-gfx90a, hip-gfx942, "
+    "hip-gfx950, or left out": ({"target": "cuda-sm70"}, {}),
+    "persistent: was True, must be False unless a plain product of row-major C: on a CPU work is dealt out beforehand "
+    "for those alone": (
+        {"persistent": True, "layout_c": "c"}, {"persistent": True}),
+    "preshuffle: was True, must be False: a CPU packs B as it multiplies; `tilekiln.flatmm` takes it packed": (
+        {"preshuffle": True}, {}),
     "structured_sparsity: was True, must be False: 2:4 sparsity is of matrix units that skip zeros, and no kernel here "
     "has them": ({"structured_sparsity": True}, {}),
 }  # fmt: skip
@@ -105,6 +112,7 @@ def test_an_unknown_gpu_is_doubtful(gemm: Any) -> None:
 
 def test_every_field_is_in_the_id(gemm: Any) -> None:
     other = {"pipeline": "mem", "scheduler": "auto", "epilogue": "none", "elementwise": "Relu", "gfx_arch": "gfx950"}
+    other["target"] = "cuda-sm80"
     names = {gemm.KernelConfig().name}
     fields = dataclasses.fields(gemm.KernelConfig)
     for field in fields:

@@ -93,10 +93,10 @@ def test_what_does_not_hold_is_given_back(monkeypatch: pytest.MonkeyPatch, fault
     """A fault in what a layer becomes, which no check of a module alone sees."""
     from tilekiln.torch import _optimize, optimize
 
-    own = _optimize.fuse_layer
+    found, own = _optimize.LAYERS["layer"]
 
-    def faulty(layer: Any) -> str:
-        word = own(layer)
+    def faulty(done: Any, parent: Any, key: str, layer: Any, weights: Any) -> str:
+        word = own(done, parent, key, layer, weights)
         forward = layer.forward
 
         def broken(hidden_states: Any, *given: Any, **named: Any) -> Any:
@@ -107,7 +107,7 @@ def test_what_does_not_hold_is_given_back(monkeypatch: pytest.MonkeyPatch, fault
         layer.forward = broken
         return word
 
-    monkeypatch.setattr(_optimize, "fuse_layer", faulty)
+    monkeypatch.setitem(_optimize.LAYERS, "layer", (found, faulty))
     model = make("Llama")
     want = model(prompt()).logits
     done = optimize(model)

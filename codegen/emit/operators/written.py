@@ -13,12 +13,17 @@ from codegen.schema.errors import CodegenError
 from codegen.schema.operators import Operator
 
 if TYPE_CHECKING:
+    from codegen.schema.receipts import Receipt
     from codegen.schema.tree import Tree
 
 
 def receipts(tree: Tree) -> dict[str, str]:
-    """The receipt that people are told to build for each operator: flash, else the one of most families; else none."""
-    listed = sorted(tree.all_receipts(), key=lambda receipt: (receipt.name != "flash", -len(receipt.clauses)))
+    """The receipt that people are told to build for each operator: flash, else a default of most families."""
+
+    def order(receipt: Receipt) -> tuple[bool, bool, int]:
+        return receipt.name != "flash", not receipt.name.endswith("_default"), -len(receipt.clauses)
+
+    listed = sorted(tree.all_receipts(), key=order)
     return {
         name: next((one.name for one in listed if operator.file.stages[operator.main] in one.clauses), "")
         for name, operator in tree.own_operators.items()

@@ -10,9 +10,9 @@ import re
 import sysconfig
 from collections.abc import Sequence
 
-_COMPILERS = {  # as build_support/toolchains try them, after what the variable names
-    "cuda": ("NVCC", ("{wheels}/nvidia/cu13/bin/nvcc", "nvcc")),
-    "hip": ("HIP_CLANG", ("clang-22", "/opt/rocm/llvm/bin/clang")),
+_COMPILERS = {  # as build_support/toolchains try them
+    "cuda": ("{wheels}/nvidia/cu13/bin/nvcc", "nvcc"),
+    "hip": ("clang-22", "/opt/rocm/llvm/bin/clang"),
 }
 _DEVICES = {
     "cuda": "/proc/driver/nvidia/gpus/*/information",
@@ -25,9 +25,9 @@ def compilers(target: str) -> Sequence[str]:
     backend = target.partition("-")[0]
     if backend not in _COMPILERS:
         return ()
-    variable, names = _COMPILERS[backend]
-    named = os.environ.get(variable)
-    return [named] if named else [one.format(wheels=sysconfig.get_paths()["purelib"]) for one in names]
+    named = os.environ.get("NVCC") if backend == "cuda" else os.environ.get("HIP_CLANG")
+    wheels = sysconfig.get_paths()["purelib"]
+    return [named] if named else [one.format(wheels=wheels) for one in _COMPILERS[backend]]
 
 
 def devices(target: str) -> str:
