@@ -78,5 +78,5 @@ def _import() -> bool:
     return True
 
 
-# As torch.compiler.assume_constant_result does, without PyTorch: torch.compile, which follows no import, calls it.
+# The mark of torch.compiler.assume_constant_result, without PyTorch: torch.compile follows no import and calls it.
 _import._dynamo_marked_constant = True  # type: ignore[attr-defined]
