@@ -61,8 +61,32 @@ def test_what_is_refused() -> None:
         tk.weight_function("score > 1")
 
 
-def test_torch_without_gradients() -> None:
+@pytest.mark.torch
+def test_what_gradients_a_weight_has_not_is_said() -> None:
+    """Of q, of a tensor that the weight reads, and forward-mode: none of them is dropped in silence."""
     torch = pytest.importorskip("torch")
-    q, k, v = (torch.ones(1, 3, 1, 8, requires_grad=True) for _ in range(3))
-    with pytest.raises(tk.ArgumentError, match=r"^weight: was given for tensors that require gradients"):
-        tk.function_attention(q, k, v, weight=HSTU)
+    q, k, v = (torch.ones(1, 3, 1, 8) for _ in range(3))
+    learned = torch.ones(1, requires_grad=True)
+    said = r"^weight: was given for tensors that require gradients"
+    with pytest.raises(tk.ArgumentError, match=said):
+        tk.function_attention(q.clone().requires_grad_(), k, v, weight=HSTU)
+    with pytest.raises(tk.ArgumentError, match=said):
+        tk.function_attention(q, k, v, weight="score * s[h]", tensors={"s": learned})
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        tk.function_attention(torch.autograd.forward_ad.make_dual(q, q), k, v, weight=HSTU)
+    with pytest.raises(NotImplementedError, match="has no rule of vmap"):
+        torch.func.vmap(lambda *of: tk.function_attention(*(one[None] for one in of), weight=HSTU))(q, k, v)
+
+
+@pytest.mark.day
+@pytest.mark.torch
+def test_compiled_in_one_graph() -> None:
+    torch = pytest.importorskip("torch")
+    arrays, _ = problem((2, 9, 21, 4, 2, 64, 40), "fp32")
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return tk.function_attention(q, k, v, weight=HSTU, mask="k <= q + 3")
+
+    given = [torch.from_numpy(one) for one in arrays]
+    want = attend(*given)
+    assert torch.equal(torch.compile(attend, backend="aot_eager", fullgraph=True)(*given), want)

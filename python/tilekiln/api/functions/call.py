@@ -215,36 +215,29 @@ def function_attention(
     if isinstance(score, str):
         score = _score_of(score)
     if weight is not None:
-        score = _checked_weight(weight, score, (q, k, v), arguments)
+        check_weight(weight, score, arguments)
+        score = _weight_of(weight) if isinstance(weight, str) else weight
     elif isinstance(score, WeightFunction):
         raise ArgumentError(f"score: was {score!r}, must be of score_function, or be named weight")
     if isinstance(mask, str):
         mask = _mask_of(mask)
     pair = pair_of(score, mask)
     arrays = pair.arrays(tensors or {})
-    if is_torch(q) and weight is None:
+    if is_torch(q):
         made = of_torch().function_attention(q, k, v, score, mask, arrays, arguments)
         if made is not None:
             return made
     return forward(pair.functions(q), q, k, v, {**arrays, **arguments})
 
 
-def _checked_weight(weight: Any, score: Any, arrays: tuple[Any, ...], arguments: Mapping[str, Any]) -> WeightFunction:
-    """The weight function. ArgumentError for what does not go with one."""
-    if isinstance(weight, str):
-        weight = _weight_of(weight)
-    if not isinstance(weight, WeightFunction):
+def check_weight(weight: Any, score: Any, arguments: Mapping[str, Any]) -> None:
+    """ArgumentError for what is no weight function, and does not go with one."""
+    if not isinstance(weight, (str, WeightFunction)):
         raise ArgumentError(f"weight: was {weight!r}, must be of weight_function")
     if score is not None:
         raise ArgumentError("score: was given beside weight, must be None: the weight is a function of the score")
     if arguments.get("return_lse"):
         raise ArgumentError("return_lse: was True beside weight, must be False: there is no softmax")
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.is_grad_enabled() and any(getattr(one, "requires_grad", False) for one in arrays):
-        raise ArgumentError(
-            "weight: was given for tensors that require gradients, which it has not: use torch.no_grad()"
-        )
-    return weight
 
 
 @functools.lru_cache(maxsize=256)

@@ -22,22 +22,30 @@ from ..watchers import untouched
 
 _WINDOW = (
     "float? softmax_scale=None, bool causal=False, int window_left=-1, int window_right=-1, "
-    "str mask_origin='bottom_right', int sink_size=0, int num_threads=0"
+    "str mask_origin='bottom_right', int sink_size=0, int num_threads=0, bool weighs=False"
 )
 _FUNCTIONS = "Tensor[] tensors, str[] names, str score, str mask"
 _ARGUMENTS = ("softmax_scale", "causal", "window_left", "window_right", "mask_origin", "sink_size", "num_threads")
+"""Those of the kernel. weighs, after them: the score is the weight of a value, in place of a softmax."""
 _INTS = {torch.int32: "int32", torch.float32: "fp32"}
 
 
 @functools.lru_cache(maxsize=1024)
-def _pair(score: str, mask: str, names: tuple[str, ...], dtypes: tuple[torch.dtype, ...]) -> call.Pair:
+def _pair(
+    score: str, mask: str, names: tuple[str, ...], dtypes: tuple[torch.dtype, ...], weighs: bool = False
+) -> call.Pair:
     words = {}
     for name, dtype in zip(names, dtypes, strict=True):
         if dtype not in _INTS:
             raise ArgumentError(f"{name}: dtype was {dtype}, must be torch.float32 or torch.int32")
         words[name] = _INTS[dtype]
     made_mask = call.MaskFunction(mask, words, shared=True) if mask else None
-    return call.pair_of(call.ScoreFunction(score, words, shared=True) if score else None, made_mask)
+    kind = call.WeightFunction if weighs else call.ScoreFunction
+    return call.pair_of(kind(score, words, shared=True) if score else None, made_mask)
+
+
+def _weighs(values: Sequence[Any]) -> bool:
+    return len(values) > len(_ARGUMENTS) and values[len(_ARGUMENTS)]
 
 
 def _arguments(values: Sequence[Any]) -> dict[str, Any]:
@@ -55,11 +63,12 @@ def _forward(
     q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor], names: Sequence[str], score: str, mask: str, *rest: Any
 ) -> tuple[Tensor, Tensor]:
     check_tangents(q, k, v, *tensors)
-    pair = _pair(score, mask, tuple(names), tuple(one.dtype for one in tensors))
-    arguments = {**dict(zip(names, tensors, strict=True)), **_arguments(rest), "return_lse": True}
+    weighs = _weighs(rest)
+    pair = _pair(score, mask, tuple(names), tuple(one.dtype for one in tensors), weighs)
+    arguments = {**dict(zip(names, tensors, strict=True)), **_arguments(rest), "return_lse": not weighs}
     q, k, v = _contiguous(q, k, v)
-    made: tuple[Tensor, Tensor] = call.forward(pair.functions(q), q, k, v, arguments)
-    return made
+    made = call.forward(pair.functions(q), q, k, v, arguments)
+    return (made, q.new_zeros(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)) if weighs else made
 
 
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -100,6 +109,10 @@ def _fake_backward(
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, tensors, names, score, mask, *rest = inputs
+    if _weighs(rest):
+        raise ArgumentError(
+            "weight: was given for tensors that require gradients, which it has not: use torch.no_grad()"
+        )
     out, lse = output
     ctx.mark_non_differentiable(lse)
     ctx.set_materialize_grads(False)
@@ -160,7 +173,7 @@ def attention(
     """As `tilekiln.function_attention`, by the operator where autograd records the call or something transforms it."""
     if not needs_operator(q, k, v, *tensors.values()):
         return None
-    return by_operator(q, k, v, dict(tensors), score, mask, arguments)
+    return by_operator(q, k, v, dict(tensors), score, mask, arguments, isinstance(score, call.WeightFunction))
 
 
 def needs_operator(*tensors: Any) -> bool:
@@ -179,7 +192,14 @@ def named_of(score: Any, mask: Any, tensors: Mapping[str, Any] | None) -> dict[s
 
 
 def by_operator(
-    q: Tensor, k: Tensor, v: Tensor, named: dict[str, Any], score: Any, mask: Any, arguments: Mapping[str, Any]
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    named: dict[str, Any],
+    score: Any,
+    mask: Any,
+    arguments: Mapping[str, Any],
+    weighs: bool = False,
 ) -> Any:
     """out, or (out, lse), by torch.ops.tilekiln.function_attention."""
     given = dict(arguments)
@@ -192,16 +212,27 @@ def by_operator(
     left, right = given.pop("window", (-1, -1))
     texts = ["" if one is None else one if isinstance(one, str) else one.source for one in (score, mask)]
     made = torch.ops.tilekiln.function_attention(
-        q, k, v, [*named.values()], [*named], *texts, window_left=left, window_right=right, **given
+        q, k, v, [*named.values()], [*named], *texts, window_left=left, window_right=right, weighs=weighs, **given
     )
     return made if lse else made[0]
 
 
 def _traced(
-    q: Tensor, k: Tensor, v: Tensor, *, score: Any = None, mask: Any = None, tensors: Any = None, **arguments: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    score: Any = None,
+    mask: Any = None,
+    weight: Any = None,
+    tensors: Any = None,
+    **arguments: Any,
 ) -> Any:
     """`tilekiln.function_attention` while torch.compile traces."""
-    return by_operator(q, k, v, named_of(score, mask, tensors), score, mask, arguments)
+    if weight is not None:
+        call.check_weight(weight, score, arguments)
+        score = weight
+    return by_operator(q, k, v, named_of(score, mask, tensors), score, mask, arguments, weight is not None)
 
 
 call.function_attention._torchdynamo_inline = _traced  # type: ignore[attr-defined]  # what is traced in place of it
