@@ -3,7 +3,7 @@
 
 An entry is the file with its SHA-256 after it. Entries of SCons's own kind are not taken: their names lack the ending.
 Its name follows from command and inputs, and not from where the file lies, as SCons's does: what variants have in
-common is made once for all of them.
+common is made once for all of them. A step makes one file: two of one command would have one name.
 """
 
 from __future__ import annotations

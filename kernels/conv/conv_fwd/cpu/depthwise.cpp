@@ -19,7 +19,7 @@ struct Line {
   const float* at;
   i64 column;
 };
-constexpr int kMostLines = 1024;  // as many as taps
+constexpr int kMostLines = 1024;  // as many as taps, which are no more: the engine's `needs` in kernels/targets
 
 // Sums of N pixels of a row, from number `first` on: taps of a filter over lines.
 template <int N, int Step>

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The blocks engine of topk_softmax: a checked call is the row of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
-#include <algorithm>
-
-#include "kernels/backends/held.h"
-#include "kernels/moe/topk_softmax/cuda/params.h"
+// The blocks engine of topk_softmax: a checked call is the argument of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
+#include "kernels/moe/cuda/launch.h"
+#include "kernels/moe/topk_softmax/engine.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _topk_softmax_blocks)
@@ -12,15 +10,7 @@ namespace tilekiln::cuda::moe {
 namespace {
 
 tilekiln_status launch_blocks(const Site& site, const void* problem) {
-  const auto& a = *static_cast<const tilekiln::moe::TopkSoftmax*>(problem);
-  if (a.rows == 0) return TILEKILN_OK;
-  const Kernel* const kernel =
-      find_held([&](const Kernel& one) { return static_cast<const Build*>(one.build)->dtype == a.dtype; });
-  if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has topk_softmax for cuda without its kernel");
-  const int threads = static_cast<const Build*>(kernel->build)->threads;
-  const long long rows = threads / 32, blocks = (a.rows + rows - 1) / rows;
-  const auto grid = static_cast<unsigned>(std::min<long long>(blocks, INT32_MAX));
-  return launch(site, {kernel, "topk_rows", {grid, 1, 1}, static_cast<unsigned>(threads), 0, &a, false});
+  return launch_choices(site, *static_cast<const tilekiln::moe::TopkSoftmax*>(problem), "topk_rows");
 }
 
 }  // namespace

@@ -3,7 +3,8 @@
 // index: rows are searched once for each, in registers up to 32 kKept logits, and nothing is stored on the way.
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/backends/cuda/vectors.h"
-#include "kernels/moe/topk_softmax/cuda/params.h"
+#include "kernels/moe/cuda/build.h"
+#include "kernels/moe/topk_softmax/engine.h"
 
 namespace tilekiln::cuda::moe {
 
