@@ -3,7 +3,7 @@
 
 On a GPU prepare and run are enqueued on PyTorch's stream, and further runs are one CUDA graph, which is captured after
 the prepare; PyTorch's allocator owns the workspace. On the CPU a stream is a queue with a worker. With pinned memory of
-the caller's own, in C++: devices/backward_launcher.cpp.
+the caller's own, in C++: devices/backward_launcher.cpp. The GPU's half has not been run on a GPU yet.
 """
 
 from __future__ import annotations

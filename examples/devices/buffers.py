@@ -5,7 +5,7 @@
     python examples/devices/buffers.py cuda LIBRARY    libcuda.so.1: cuMemAlloc, cuMemcpyHtoD, cuMemcpyDtoH, cuMemFree
 
 LIBRARY holds bf16 kernels of head dim 64 for the device: tools/dev scons receipt=flash target=hip,native. Without a GPU
-the executors' runtimes take the place of these two (docs/how-to/hip.md, docs/how-to/cuda.md).
+the executors' runtimes take the place of these two (docs/how-to/hip.md, docs/how-to/cuda.md); it ran by them alone.
 """
 
 from __future__ import annotations
