@@ -12,20 +12,8 @@ using Unpack = void (*)(float* to, const uint8_t* from, i64 elements);
 constexpr int kLaneBytes = 4 * matrix::kPanelLanes;  // of int4 and int8 from one word to the next
 constexpr i64 kAheadBytes = 4096;                    // what is wanted soon
 
-TILEKILN_INLINE int int4_at(const uint8_t* word, int lane, int i) {  // i of 8
-  const int byte = word[4 * lane + i % 4];
-  return (i < 4 ? byte & 15 : byte >> 4) - 8;
-}
-
 // ---- fp32 words ------------------------------------------------------------------------------------------------------
 
-inline void unpack_int4_fp32(float* to, const uint8_t* from, i64 elements) {
-  for (i64 k = 0; k < elements; k += 8, from += kLaneBytes) {
-    for (int i = 0; i < 8; ++i, to += kPanel) {
-      for (int j = 0; j < kPanel; ++j) to[j] = float(int4_at(from, j, i));
-    }
-  }
-}
 inline void unpack_fp8_fp32(float* to, const uint8_t* from, i64 elements) {
   for (i64 k = 0; k < elements; k += 2, from += 2 * matrix::kPanelLanes) {
     for (int i = 0; i < 2; ++i, to += kPanel) {
@@ -34,8 +22,12 @@ inline void unpack_fp8_fp32(float* to, const uint8_t* from, i64 elements) {
   }
 }
 
-// ---- numbers of 4 bits that are no int4: codes of a half of each byte, and the zero point of its lane --------------------
+// ---- numbers of 4 bits: codes of a half of each byte, and the zero point of its lane -------------------------------------
 
+// -8 to 7.
+struct Int4Code {
+  static TILEKILN_INLINE int at(int code, int) { return code - 8; }
+};
 // Twice an e2m1: 0, 1, 2, 3, 4, 6, 8, 12 by the lower three bits, less than 0 by the fourth.
 struct Mxfp4Code {
   static constexpr int kExcess = 12;  // where numbers are to be unsigned
@@ -65,13 +57,16 @@ template <class Code> void unpack_codes_fp32(float* to, const uint8_t* from, i64
   alignas(64) int zero[kPanel];
   spread_zeros(zero, zeros);
   for (i64 k = 0; k < elements; k += 8, from += kLaneBytes) {
-    for (int i = 0; i < 8; ++i, to += kPanel) {
+    TILEKILN_UNROLL(8) for (int i = 0; i < 8; ++i, to += kPanel) {
       const int shift = 8 * (i % 4) + 4 * (i / 4);
       for (int j = 0; j < kPanel; ++j) to[j] = float(Code::at(int(word_of_codes(from, j) >> shift & 15), zero[j]));
     }
   }
 }
 
+inline void unpack_int4_fp32(float* to, const uint8_t* from, i64 elements) {
+  unpack_codes_fp32<Int4Code>(to, from, elements, nullptr);
+}
 inline void unpack_mxfp8_fp32(float* to, const uint8_t* from, i64 elements, const uint8_t*) {
   unpack_fp8_fp32(to, from, elements);
 }
@@ -98,18 +93,11 @@ TILEKILN_INLINE void put_pair(float* to, int even, int odd) {
   const uint32_t word = uint16_t(even) | uint32_t(uint16_t(odd)) << 16;
   __builtin_memcpy(to, &word, sizeof word);
 }
-inline void unpack_int4_int16(float* to, const uint8_t* from, i64 elements) {
-  for (i64 k = 0; k < elements; k += 8, from += kLaneBytes) {
-    for (int i = 0; i < 8; i += 2, to += kPanel) {
-      for (int j = 0; j < kPanel; ++j) put_pair(to + j, int4_at(from, j, i), int4_at(from, j, i + 1));
-    }
-  }
-}
 template <class Code> void unpack_codes_int16(float* to, const uint8_t* from, i64 elements, const uint8_t* zeros) {
   alignas(64) int zero[kPanel];
   spread_zeros(zero, zeros);
   for (i64 k = 0; k < elements; k += 8, from += kLaneBytes) {
-    for (int i = 0; i < 8; i += 2, to += kPanel) {
+    TILEKILN_UNROLL(4) for (int i = 0; i < 8; i += 2, to += kPanel) {
       const int shift = 8 * (i % 4) + 4 * (i / 4);
       for (int j = 0; j < kPanel; ++j) {
         const uint32_t word = word_of_codes(from, j) >> shift;
@@ -118,10 +106,19 @@ template <class Code> void unpack_codes_int16(float* to, const uint8_t* from, i6
     }
   }
 }
+inline void unpack_int4_int16(float* to, const uint8_t* from, i64 elements) {
+  unpack_codes_int16<Int4Code>(to, from, elements, nullptr);
+}
 inline void unpack_int8_int16(float* to, const uint8_t* from, i64 elements) {
   for (i64 k = 0; k < elements; k += 4, from += kLaneBytes) {
-    for (int i = 0; i < 4; i += 2, to += kPanel) {
-      for (int j = 0; j < kPanel; ++j) put_pair(to + j, from[4 * j + i] - 128, from[4 * j + i + 1] - 128);
+    TILEKILN_UNROLL(2) for (int i = 0; i < 4; i += 2, to += kPanel) {
+      for (int j = 0; j < kPanel; ++j) {
+        const uint32_t word = word_of_codes(from, j) ^ 0x80808080u;  // two signed bytes of it, by shifts of whole words
+        const uint32_t even = uint32_t(int32_t(word << (24 - 8 * i)) >> 24) & 0xffff;
+        const uint32_t odd = uint32_t(int32_t(word << (16 - 8 * i)) >> 8) & 0xffff0000;
+        const uint32_t pair = even | odd;
+        __builtin_memcpy(to + j, &pair, sizeof pair);
+      }
     }
   }
 }

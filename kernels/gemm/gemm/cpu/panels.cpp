@@ -6,7 +6,7 @@
 
 #include "kernels/gemm/cpu/turned.h"
 #if TILEKILN_DOTS
-#include "kernels/gemm/cpu/few_pairs.h"
+#include "kernels/gemm/cpu/few_rows.h"
 #endif
 
 // fp16 is widened by one instruction.
@@ -40,8 +40,8 @@ template <class T> void fp32_unit(const matrix::Problem& p, const matrix::Unit& 
     if (is_turned(p)) return run_turned<ComputeFp32>(kFp32Words<T, true>, p, u, *(GemmScratch*)scratch);
   }
 #if TILEKILN_DOTS
-  if constexpr (std::is_same_v<T, core::bf16>) {
-    if (is_few_pairs(p, u)) return run_few_pairs<T>(p, u, *(GemmScratch*)scratch);
+  if constexpr (std::is_same_v<T, float> || sizeof(T) == 2) {
+    if (is_few<T>(p, u)) return run_few<T>(p, u, *(GemmScratch*)scratch);
   }
   // fp8 and bf8 are widened by other engines' words.
   constexpr bool kDots =
