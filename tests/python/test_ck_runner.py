@@ -62,10 +62,10 @@ def test_a_wrong_answer_is_told(
     from tilekiln.bench import answers
 
     monkeypatch.setattr(answers, "answer", lambda *_: 2.0)
-    words = f"fmha-fwd {SMALL} -receipt={load('aiter').path}"
-    assert main(words) == 1
+    words, receipt = f"fmha-fwd {SMALL}", f"-receipt={load('aiter').path}"
+    assert main(words, receipt) == 1
     assert capsys.readouterr().out.endswith("valid:n\n")
-    assert main(f"{words} -v=0") == 0
+    assert main(words, receipt, "-v=0") == 0
     assert "valid" not in capsys.readouterr().out
 
 
