@@ -57,6 +57,9 @@ void a_measured_rank_decides() {
   CHECK_TEXT(registry.index()->select(attention().build())->instance->name().c_str(), "one");
   CHECK(registry.set_rank(first.id(), 1) && !registry.set_rank("no such id", 1));
   CHECK_TEXT(registry.index()->select(attention().build())->instance->name().c_str(), "two");
+  Registry merged("merged");
+  CHECK(merged.merge_from(registry) == 2);
+  CHECK_TEXT(merged.index()->select(attention().build())->instance->name().c_str(), "two");
 }
 
 void merging_and_names() {

@@ -214,8 +214,10 @@ def test_priorities_and_merging() -> None:
     other = Registry("theirs")
     other.add(kernel("merged"))
     other.add(kernel("wide", hdim=128), "high")
+    assert other.set_rank(kernel().key.id, 7)
     assert registry.merge_from(other) == 2, "merging replaces an equal priority"
     assert registry.merge_from(registry) == 0
+    assert {entry.instance.name: entry.rank for entry in registry.entries()}["merged"] == 7, "with its measured rank"
     assert sorted(one.name for one in registry.get_all()) == ["merged", "wide"]
     assert [one.name for one in registry.filter(lambda one: one.key.signature["hdim_q"] == 64)] == ["merged"]
     # Priority goes before fit and rank, after waste.

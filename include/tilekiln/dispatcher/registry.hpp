@@ -3,6 +3,7 @@
 #pragma once
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "tilekiln/dispatcher/index.hpp"
@@ -63,13 +64,13 @@ class Registry {
     write_export(true);
     return taken;
   }
-  // Takes all of another, also where ours has the same id with the same or a lower priority. How many were taken.
+  // Takes all of another with their ranks, also where ours has the same id with the same or a lower priority. How many were taken.
   size_t merge_from(const Registry& other) {
     if (&other == this) return 0;
     const std::vector<Entry> theirs = other.entries();
     size_t taken = 0;
     const std::lock_guard lock(mutex_);
-    for (const Entry& entry : theirs) taken += put(entry.instance, entry.priority, true);
+    for (const Entry& entry : theirs) taken += put(entry.instance, entry.priority, true, entry.rank);
     changed();
     return taken;
   }
@@ -160,7 +161,8 @@ class Registry {
     sort_entries(all);
     return all;
   }
-  bool put(Pointer instance, Priority priority, bool equal_replaces) {
+  // rank: one that was measured; the instance's own where there is none.
+  bool put(Pointer instance, Priority priority, bool equal_replaces, std::optional<int> rank = std::nullopt) {
     const std::string id = instance->key().id();
     const auto [at, added] = entries_.try_emplace(id);
     if (!added) {
@@ -170,7 +172,7 @@ class Registry {
       if (equal_replaces ? priority < at->second.priority : priority <= at->second.priority) return false;
     }
     Entry& entry = at->second;
-    entry.rank = instance->choice().rank;
+    entry.rank = rank.value_or(instance->choice().rank);
     entry.id = id;
     entry.priority = priority;
     entry.instance = std::move(instance);
