@@ -166,6 +166,21 @@ def test_mask_with_is_causal(tkt):
     compare(tkt.sdpa(*arrays, attn_mask=mask, is_causal=True), theirs(*arrays, attn_mask=both))
 
 
+@pytest.mark.parametrize("tokens_first", [True, False])
+def test_a_mask_that_is_a_bias_gives_the_bits_of_one_that_is_expanded(tkt, tokens_first):
+    leaves = [randn(2, 20, 3, 32) if tokens_first else randn(2, 3, 20, 32) for _ in "qkv"]
+    arrays = [one.transpose(1, 2) if tokens_first else one for one in leaves]
+    mask = randn(3, 20, 20, grad=False)
+    made = [tkt.sdpa(*arrays, attn_mask=one, is_causal=True, scale=0.3) for one in (mask[None], mask)]
+    assert torch.equal(*made)
+    assert made[0].stride() == made[1].stride() == arrays[0].stride()
+    dout = randn(2, 3, 20, 32, grad=False)
+    for one, other in zip(*(torch.autograd.grad(out, leaves, dout) for out in made), strict=True):
+        assert torch.equal(one, other)
+    with torch.no_grad():
+        assert torch.equal(tkt.sdpa(*arrays, attn_mask=mask[None], is_causal=True, scale=0.3), made[0])
+
+
 def test_an_fp32_mask_under_16_bits(tkt):
     arrays = [randn(2, 3, 20, 32, dtype="bf16", grad=False) for _ in "qkv"]
     mask = torch.randn(20, 20)
