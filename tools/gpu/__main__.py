@@ -64,7 +64,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     values.add_argument("--library", type=Path, nargs="+", required=True, help="as test's")
     values.add_argument("--out", type=Path, required=True, help="the file")
     ring = commands.add_parser("ring", help="attention over several GPUs, or one process's part calls in turn on one")
-    ring.add_argument("--library", type=Path, required=True, help="libtilekiln_flash.so with a cuda target")
+    ring.add_argument(
+        "--library", type=Path, nargs="+", required=True, help="libraries of flash and norm_default with a cuda target"
+    )
     ring.add_argument(
         "--processes", type=int, nargs="+", help="processes, a GPU each (2, 4); of --parts one number (4)"
     )
@@ -73,6 +75,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     ring.add_argument(
         "--parts", action="store_true", help="part calls of each process in turn on one GPU, no transfers"
     )
+    ring.add_argument("--trace", type=Path, help="a folder for a profiler's traces of ring and gather")
     commands.add_parser(
         "field",
         add_help=False,

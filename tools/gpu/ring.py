@@ -2,14 +2,16 @@
 """Attention over sequences that several GPUs hold, checked and timed: python tools/gpu ring --library LIBRARY.
 
 With two GPUs or more: each way of `tilekiln.torch.distributed` in processes over NCCL, beside the same call on one GPU
-and PyTorch's context_parallel, as a share of a W-th of one GPU's time; the slowest process counts. With one GPU, or
---parts: the part calls of each of W processes in turn, without a transfer: their sum and the longest, beside one call.
+and PyTorch's context_parallel, as a share of a W-th of one GPU's time; the slowest process counts. Then decode over a
+cache that they hold together, and with --trace FOLDER what a profiler sees of transfers behind the computation. With
+one GPU, or --parts: the part calls of each of W processes in turn, without a transfer: their sum and the longest.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import json
 import os
 import socket
 import time
@@ -20,9 +22,9 @@ import torch
 import torch.distributed as dist
 from tilekiln.torch import calls
 from tilekiln.torch import distributed as tkd
-from tilekiln.torch.distributed.compute import Sum, add_gradients
+from tilekiln.torch.distributed.compute import Sum, add_gradients, zeros
 from tilekiln.torch.distributed.parts import Mask, calls_between
-from tilekiln.torch.distributed.placement import Layout
+from tilekiln.torch.distributed.placement import Layout, gather_into
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -151,15 +153,15 @@ def masks(world: int, device: str = "cuda") -> int:
                 for rank in range(world):
                     mine = [array.detach().index_select(-3, rows[rank]) for array in (q, arrays_of[3], out)]
                     added, its = Sum(mine[0], HDIM), lse.index_select(-1, rows[rank])
-                    dq = torch.zeros(mine[0].shape, device=device)
+                    dq = zeros(mine[0])
                     for source in range(world):
                         here = [array.detach().index_select(-3, rows[source]) for array in (k, v)]
-                        gradients = [torch.zeros(array.shape, device=device) for array in here]
+                        gradients = [dq, *map(zeros, here)]
                         for call in calls_between(layout, rank, layout, source, mask):
                             added.attend(call, mine[0], here[0], here[1], {})
                             saved = mine[1], mine[0], mine[2], its
-                            add_gradients(call, saved, here[0], here[1], {}, (dq, *gradients))
-                        for total, part in zip(sums[1:], gradients, strict=True):
+                            add_gradients(call, saved, here[0], here[1], {}, gradients)
+                        for total, part in zip(sums[1:], gradients[1:], strict=True):
                             total.index_add_(-3, rows[source], part)
                     sums[0].index_copy_(-3, rows[rank], dq)
                     far.append((added.made()[0] - mine[2]).float().norm() / mine[2].float().norm())
@@ -204,11 +206,12 @@ class _Process:
         return sums.made()
 
     def backward(self) -> None:
-        dq = torch.zeros(self.q.shape, dtype=torch.float32, device=self.q.device)
+        dq = None
         for these, k, v in self.keys:
-            made = [torch.zeros(one.shape, dtype=torch.float32, device=one.device) for one in (k, v)]
+            sums = [dq, None, None]
             for call in these:
-                add_gradients(call, (self.dout, self.q, self.out, self.lse), k, v, {}, (dq, *made))
+                add_gradients(call, (self.dout, self.q, self.out, self.lse), k, v, {}, sums)
+            dq = sums[0]
 
 
 def _pytorchs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, backend: Any) -> torch.Tensor:
@@ -232,12 +235,18 @@ def _ways(world: int) -> dict[str, dict[str, Any]]:
     return ways
 
 
-def _run(rank: int, world: int, port: int, library: str, seqlens: list[int], rounds: int) -> None:
+def _run(rank: int, world: int, port: int, library: str, seqlens: list[int], rounds: int, folder: str) -> None:
     os.environ["TILEKILN_PATH"] = library
     device = f"cuda:{rank}"
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     wrong = sum(_lines(rank, world, device, seqlen, causal, rounds) for seqlen in seqlens for causal in (True, False))
+    wrong += decode(rank, world, device, rounds)
+    for way in ({"method": "ring"}, {"method": "gather"}) if folder else ():
+        for seqlen in seqlens:
+            line = trace(rank, seqlen, folder, device, **way)
+            if rank == 0:
+                print(f"{seqlen} causal, {way['method']}, zigzag, a profiler: {line}", flush=True)
     part = tkd.shard(arrays(seqlens[0], device)[0], placement="zigzag").requires_grad_()
     keys = tkd.shard(arrays(seqlens[0], device)[1], placement="zigzag")
     plan = tkd.plan(part, keys, keys, causal=True, placement="zigzag")
@@ -294,6 +303,108 @@ def _lines(rank: int, world: int, device: str, seqlen: int, causal: bool, rounds
     return wrong
 
 
+def decode(rank: int, world: int, device: str, rounds: int) -> int:
+    """Time and check a step over a cache whose keys are dealt out, beside one GPU with all; how many are wrong."""
+    wrong = 0
+    for batch, keys in ((1, 131072), (8, 32768)):
+        made = torch.Generator(device).manual_seed(7)
+        shapes = [(batch, 1, HEADS[0], HDIM), *[(batch, keys, HEADS[1], HDIM)] * 2]
+        q, k, v = (torch.randn(*one, generator=made, device=device, dtype=torch.bfloat16) for one in shapes)
+        bounds = [keys * one // world for one in range(world + 1)]
+        here = [one[:, bounds[rank] : bounds[rank + 1]].contiguous() for one in (k, v)]
+        step = functools.partial(tkd.decode_attention, q, *here)
+        out = step()
+        wanted = calls.splitkv(q, k, v).float()
+        every = out.new_empty(world * batch, *out.shape[1:])
+        gather_into(every, out)
+        far = float((out.float() - wanted).norm() / wanted.norm())
+        if far > 1e-2 or not all(torch.equal(out, one) for one in every.chunk(world)):
+            wrong += 1
+            print(f"wrong: rank {rank}, decode of {batch} x {keys}: {far:.2e}", flush=True)
+        unchecked = functools.partial(step, check=False)
+        times = [milliseconds(lambda: calls.splitkv(q, k, v), rounds, 50)]  # noqa: B023  called at once
+        times += [milliseconds(one, rounds, 50, dist.barrier) for one in (step, unchecked, _graph(unchecked).replay)]
+        worst = torch.tensor(times, device=device)
+        dist.all_reduce(worst, dist.ReduceOp.MAX)
+        if rank == 0:
+            one, checked, not_checked, replayed = (1e3 * float(time) for time in worst)
+            print(
+                f"decode, {batch} x {keys} keys: one GPU {one:.1f} us; {world}: {checked:.1f}, check=False "
+                f"{not_checked:.1f}, in a CUDA graph {replayed:.1f} ({one / world / replayed:.3f} of a share)",
+                flush=True,
+            )
+    return wrong
+
+
+def _graph(program: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            program()
+    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL's watchdog asks for events meanwhile
+        program()
+    return graph
+
+
+def trace(rank: int, seqlen: int, folder: str, device: str, count: int = 4, **way: Any) -> str:
+    """Profile calls of a way, forward and backward: milliseconds a call of kernels, of transfers, of those that no
+    kernel hides, and of nothing at all. The trace lies in folder."""
+    mine = [tkd.shard(one, placement="zigzag") for one in arrays(seqlen, device)]
+    attend = functools.partial(tkd.attention, causal=True, placement="zigzag", **way)
+    made = []
+    for name, program in (
+        ("forward", lambda: attend(*mine[:3])),
+        ("with backward", lambda: forward_and_backward(attend, mine[:3], mine[3])),
+    ):
+        for _ in range(2):
+            program()
+        dist.barrier()
+        torch.cuda.synchronize()
+        kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=kinds) as profile:
+            begin = time.perf_counter()
+            for _ in range(count):
+                program()
+            host = (time.perf_counter() - begin) / count
+            torch.cuda.synchronize()
+        path = f"{folder}/{'-'.join(map(str, way.values()))}-{name.split()[-1]}-{seqlen}-{rank}.json"
+        profile.export_chrome_trace(path)
+        busy, sent, shown, idle = (one / count / 1e3 for one in spans(path))
+        made.append(
+            f"{name}: kernels {busy:.3f} ms, transfers {sent:.3f}, not hidden {shown:.3f}, idle {idle:.3f}; "
+            f"host {host * 1e3:.3f}"
+        )
+    return "; ".join(made)
+
+
+def spans(path: str) -> tuple[float, float, float, float]:
+    """Microseconds of a trace: of kernels, of transfers, of transfers while no kernel runs, of neither."""
+    with open(path) as file:
+        every = [one for one in json.load(file)["traceEvents"] if one.get("cat", "").startswith(("kernel", "gpu_mem"))]
+    kernels, sent = (
+        joined([(one["ts"], one["ts"] + one["dur"]) for one in every if ("nccl" in one["name"]) == of_nccl])
+        for of_nccl in (False, True)
+    )
+    both = joined(kernels + sent)
+    busy, travels, total = (sum(end - begin for begin, end in one) for one in (kernels, sent, both))
+    return busy, travels, total - busy, (both[-1][1] - both[0][0] if both else 0.0) - total
+
+
+def joined(pieces: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Their union."""
+    made: list[tuple[float, float]] = []
+    for begin, end in sorted(pieces):
+        if made and begin <= made[-1][1]:
+            made[-1] = made[-1][0], max(made[-1][1], end)
+        else:
+            made.append((begin, end))
+    return made
+
+
 def _peer(whole: list[torch.Tensor], causal: bool, backend: Any, world: int, rounds: int) -> list[float]:
     """PyTorch's context_parallel, with its balance of chunks; it takes keys with the heads of queries."""
     with_heads, shared = [one.transpose(1, 2).contiguous() for one in whole], HEADS[0] // HEADS[1]
@@ -311,7 +422,7 @@ def _both(attend: Callable[..., torch.Tensor], mine: list[torch.Tensor], rounds:
 
 def run(options: argparse.Namespace) -> int:
     """0 when all results are right."""
-    os.environ["TILEKILN_PATH"] = str(options.library)
+    libraries = os.environ["TILEKILN_PATH"] = ":".join(map(str, options.library))
     count = torch.cuda.device_count()
     worlds = options.processes or [one for one in (2, 4) if one <= count]
     if options.parts or count < 2:
@@ -325,7 +436,7 @@ def run(options: argparse.Namespace) -> int:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         try:
-            given = (world, port, str(options.library), options.seqlen, options.rounds)
+            given = (world, port, libraries, options.seqlen, options.rounds, str(options.trace or ""))
             torch.multiprocessing.spawn(_run, given, nprocs=world)
         except Exception as error:  # the sentence of the process that failed
             print(error)

@@ -115,11 +115,11 @@ def measured(group: Any, device: torch.device) -> Measured:
     return _links[key]
 
 
-def _rate(group: Any, q: Tensor, k: Tensor, v: Tensor) -> float:
+def _rate(group: Any, q: Tensor, k: Tensor, v: Tensor, rows: int) -> float:
     """Seconds of a score of one head, of calls of this kind, measured the first time."""
     key = (group, id(dist.group.WORLD), q.device.type, q.dtype, q.shape[-2:], k.shape[-2:], v.shape[-1], q.dim())
     if key not in _rates:
-        rows = min(ROWS, max(64, q.shape[-3]))
+        rows = min(ROWS, max(64, rows))
         cut = [torch.randn(1, rows, *one.shape[-2:], device=q.device).to(q.dtype) for one in (q, k, v)]
         mine = cut[0], cut[1], cut[2]
         seconds = _timed(lambda: lower_calls.run_forward(*mine, {"return_lse": True}), q.device)
@@ -137,7 +137,7 @@ def plan_of(group: Any, q: Tensor, k: Tensor, v: Tensor, layout: Layout, mask: M
         layout, mask, learns,
     )  # fmt: skip
     if key not in _plans:
-        links, rate = measured(group, q.device), _rate(group, q, k, v)
+        links, rate = measured(group, q.device), _rate(group, q, k, v, layout.total // world)  # the same in all
         model = _Model(q, k, v, layout, mask, learns, links, rate)
         seconds = {"ring": model.ring(), "gather": model.gather(), "heads": model.exchange(world)}
         seconds |= {f"ring of {heads}": model.exchange(heads) for heads in range(2, world) if world % heads == 0}
@@ -147,6 +147,9 @@ def plan_of(group: Any, q: Tensor, k: Tensor, v: Tensor, layout: Layout, mask: M
             known.pop("gather")
             left.append("gathered keys have no room")
         best = min(known, key=lambda name: known[name])
+        best = agree(group, "plan", {"best": best}, own=("best",))[0][
+            "best"
+        ]  # rank 0's, as hosts may round differently
         others = ", ".join(f"{name} {one * 1e3:.3g} ms" for name, one in known.items() if name != best)
         why = f"{best}: {known[best] * 1e3:.3g} ms by the model, {others}{'; ' if left else ''}{'; '.join(left)}"
         method, _, count = best.partition(" of ")

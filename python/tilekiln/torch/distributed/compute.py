@@ -7,13 +7,13 @@ Arrays have their rows in dimension -3: (batch, rows, heads, hdim), or (rows, he
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tilekiln._core.native import ArgumentError
+from tilekiln._core.native import ArgumentError, NoKernelError
+from tilekiln.api import operators as facade
 from tilekiln.torch import calls, lower_calls
 
 from .parts import Call
@@ -137,7 +137,9 @@ class Sum:
         follow = all(
             rows.index is None and rows.begin == end for (rows, _, _), end in zip(self._held, ends, strict=False)
         )
-        if self.out is None and follow and ends[-1] == self._shape[-3] and self._held:  # no row is in two parts
+        if self.out is None and len(self._held) == 2 and _may_merge(self._shape[-3], *self._held):
+            out, self.lse = _two_merged(*self._held)
+        elif self.out is None and follow and ends[-1] == self._shape[-3] and self._held:  # no row is in two parts
             outs, lses = [out for _, out, _ in self._held], [lse for _, _, lse in self._held]
             out, self.lse = (torch.cat(outs, -3), torch.cat(lses, -1)) if len(outs) > 1 else (outs[0], lses[0])
         else:
@@ -150,18 +152,63 @@ class Sum:
         return out.to(self._q.dtype), self.lse
 
 
+Held = tuple[Rows, Tensor, Tensor]
+
+
+def _may_merge(count: int, whole: Held, part: Held) -> bool:
+    """Has the first all `count` rows, the second a slice of them, and a library at hand the operator `merge`?"""
+    rows, out = part[0], whole[1]
+    flat = out.shape[:-3].numel() == 1 or rows.count == count
+    return (
+        flat and whole[0].index is None and whole[0].count == count and rows.index is None
+        and _merges(out.dtype, out.device, out.shape[-1])
+    )  # fmt: skip
+
+
+@functools.lru_cache(64)
+def _merges(dtype: torch.dtype, device: torch.device, hdim: int) -> bool:
+    row, lse = torch.empty(1, hdim, dtype=dtype, device=device), torch.empty(1, device=device)
+    try:
+        facade._choose("merge", (row, lse, row, lse), {"return_lse": True})
+    except (NoKernelError, ArgumentError):
+        return False
+    return True
+
+
+def _two_merged(whole: Held, part: Held) -> tuple[Tensor, Tensor]:
+    """(out, lse) of two parts, in the memory of the first, by the operator `merge`: fp32 within it, rounded once."""
+    (_, out, lse), (rows, more, its) = whole, part
+    into, lse_into = rows.of(out).flatten(0, -2), rows.of_lse(lse)
+    by_row = [one.transpose(-1, -2).reshape(-1) for one in (lse_into, its)]
+    arguments = {"out": into, "return_lse": True}
+    merged = lower_calls._call("merge", (into, by_row[0], more.flatten(0, -2), by_row[1]), arguments)[1]
+    lse_into.copy_(merged.view(lse_into.transpose(-1, -2).shape).transpose(-1, -2))
+    return out, lse
+
+
 def add_gradients(
-    call: Call, saved: tuple[Tensor, ...], k: Tensor, v: Tensor, options: dict[str, Any], into: Sequence[Tensor]
+    call: Call, saved: tuple[Tensor, ...], k: Tensor, v: Tensor, options: dict[str, Any], into: list[Tensor | None]
 ) -> None:
-    """Add dq, dk and dv of a call to those in fp32. saved: dout, q, out and lse, that of all keys."""
+    """Add dq, dk and dv of a call to those in fp32, None before the first. saved: dout, q, out and lse of all keys."""
     dout, q, out, lse = saved
     queries, keys = rows_of(call, "q", q.device), rows_of(call, "k", q.device)
     made = calls.backward(
         queries.of(dout), queries.of(q), keys.of(k), keys.of(v), queries.of(out), queries.of_lse(lse).contiguous(),
         **arguments_of(call, q, options),
     )  # fmt: skip
-    for rows, sum_of, one in zip((queries, keys, keys), into, made[:3], strict=True):
-        rows.add(sum_of, one)
+    for i, (rows, like, one) in enumerate(zip((queries, keys, keys), (q, k, v), made[:3], strict=True)):
+        before = into[i]
+        if before is None and rows.index is None and rows.count == like.shape[-3]:
+            into[i] = one.float()
+            continue
+        if before is None:
+            before = into[i] = zeros(like)
+        rows.add(before, one)
+
+
+def zeros(like: Tensor) -> Tensor:
+    """For gradients of an array, fp32."""
+    return torch.zeros(like.shape, dtype=torch.float32, device=like.device)
 
 
 def d_sink(sink: Tensor, dout: Tensor, out: Tensor, lse: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.profiler import record_function
 
 from .agree import agree
-from .compute import Sum, add_gradients, d_sink
+from .compute import Sum, add_gradients, d_sink, zeros
 from .parts import Call, Mask, calls_between
 from .placement import Layout, gather_into, gathered_order
 
@@ -145,7 +145,7 @@ class GatherAttention(torch.autograd.Function):
         agree(gather.group, "backward of gathered keys", {"dtype": str(dout.dtype), "mask": str(gather.mask)})
         pieces = _pieces(gather, q, k)
         cut = [one.chunk(pieces, -2) for one in (dout, q, out, lse.unsqueeze(-1), k, v)]
-        dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+        dq = zeros(q)
         coming = _Coming(gather, cut[4][0], cut[5][0])
         home: _Home | None = None
         both: list[list[Tensor]] = []
@@ -153,10 +153,10 @@ class GatherAttention(torch.autograd.Function):
             keys, values = coming.come()
             if i + 1 < pieces:
                 coming = _Coming(gather, cut[4][i + 1], cut[5][i + 1])
-            made = [torch.zeros(one.shape, dtype=torch.float32, device=one.device) for one in (keys, values)]
+            made = [zeros(one) for one in (keys, values)]
             saved = cut[0][i], cut[1][i], cut[2][i], lse.chunk(pieces, -2)[i]
             for begin, calls in gather.calls():
-                sums = into, _from(made[0], begin), _from(made[1], begin)
+                sums: list[Tensor | None] = [into, _from(made[0], begin), _from(made[1], begin)]
                 for call in calls:
                     add_gradients(
                         call, saved, _from(keys, begin), _from(values, begin), gather.options["backward"], sums

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.profiler import record_function
 
 from .agree import agree
-from .compute import Sum, add_gradients, d_sink
+from .compute import Sum, add_gradients, d_sink, zeros
 from .parts import Mask, calls_between, last_step
 from .placement import Layout
 
@@ -119,16 +119,17 @@ class RingAttention(torch.autograd.Function):
         q, k, v, sink, out, lse = ctx.saved_tensors
         agree(ring.everyone, "backward of a ring", {"dtype": str(dout.dtype), "mask": str(ring.mask)})
         dout = dout.contiguous()
-        dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+        dq: Tensor | None = None
         here = [k, v]
         home: list[Tensor] = []
         travelling: tuple[Transfer, list[Tensor]] | None = None
         for step in range(ring.steps):
             passed = _pass_keys(ring, here, step) if step + 1 < ring.steps else None
-            made = [torch.zeros(one.shape, dtype=torch.float32, device=q.device) for one in here]
+            sums: list[Tensor | None] = [dq, None, None]
             if step <= ring.last(ring.source(step)):
                 for call in ring.calls(step):
-                    add_gradients(call, (dout, q, out, lse), here[0], here[1], ring.options["backward"], (dq, *made))
+                    add_gradients(call, (dout, q, out, lse), here[0], here[1], ring.options["backward"], sums)
+            dq, made = sums[0], [zeros(x) if one is None else one for x, one in zip(here, sums[1:], strict=True)]
             if travelling is not None:
                 travelling[0].wait()
                 for one, before in zip(made, travelling[1], strict=False):
@@ -139,7 +140,7 @@ class RingAttention(torch.autograd.Function):
                 here = passed[1]
         if travelling is not None:
             travelling[0].wait()
-        gradients = dq.to(q.dtype), home[0].to(k.dtype), home[1].to(v.dtype)
+        gradients = torch.zeros_like(q) if dq is None else dq.to(q.dtype), home[0].to(k.dtype), home[1].to(v.dtype)
         return (*gradients, d_sink(sink, dout, out, lse) if ctx.needs_input_grad[3] else None, None)
 
 
