@@ -166,11 +166,13 @@ def raises(message: str, call: Callable[..., Any], *given: Any, **named: Any) ->
 def disagreements(rank: int, world: int) -> None:
     """Of lengths, dtypes, placements, masks; processes that refuse; then all agree again; then one ends."""
     odd = rank == 1
-    x = normal(1, 1, 8, 2 * world, 32)
+    on_cpu = DEVICE == "cpu"
+    x = normal(1, 1, 8, 2 * world, *((32,) if on_cpu else (128,)), dtype=torch.float32 if on_cpu else torch.bfloat16)
     short, half = (x[:, :6] if odd else x), (x.bfloat16() if odd else x)
     raises(r"these had .8, 6.* rows, must have .[78], 7", tkd.attention, short, short, short)
     raises(r"these had .8, 6.* rows, must have .[78], 7", tkd.unshard, short)
-    raises("dtype: was torch.float32 in rank 0 and torch.bfloat16 in rank 1", tkd.attention, half, half, half)
+    if on_cpu:
+        raises("dtype: was torch.float32 in rank 0 and torch.bfloat16 in rank 1", tkd.attention, half, half, half)
     placement = "zigzag" if odd else "striped"
     raises("placement: was striped in rank 0 and zigzag in rank 1", tkd.attention, x, x, x, placement=placement)
     raises("mask: was .* in rank 0 and .* in rank 1", tkd.attention, x, x, x, causal=odd)
@@ -196,6 +198,8 @@ def disagreements(rank: int, world: int) -> None:
     assert tkd.attention(x, x, x, causal=True).shape == x.shape
     learns = x.clone().requires_grad_()
     out = tkd.ring_attention(learns, x, x)
+    if odd and world == 2 and on_cpu:  # as one that is killed, without a word
+        os._exit(0)
     if odd:  # as a process that ends does
         next(iter(agree._meetings.values()))._gone()
         time.sleep(4)
