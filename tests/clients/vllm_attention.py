@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import tilekiln as tk
 import torch
-from tilekiln.compat.vllm.attention import FP8, Attention
+from tilekiln.compat.vllm.attention import FP8, Attention, Backend
 from tilekiln.compat.vllm.batch import batch_of
 from tilekiln.compat.vllm.linear import Product
 from tilekiln.reference import attention
+from vllm.model_executor.layers.attention.cross_attention import create_cross_attention_backend
 from vllm.v1.attention.backend import AttentionType
 
 LAYER = SimpleNamespace(_k_scale=torch.tensor(0.02), _v_scale=torch.tensor(0.03))
@@ -111,6 +112,35 @@ for first, last in itertools.pairwise(starts.tolist()):
     there = torch.nn.functional.scaled_dot_product_attention(*one, scale=0.125).transpose(1, 2)[0]
     assert torch.allclose(out[first:last], there, atol=2e-5)
 
+ONE = SimpleNamespace(decode_context_parallel_size=1)
+crossing = create_cross_attention_backend(Backend)
+builder = crossing.get_builder_cls()(
+    SimpleNamespace(block_size=16), [], SimpleNamespace(parallel_config=ONE), torch.device("cpu")
+)
+for dtype, near in TOLERANCE.items():
+    counts, keys = [1, 1, 5, 3], [33, 20, 40, 7]  # two that decode, and two that bring their encoder's keys
+    starts = torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32)
+    table = torch.randperm(12).int().view(4, 3)
+    cache, held = torch.randn(12, 2, 16, 128).to(dtype), torch.randn(47, 2, 2, 64).to(dtype)
+    common = SimpleNamespace(
+        query_start_loc=starts, query_start_loc_cpu=starts, block_table_tensor=table, num_actual_tokens=10,
+        seq_lens_cpu_upper_bound=torch.tensor([9, 4, 5, 3]), slot_mapping=torch.zeros(10, dtype=torch.int64),
+        encoder_seq_lens=torch.tensor(keys, dtype=torch.int32), encoder_seq_lens_cpu=np.array(keys), causal=True,
+    )  # fmt: skip
+    batch = builder.build(0, common)
+    impl = crossing.get_impl_cls()(4, 64, 0.125, 2, attn_type=AttentionType.ENCODER_DECODER)
+    impl.process_weights_after_loading(dtype)
+    q = torch.randn(10, 4, 64).to(dtype)
+    out = torch.empty_like(q)
+    impl.forward(LAYER, q, held[:, 0], held[:, 1], cache, batch, out)
+    for i, (first, last) in enumerate(itertools.pairwise(starts.tolist())):
+        its = cache[table[i].long()].transpose(1, 2).flatten(0, 1)[: keys[i]]
+        if i > 1:
+            assert torch.equal(its, torch.cat([*held[:40].unbind(1)] if i == 2 else [*held[40:].unbind(1)], -1))
+        one = [q[first:last].double(), *(half.repeat_interleave(2, 1).double() for half in its.split(64, -1))]
+        there = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(0, 1) for x in one), scale=0.125)
+        assert torch.allclose(out[first:last].double(), there.transpose(0, 1), atol=near), (dtype, i)
+
 for rows in (0, 1, 9):
     x, weight, bias = (torch.randn(shape, dtype=torch.bfloat16) for shape in ((rows, 48), (70, 48), (70,)))
     product = Product(weight)
@@ -119,7 +149,7 @@ for rows in (0, 1, 9):
         assert torch.allclose(product(x[:, None], weight, added)[:, 0].float(), there, rtol=1e-2, atol=1e-2)
 
 for wrong, sentence in (
-    ({"attn_type": AttentionType.ENCODER_DECODER}, "attn_type: was"),
+    ({"attn_type": "decodes"}, "attn_type: was 'decodes', must be decoder, encoder, encoder_only, encoder_decoder"),
     ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype: was 'fp8_e5m2', must be"),
 ):
     with pytest.raises(tk.ArgumentError, match=sentence):

@@ -25,7 +25,7 @@ import tilekiln
 import torch
 import torch.distributed as dist
 from tilekiln.torch import distributed as tkd
-from tilekiln.torch.distributed import agree, gather
+from tilekiln.torch.distributed import agree, compute, gather
 
 NEAR = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 DEVICE = "cpu"
@@ -233,11 +233,26 @@ def steady(rank: int, world: int) -> None:
         none = slice(0, 50 if rank == 0 else 0)
         out = tkd.decode_attention(q, k[:, none], v[:, none], causal=causal, newest=0, check=False)
         close("decode of one", out, wanted[:, -3:].float())
+    pools = [
+        [normal(20 + 2 * one + side, 6, 8, 2, 32) for side in (0, 1)] for one in range(world)
+    ]  # of pages of 8 keys
+    pages = torch.tensor([[1, 0, 2], [4, 3, 5]], dtype=torch.int32)
+    there = torch.tensor([[20, 8 + one] for one in range(world)], dtype=torch.int32)
+    out = tkd.decode_attention(q, *pools[rank], block_table=pages, seqlen_k=there[rank])
+    for one in range(2):
+        held = [[pool[pages[one]].flatten(0, 1)[:n] for pool in pools[of]] for of, n in enumerate(there[:, one])]
+        keys, values = (torch.cat(side)[None].double() for side in zip(*held, strict=True))
+        wanted = oracle(*pad_queries(q[one : one + 1].double(), keys, values), None)[0][:, -3:]
+        close("decode over pages", out[one : one + 1], wanted.float())
     x = normal(5, 1, 64, 2, 32)
     plan = tkd.plan(x, x, x, causal=True)
     assert plan.why.startswith(f"{plan.method}: "), plan.why
     if world == 3:
         assert "3 processes cannot share the heads" in plan.why, plan.why
+    odd = normal(5, 1, 64 + (rank == 0), 2, 32)  # all know the same seconds, so that none takes another way
+    seconds = list(tkd.plan(odd, odd, odd).seconds.values())
+    every = agree.agree(None, "seconds", {"seconds": seconds}, own=("seconds",))
+    assert all(one["seconds"] == seconds for one in every)
     whole = normal(6, 1, 64 * world, 2 * world, 32)
     part = tkd.shard(whole, placement="zigzag")
     out = tkd.head_exchange_attention(part, part, part, placement="zigzag", window=(9, 0), alibi_slopes=None)
@@ -251,6 +266,10 @@ def steady(rank: int, world: int) -> None:
                 out = tkd.attention(mine, mine, mine, placement="zigzag", group=two, window=(9, 0), **way)
                 close("two of three", out, tkd.shard(wanted.float(), placement="zigzag", group=two))
                 out.sum().backward()
+    assert compute._merges(torch.float32, torch.device("cpu"), 32), "norm_default is at hand"
+    out = tkd.ring_attention(part, part, part, placement="zigzag", causal=True, softmax_scale=1.0)
+    wanted = oracle(whole.double(), whole.double(), whole.double(), None, causal=True)[0]
+    close("merged by the operator", out, tkd.shard(wanted.float(), placement="zigzag"))
     for overlap in (True, False):
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             tkd.ring_attention(x, x, x, overlap=overlap)

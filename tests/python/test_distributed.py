@@ -16,10 +16,11 @@ torch = pytest.importorskip("torch")
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def processes(flash, case: str, *worlds: int, **environment: str) -> None:
-    """Run a case of distributed_processes.py."""
+def processes(flash, case: str, *worlds: int, norms=None, **environment: str) -> None:
+    """Run a case of distributed_processes.py, with the libraries of flash, and of norm_default where it is given."""
     path = os.pathsep.join([str(HERE.parents[1] / "python"), os.environ.get("PYTHONPATH", "")])
-    given = {**os.environ, "PYTHONPATH": path, "TILEKILN_PATH": str(flash.path), "TILEKILN_NUM_THREADS": "1"}
+    given = {**os.environ, "PYTHONPATH": path, "TILEKILN_NUM_THREADS": "1"}
+    given["TILEKILN_PATH"] = os.pathsep.join(str(one.path) for one in (flash, norms) if one)
     command = [sys.executable, str(HERE / "distributed_processes.py"), case, *map(str, worlds)]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=300, env={**given, **environment}
@@ -40,8 +41,9 @@ def test_processes_that_disagree(flash) -> None:
 
 
 @pytest.mark.day
-def test_equal_bits_decode_plans_and_traces(flash) -> None:
-    processes(flash, "steady", 2, 3)
+def test_equal_bits_decode_plans_and_traces(flash, load) -> None:
+    """With the operator `merge`, which adds up two parts in one pass."""
+    processes(flash, "steady", 2, 3, norms=load("norm_default", targets="all"))
 
 
 @pytest.mark.day
@@ -54,7 +56,7 @@ def test_models(flash) -> None:
 def test_placements() -> None:
     """Every row is held once; zigzag costs all alike; cu_seqlens and positions are those of the rows."""
     from tilekiln.torch.distributed import positions, shard, shard_cu_seqlens
-    from tilekiln.torch.distributed.parts import Mask, calls_between
+    from tilekiln.torch.distributed.parts import Mask, calls_between, last_step
     from tilekiln.torch.distributed.placement import PLACEMENTS, Layout
 
     for lengths, world in itertools.product([(96,), (97,), (3,), (40, 0, 7, 1)], (1, 2, 3, 5)):
@@ -75,6 +77,9 @@ def test_placements() -> None:
         for rank in range(4)
     ]
     assert costs == [4096 * 4097 / 8] * 4
+    rows = Layout("contiguous", (4096,), 4)  # a window's keys go to the neighbour alone, but for those of sinks
+    for mask, steps in ((Mask(100, 0), [1, 1, 1, 0]), (Mask(100, 0, 4), [3, 1, 1, 0]), (Mask(None, 0), [3, 2, 1, 0])):
+        assert [last_step(rows, rows, source, 4, mask) for source in range(4)] == steps
 
 
 def test_merge_of_parts() -> None:

@@ -23,10 +23,13 @@ from .batch import Batch, Builder, Step
 FP8 = torch.float8_e4m3fn
 LARGEST = 448.0
 """Of e4m3."""
+KINDS = (
+    AttentionType.DECODER, AttentionType.ENCODER, AttentionType.ENCODER_ONLY, AttentionType.ENCODER_DECODER,
+)  # fmt: skip
 
 
 class Backend(AttentionBackend):
-    """Attention of decoders and encoders, fp32, fp16 and bf16."""
+    """Attention of decoders, of encoders, and of decoders to an encoder's keys; fp32, fp16 and bf16."""
 
     forward_includes_kv_cache_update = True
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
@@ -74,8 +77,8 @@ class Backend(AttentionBackend):
 
     @classmethod
     def supports_attn_type(cls, attn_type: str) -> bool:
-        """All but attention to an encoder's keys."""
-        return attn_type in (AttentionType.DECODER, AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
+        """All kinds."""
+        return attn_type in KINDS
 
 
 def _each(x: Tensor, one: Step) -> Tensor:
@@ -94,11 +97,8 @@ class Attention(AttentionImpl):
         kv_sharing_target_layer_name: str | None = None, sinks: Tensor | None = None,
     ) -> None:  # fmt: skip
         """As vLLM's own; ArgumentError where it wants what is not there."""
-        if attn_type not in (AttentionType.DECODER, AttentionType.ENCODER, AttentionType.ENCODER_ONLY):
-            raise ArgumentError(
-                f"attn_type: was {attn_type!r}, must be decoder, encoder or encoder_only: start vLLM with "
-                '--attention-backend CPU_ATTN, or VLLM_PLUGINS="" in its environment'
-            )
+        if attn_type not in KINDS:
+            raise ArgumentError(f"attn_type: was {attn_type!r}, must be {', '.join(KINDS)}")
         if kv_cache_dtype not in Backend.supported_kv_cache_dtypes:
             raise ArgumentError(
                 f"kv_cache_dtype: was {kv_cache_dtype!r}, must be {', '.join(Backend.supported_kv_cache_dtypes)}"
@@ -107,7 +107,8 @@ class Attention(AttentionImpl):
         self.scale, self.kv_cache_dtype, self.attn_type = float(scale), kv_cache_dtype, attn_type
         self.sliding_window = sliding_window
         self.kv_sharing_target_layer_name = kv_sharing_target_layer_name
-        self.encodes = attn_type != AttentionType.DECODER
+        self.encodes = attn_type in (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
+        self.crosses = attn_type == AttentionType.ENCODER_DECODER
         self.alibi_slopes = (
             None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32, device="cpu")
         )
@@ -144,6 +145,8 @@ class Attention(AttentionImpl):
             key = value = None  # the layer whose cache this is has written it
         if kv_cache.dtype == torch.uint8:
             self._over_fp8(layer, query, key, value, kv_cache, batch, output)
+        elif self.crosses:
+            self._over_an_encoder(query, key, value, kv_cache, batch, output)
         else:
             self._over_floats(query, key, value, kv_cache, batch, output)
         return output
@@ -194,6 +197,25 @@ class Attention(AttentionImpl):
                 block_table=part.table, **self._mask(part.causal), **self.options,
             )  # fmt: skip
 
+    def _over_an_encoder(
+        self, q: Tensor, key: Tensor | None, value: Tensor | None, cache: Tensor, batch: Batch, out: Tensor
+    ) -> None:
+        """An encoder's keys are written in the step that brings them, and seen by all queries of all steps."""
+        k, v = self._halves(cache)
+        if key is not None and value is not None:
+            page, place = self._pages(batch, k)
+            k[page, place], v[page, place] = key[: len(page)], value[: len(page)]
+        for part in batch.all_parts:
+            calls.pagedkv(
+                q[part.tokens], k, v, out=out[part.tokens], cu_seqlens_q=part.starts, seqlen_k=part.lengths,
+                block_table=part.table, **self._mask(causal=False), **self.options,
+            )  # fmt: skip
+
+    @staticmethod
+    def _pages(batch: Batch, k: Tensor) -> tuple[Tensor, Tensor]:
+        """The page of each new key, and its place there."""
+        return batch.slot_mapping // k.shape[1], batch.slot_mapping % k.shape[1]
+
     @staticmethod
     def _append(k: Tensor, v: Tensor, key: Tensor, value: Tensor, one: Step) -> None:
         """The new tokens of sequences that have as many."""
@@ -210,11 +232,11 @@ class Attention(AttentionImpl):
         k, v = self._halves(cache)
         k_scale, v_scale = layer._k_scale.float().reshape(1), layer._v_scale.float().reshape(1)
         if key is not None and value is not None:
+            page, place = self._pages(batch, k)
             key, value = (
-                (x[: batch.tokens].float() / scale).clamp_(-LARGEST, LARGEST).to(FP8)
+                (x[: len(page)].float() / scale).clamp_(-LARGEST, LARGEST).to(FP8)
                 for x, scale in ((key, k_scale), (value, v_scale))
             )
-            page, place = batch.slots // k.shape[1], batch.slots % k.shape[1]
             k.view(torch.uint8)[page, place] = key.view(torch.uint8)
             v.view(torch.uint8)[page, place] = value.view(torch.uint8)
         for part in batch.all_parts:

@@ -43,20 +43,20 @@ class Part:
     causal: bool
 
 
-@dataclass(frozen=True)
+@dataclass
 class Batch:
-    """A step of the engine, as `Attention.forward` is told of it."""
+    """A step of the engine, as `Attention.forward` is told of it; over an encoder's keys vLLM replaces slot_mapping."""
 
     tokens: int
     starts: Tensor  # (sequences + 1), int32
     steps: list[Step]
     parts: list[Part]
     appends: list[Step]  # of the sequences in parts, of any number of queries
-    slots: Tensor  # (tokens), int64: the page of a token times their size, and its place there
+    slot_mapping: Tensor  # (tokens), int64: the page of a token times their size, and its place there
 
     @property
     def all_parts(self) -> list[Part]:
-        """Steps among them, for a kernel that takes both."""
+        """Steps among them, for a kernel that takes both; a single query sees all keys, causal or not."""
         return [*(one.part() for one in self.steps), *self.parts]
 
 
