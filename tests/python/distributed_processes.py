@@ -249,7 +249,7 @@ def steady(rank: int, world: int) -> None:
     assert plan.why.startswith(f"{plan.method}: "), plan.why
     if world == 3:
         assert "3 processes cannot share the heads" in plan.why, plan.why
-    odd = normal(5, 1, 64 + (rank == 0), 2, 32)  # all know the same seconds, so that none takes another way
+    odd = normal(5, 1, 64 + (rank == 0), 4, 32)  # all know the same seconds, so that none takes another way
     seconds = list(tkd.plan(odd, odd, odd).seconds.values())
     every = agree.agree(None, "seconds", {"seconds": seconds}, own=("seconds",))
     assert all(one["seconds"] == seconds for one in every)
