@@ -98,7 +98,7 @@ def attention(
             v,
             sink,
             exchanging,
-            Ring(group, rank, world, layout, mask, _both(options, deterministic), overlap, group),
+            Ring(group, rank, world, layout, mask, _both(options, deterministic), overlap, group, k.dtype),
         )
     return (out, lse) if return_lse else out
 

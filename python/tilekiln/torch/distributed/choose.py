@@ -25,8 +25,8 @@ from .parts import Mask, calls_between, last_step
 from .placement import Layout, gather_into
 
 SMALL, LARGE = 1 << 16, 1 << 22  # bytes that a process gives
-ROWS = 1024  # of the call that is timed for a score
-BACKWARD = 2.5  # times of a forward
+ROWS = {"cpu": 1024, "cuda": 8192}  # at most, of the call that is timed for a score
+BACKWARD = {"cpu": 2.5, "cuda": 3.7}  # times of a forward
 ROOM = 0.2  # of a GPU's free memory that gathered keys may take
 
 
@@ -119,7 +119,7 @@ def _rate(group: Any, q: Tensor, k: Tensor, v: Tensor, rows: int) -> float:
     """Seconds of a score of one head, of calls of this kind, measured the first time."""
     key = (group, id(dist.group.WORLD), q.device.type, q.dtype, q.shape[-2:], k.shape[-2:], v.shape[-1], q.dim())
     if key not in _rates:
-        rows = min(ROWS, max(64, rows))
+        rows = min(ROWS[q.device.type], max(64, rows))
         cut = [torch.randn(1, rows, *one.shape[-2:], device=q.device).to(q.dtype) for one in (q, k, v)]
         mine = cut[0], cut[1], cut[2]
         seconds = _timed(lambda: lower_calls.run_forward(*mine, {"return_lse": True}), q.device)
@@ -171,7 +171,7 @@ class _Model:
         self.layout, self.mask, self.learns, self.links = layout, mask, learns, links
         self.nhead_q, self.nhead_k, self.world = q.shape[-2], k.shape[-2], layout.world
         batch = self.batch = q.shape[:-3].numel()
-        self.score = rate * batch * self.nhead_q * (1 + BACKWARD * learns)
+        self.score = rate * batch * self.nhead_q * (1 + BACKWARD[q.device.type] * learns)
         self.row_q = batch * self.nhead_q * (q.shape[-1] + v.shape[-1]) * q.element_size()
         self.row_k = batch * self.nhead_k * (k.shape[-1] + v.shape[-1]) * q.element_size()
         self.on_gpu = q.is_cuda
@@ -187,8 +187,7 @@ class _Model:
         world = layout.world // layout.joined
         last = max(last_step(layout, layout, source, world, self.mask) for source in range(world))
         rows = max(layout.count(rank) for rank in range(world))
-        travels = self.links.neighbour.seconds(rows * self.row_k * share) * (1 + self.learns)
-        travels += self.links.neighbour.seconds(rows * self.row_dk * share)
+        travels = self.links.neighbour.seconds(rows * self.row_k * share) * (1 + 2 * self.learns)
         total = 0.0
         for step in range(last + 1):
             computed = max(self._computed(layout, rank, (rank - step) % world) for rank in range(world)) * share

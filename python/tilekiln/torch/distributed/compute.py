@@ -181,29 +181,45 @@ def _two_merged(whole: Held, part: Held) -> tuple[Tensor, Tensor]:
     into, lse_into = rows.of(out).flatten(0, -2), rows.of_lse(lse)
     by_row = [one.transpose(-1, -2).reshape(-1) for one in (lse_into, its)]
     arguments = {"out": into, "return_lse": True}
-    merged = lower_calls._call("merge", (into, by_row[0], more.flatten(0, -2), by_row[1]), arguments)[1]
+    merged = facade._call("merge", (into, by_row[0], more.flatten(0, -2), by_row[1]), arguments)[1]
     lse_into.copy_(merged.view(lse_into.transpose(-1, -2).shape).transpose(-1, -2))
     return out, lse
+
+
+def gradients_of(
+    call: Call, saved: tuple[Tensor, ...], k: Tensor, v: Tensor, options: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    """dq of a call's rows of queries, dk and dv of its rows of keys, as its kernel makes them.
+
+    saved: dout, q, out and lse, that of all keys.
+    """
+    dout, q, out, lse = saved
+    queries, keys = rows_of(call, "q", q.device), rows_of(call, "k", q.device)
+    made: tuple[Tensor, ...] = calls.backward(
+        queries.of(dout), queries.of(q), keys.of(k), keys.of(v), queries.of(out), queries.of_lse(lse).contiguous(),
+        **arguments_of(call, q, options),
+    )[:3]  # fmt: skip
+    return made
+
+
+def added(before: Tensor | None, rows: Rows, one: Tensor, like: Tensor) -> Tensor:
+    """A sum in fp32 for an array, None before the first, with one of some rows."""
+    if before is None and rows.index is None and rows.count == like.shape[-3]:
+        return one.float()
+    before = zeros(like) if before is None else before
+    rows.add(before, one)
+    return before
 
 
 def add_gradients(
     call: Call, saved: tuple[Tensor, ...], k: Tensor, v: Tensor, options: dict[str, Any], into: list[Tensor | None]
 ) -> None:
-    """Add dq, dk and dv of a call to those in fp32, None before the first. saved: dout, q, out and lse of all keys."""
-    dout, q, out, lse = saved
+    """Add dq, dk and dv of a call to those in fp32, None before the first. saved: as of `gradients_of`."""
+    q = saved[1]
     queries, keys = rows_of(call, "q", q.device), rows_of(call, "k", q.device)
-    made = calls.backward(
-        queries.of(dout), queries.of(q), keys.of(k), keys.of(v), queries.of(out), queries.of_lse(lse).contiguous(),
-        **arguments_of(call, q, options),
-    )  # fmt: skip
-    for i, (rows, like, one) in enumerate(zip((queries, keys, keys), (q, k, v), made[:3], strict=True)):
-        before = into[i]
-        if before is None and rows.index is None and rows.count == like.shape[-3]:
-            into[i] = one.float()
-            continue
-        if before is None:
-            before = into[i] = zeros(like)
-        rows.add(before, one)
+    made = gradients_of(call, saved, k, v, options)
+    for i, (rows, like) in enumerate(((queries, q), (keys, k), (keys, v))):
+        into[i] = added(into[i], rows, made[i], like)
 
 
 def zeros(like: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ from tilekiln._core.native import ArgumentError, NoKernelError
 from tilekiln.torch import calls
 
 from .agree import agree
-from .compute import merge
 from .placement import check_group, gather_into
 
 
@@ -68,9 +67,11 @@ def decode_attention(
         both = torch.cat([out.float(), lse.transpose(1, 2).unsqueeze(-1)], -1).contiguous()
         every = both.new_empty(world * len(both), *both.shape[1:])
         gather_into(every, both, group=group)
-        parts = every.chunk(world)
-        out, lse = merge([one[..., :-1] for one in parts], [one[..., -1].transpose(1, 2) for one in parts])
-        out = out.to(q.dtype)
+        outs, lses = every.unflatten(0, (world, -1)).split([out.shape[-1], 1], -1)
+        shares = lses.softmax(0).nan_to_num_(0.0)  # of keys that no process has: 0
+        if return_lse:
+            lse = lses.squeeze(-1).logsumexp(0).transpose(1, 2)
+        out = (outs * shares).sum(0).to(q.dtype)
     return (out, lse) if return_lse else out
 
 

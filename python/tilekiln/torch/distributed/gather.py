@@ -18,6 +18,7 @@ from torch.autograd.profiler import record_function
 
 from .agree import agree
 from .compute import Sum, add_gradients, d_sink, zeros
+from .links import beside
 from .parts import Call, Mask, calls_between
 from .placement import Layout, gather_into, gathered_order
 
@@ -86,7 +87,7 @@ class _Coming:
             self._into.append(one.new_empty(gather.size * len(padded), *padded.shape[1:]))
         with record_function("tilekiln.ring.send"):
             for into, one in zip(self._into, self._keep, strict=True):
-                self._works.append(gather_into(into, one, group=gather.group, async_op=True))
+                self._works.append(gather_into(into, one, group=beside(gather.group), async_op=True))
         if not gather.overlap:
             self._wait()
 

@@ -3,8 +3,8 @@
 
 Of W processes each sends what it has to the next one, W - 1 times (Liu et al., Ring Attention, 2023). Keys travel no
 further than the last process that sees them, by `Mask` and layout; what no query sees is not computed. In the backward
-keys travel again, their gradients behind them, in fp32, and home from where they were last wanted: every process adds
-in the same order in every run.
+keys travel again, and gradients from each process straight home, where they are added in fp32, in the order of steps:
+the same in every run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.profiler import record_function
 
 from .agree import agree
-from .compute import Sum, add_gradients, d_sink, zeros
+from .compute import Sum, add_gradients, added, d_sink, gradients_of, rows_of, zeros
+from .links import beside
 from .parts import Mask, calls_between, last_step
 from .placement import Layout
 
@@ -35,6 +36,7 @@ class Ring(NamedTuple):
     overlap: bool
     everyone: Any
     """The group of the call, of which a ring in two dimensions has a part."""
+    dtype: torch.dtype
 
     def calls(self, step: int) -> Any:
         return calls_between(self.layout, self.rank, self.layout, self.source(step), self.mask)
@@ -62,14 +64,18 @@ class Ring(NamedTuple):
 class Transfer:
     """Tensors on their way to one process, and others on theirs here."""
 
-    def __init__(self, ring: Ring, gives: list[tuple[Tensor, int]], takes: list[tuple[Tensor, int]]) -> None:
+    def __init__(
+        self, ring: Ring, gives: list[tuple[Tensor, int]], takes: list[tuple[Tensor, int]], few: bool = False
+    ) -> None:
+        """few: SMs, where a kernel of the backward runs meanwhile."""
         self._keep = [one.contiguous() for one, _ in gives]  # until they have gone
+        links = beside(ring.group, few and ring.overlap)
         calls = [
-            dist.P2POp(dist.isend, one, ring.peer(rank), ring.group)
+            dist.P2POp(dist.isend, one, ring.peer(rank), links)
             for one, (_, rank) in zip(self._keep, gives, strict=True)
             if one.numel()
         ]
-        calls += [dist.P2POp(dist.irecv, one, ring.peer(rank), ring.group) for one, rank in takes if one.numel()]
+        calls += [dist.P2POp(dist.irecv, one, ring.peer(rank), links) for one, rank in takes if one.numel()]
         with record_function("tilekiln.ring.send"):
             self._works = dist.batch_isend_irecv(calls) if calls else []
         if not ring.overlap:
@@ -82,14 +88,14 @@ class Transfer:
         self._works = []
 
 
-def _pass_keys(ring: Ring, here: list[Tensor], step: int) -> tuple[Transfer, list[Tensor]]:
+def _pass_keys(ring: Ring, here: list[Tensor], step: int, few: bool = False) -> tuple[Transfer, list[Tensor]]:
     """Send on the keys of a step where they are wanted further, and take those of the next step."""
     gives = [(one, (ring.rank + 1) % ring.size) for one in here] if step < ring.last(ring.source(step)) else []
     source = ring.source(step + 1)
     coming = step < ring.last(source)
     into = [one.new_empty(ring.shape(one, source)) for one in here] if coming else here
     takes = [(one, (ring.rank - 1) % ring.size) for one in into] if coming else []
-    return Transfer(ring, gives, takes), into
+    return Transfer(ring, gives, takes, few), into
 
 
 class RingAttention(torch.autograd.Function):
@@ -119,50 +125,59 @@ class RingAttention(torch.autograd.Function):
         q, k, v, sink, out, lse = ctx.saved_tensors
         agree(ring.everyone, "backward of a ring", {"dtype": str(dout.dtype), "mask": str(ring.mask)})
         dout = dout.contiguous()
+        saved, options = (dout, q, out, lse), ring.options["backward"]
         dq: Tensor | None = None
-        here = [k, v]
-        home: list[Tensor] = []
-        travelling: tuple[Transfer, list[Tensor]] | None = None
+        here, own = [k, v], [zeros(k), zeros(v)]
+        home: _Home | None = None
         for step in range(ring.steps):
-            passed = _pass_keys(ring, here, step) if step + 1 < ring.steps else None
+            passed = _pass_keys(ring, here, step, few=True) if step + 1 < ring.steps else None
+            calls = ring.calls(step)
             sums: list[Tensor | None] = [dq, None, None]
-            if step <= ring.last(ring.source(step)):
-                for call in ring.calls(step):
-                    add_gradients(call, (dout, q, out, lse), here[0], here[1], ring.options["backward"], sums)
-            dq, made = sums[0], [zeros(x) if one is None else one for x, one in zip(here, sums[1:], strict=True)]
-            if travelling is not None:
-                travelling[0].wait()
-                for one, before in zip(made, travelling[1], strict=False):
-                    one.add_(before)
-            travelling, home = _pass_gradients(ring, made, (k, v), step, home)
+            if step and len(calls) == 1:  # which goes home as the kernel makes it
+                made = gradients_of(calls[0], saved, here[0], here[1], options)
+                sums = [added(dq, rows_of(calls[0], "q", q.device), made[0], q), *made[1:]]
+            else:
+                for call in calls:
+                    add_gradients(call, saved, here[0], here[1], options, sums)
+            dq, *parts = sums
+            parts = [one for one in parts if one is not None]
+            if home is not None:
+                home.add_to(own)
+            if step:
+                home = _Home(ring, parts, own, step)
+            else:
+                own = parts or own
             if passed is not None:
                 passed[0].wait()
                 here = passed[1]
-        if travelling is not None:
-            travelling[0].wait()
-        gradients = torch.zeros_like(q) if dq is None else dq.to(q.dtype), home[0].to(k.dtype), home[1].to(v.dtype)
+        if home is not None:
+            home.add_to(own)
+        gradients = torch.zeros_like(q) if dq is None else dq.to(q.dtype), own[0].to(k.dtype), own[1].to(v.dtype)
         return (*gradients, d_sink(sink, dout, out, lse) if ctx.needs_input_grad[3] else None, None)
 
 
-def _pass_gradients(
-    ring: Ring, made: list[Tensor], like: tuple[Tensor, Tensor], step: int, home: list[Tensor]
-) -> tuple[tuple[Transfer, list[Tensor]], list[Tensor]]:
-    """Send on the gradients of the keys of a step, or home, where none wants the keys further; take others' likewise.
+class _Home:
+    """Gradients of the keys of a step on their way to the process that holds these, and others' here.
 
-    Returns the transfer with what the next step adds to, and the gradients that are home, or on their way.
+    Those of one call travel in its dtype and of its rows alone, sums of several in fp32 and of all rows.
     """
-    source, before = ring.source(step), ring.source(step + 1)
-    gives, takes, coming = [], [], []
-    if step < ring.last(source):
-        gives = [(one, (ring.rank + 1) % ring.size) for one in made]
-    elif step == ring.last(source) and step:
-        gives = [(one, source) for one in made]
-    elif step == ring.last(source):
-        home = made
-    if step < ring.last(before):
-        coming = [one.new_empty(ring.shape(one, before)) for one in made]
-        takes = [(one, (ring.rank - 1) % ring.size) for one in coming]
-    if step and step == ring.last(ring.rank):
-        home = [torch.empty(one.shape, dtype=torch.float32, device=one.device) for one in like]
-        takes += [(one, (ring.rank + step) % ring.size) for one in home]
-    return (Transfer(ring, gives, takes), coming), home
+
+    def __init__(self, ring: Ring, parts: list[Tensor], own: list[Tensor], step: int) -> None:
+        source, peer = ring.source(step), (ring.rank + step) % ring.size
+        its = calls_between(ring.layout, peer, ring.layout, ring.rank, ring.mask)
+        self._rows = rows_of(its[0], "k", own[0].device) if len(its) == 1 else None
+        count = own[0].shape[-3] if self._rows is None else self._rows.count
+        dtype = torch.float32 if self._rows is None else ring.dtype
+        shapes = [[*one.shape[:-3], count, *one.shape[-2:]] for one in own if its]
+        self._into = [torch.empty(shape, dtype=dtype, device=own[0].device) for shape in shapes]
+        takes = [(one, peer) for one in self._into]
+        self._transfer = Transfer(ring, [(one, source) for one in parts], takes, few=step + 1 < ring.steps)
+
+    def add_to(self, own: list[Tensor]) -> None:
+        """Add what has come, in the order of steps."""
+        self._transfer.wait()
+        for one, more in zip(own, self._into, strict=False):
+            if self._rows is None:
+                one.add_(more)
+            else:
+                self._rows.add(one, more)
