@@ -266,7 +266,7 @@ def steady(rank: int, world: int) -> None:
                 out = tkd.attention(mine, mine, mine, placement="zigzag", group=two, window=(9, 0), **way)
                 close("two of three", out, tkd.shard(wanted.float(), placement="zigzag", group=two))
                 out.sum().backward()
-    assert compute._merges(torch.float32, torch.device("cpu"), 32), "norm_default is at hand"
+    assert compute._merges(torch.float32, torch.device("cpu"), 32), "norm_default is available"
     out = tkd.ring_attention(part, part, part, placement="zigzag", causal=True, softmax_scale=1.0)
     wanted = oracle(whole.double(), whole.double(), whole.double(), None, causal=True)[0]
     close("merged by the operator", out, tkd.shard(wanted.float(), placement="zigzag"))

@@ -156,9 +156,9 @@ Held = tuple[Rows, Tensor, Tensor]
 
 
 def _may_merge(count: int, whole: Held, part: Held) -> bool:
-    """Has the first all `count` rows, the second a slice of them, and a library at hand the operator `merge`?"""
+    """Has the first all `count` rows, the second a slice of them, and an available library the operator `merge`?"""
     rows, out = part[0], whole[1]
-    flat = out.shape[:-3].numel() == 1 or rows.count == count
+    flat = out.is_contiguous() and (out.shape[:-3].numel() == 1 or rows.count == count)
     return (
         flat and whole[0].index is None and whole[0].count == count and rows.index is None
         and _merges(out.dtype, out.device, out.shape[-1])

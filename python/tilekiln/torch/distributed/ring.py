@@ -139,8 +139,7 @@ class RingAttention(torch.autograd.Function):
             else:
                 for call in calls:
                     add_gradients(call, saved, here[0], here[1], options, sums)
-            dq, *parts = sums
-            parts = [one for one in parts if one is not None]
+            dq, parts = sums[0], [one for one in sums[1:] if one is not None]
             if home is not None:
                 home.add_to(own)
             if step:
