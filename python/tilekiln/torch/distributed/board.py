@@ -69,7 +69,7 @@ class Invitation:
                 os.pwrite(self._file, self._token.encode(), 0)
 
     def words(self) -> list[Any]:
-        """What the others must know: [pid, file, token]."""
+        """[pid, file, token], which the others must know."""
         return [os.getpid(), self._file, self._token]
 
     def open(self, said: list[list[Any]]) -> Board | None:
