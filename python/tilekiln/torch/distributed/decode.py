@@ -43,7 +43,7 @@ def decode_attention(
 
     Returns out, of q's shape and dtype, in every process, with return_lse and lse, fp32 (batch, nhead_q, seqlen_q).
     ArgumentError in all where the queries of one have another shape or dtype, or one has no kernel; check=False leaves
-    out that look at the others, some 0.1 ms, for steps like the one before.
+    out that look at the others, for steps like the one before, and can be captured in a CUDA graph.
     """
     check_group()
     rank, world = dist.get_rank(group), dist.get_world_size(group)
