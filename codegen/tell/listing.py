@@ -7,6 +7,7 @@ import fnmatch
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -168,11 +169,16 @@ def counts(plan: Plan) -> str:
     parts = []
     for family, instances in _by_family(plan):
         by_axis: dict[str, Counter[str]] = {}
+        signatures = Counter(map(attrgetter("packed"), instances))  # far fewer: targets and algorithms share them
         for axis in family.axes:
-            by_code = Counter(axis.code_in(instance.packed) for instance in instances)
-            by_axis[axis.name] = Counter({v: by_code[code] for code, v in enumerate(axis.values) if by_code[code]})
-        by_axis["target"] = Counter(i.target.name for i in instances)
-        by_axis["algorithm"] = Counter(f"{i.how.pipeline} {i.how.shown}" for i in instances)
+            fields = Counter[int]()
+            for packed, found in signatures.items():
+                fields[packed >> axis.shift & axis.field] += found
+            by_code = {axis.code_in(field << axis.shift): found for field, found in fields.items()}
+            by_axis[axis.name] = Counter({v: by_code[code] for code, v in enumerate(axis.values) if code in by_code})
+        by_axis["target"] = Counter(map(attrgetter("target.name"), instances))
+        words = {key: f"{how.pipeline} {how.shown}" for key, how in {id(i.how): i.how for i in instances}.items()}
+        by_axis["algorithm"] = Counter(words[id(i.how)] for i in instances)
         rows: dict[str, list[str]] = {}  # axes by their text
         for name, counted in by_axis.items():
             if len(counted) > 1:
