@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,13 @@ def save(drawn: Any, path: str) -> None:
         with open(path, encoding="utf-8") as file:
             text = file.read()
         with open(path, "w", encoding="utf-8") as file:
-            file.writelines(line.rstrip() + "\n" for line in text.splitlines())
+            file.write(compact(text))
+
+
+def compact(text: str) -> str:
+    """matplotlib's SVG with a line a group: a path has one for each of its points there."""
+    paths = re.sub(r'(?<= d=")[^"]*', lambda found: " ".join(found[0].split()), text)
+    return re.sub(r"(</?g id=)", r"\n\1", re.sub(r">\s+<", "><", paths)).rstrip() + "\n"
 
 
 def bars(path: str, figures: Sequence[Figure]) -> None:
