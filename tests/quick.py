@@ -9,8 +9,8 @@
 
     @pytest.mark.quick(20)  of a test that has more cases than two there, as each is quick and of its own kind
     @pytest.mark.quick(each="operator")   of a test that has one case there of each value of that parameter
-    @pytest.mark.day        of a test that takes more than some eight seconds of a core with builds of its own, or needs
-                            kernels of several targets
+    @pytest.mark.day        of a test that takes some seconds of a core and whose like runs there, or needs kernels of
+                            several targets
 
 Tests that are named (a path, -k, -m, --lf, --operator, --page, --receipt) run as on a day. What failed in the last run
 comes first.
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "quick(most or each=): cases of a test in the plain command, two without it (tests/quick.py)"
     )
-    config.addinivalue_line("markers", "day: left to --day, as it takes more than some eight seconds (tests/quick.py)")
+    config.addinivalue_line("markers", "day: left to --day: it takes seconds, and its like runs there (tests/quick.py)")
     option = config.option
     option.failedfirst = True
     if hasattr(config, "workerinput"):

@@ -59,6 +59,7 @@ def test_a_host_project(host):
     assert not list((host.root / "third_party/tilekiln/build").glob("*"))
 
 
+@pytest.mark.day
 def test_several_receipts_of_several_calls(host):
     (host.root / "SConstruct").write_text(
         HOST

@@ -153,6 +153,7 @@ def test_those_of_cuda_killed_and_resumed(
     assert "8 problems, 0 wrong" in ran
 
 
+@pytest.mark.day
 @pytest.mark.needs(*OF_LLVM)
 def test_those_of_hip_killed_and_resumed(built_tree, scons, binding: Path, pytestconfig: pytest.Config) -> None:
     """And each against float64, in the executor: emulated (functional), never run on AMD silicon."""

@@ -70,6 +70,7 @@ def test_there_and_back_again(built_tree, tmp_path):
     assert said.out == f"fp32_min is not installed in {prefix}\n"
 
 
+@pytest.mark.day
 def test_destdir_and_a_relative_prefix_and_a_dry_run(built_tree, tmp_path):
     built_tree.built(*built_tree.SMALL, "install", "prefix=/usr", f"DESTDIR={tmp_path}/stage", "-n")
     assert not (tmp_path / "stage").exists()

@@ -66,6 +66,7 @@ def test_disk_full(built_tree, small_disk, finished, spare_kb):
     finished()
 
 
+@pytest.mark.day
 def test_read_only_output(built_tree, small_disk, finished):
     make_stale(built_tree)
     assert small_disk("ro")
@@ -81,6 +82,7 @@ def test_read_only_output(built_tree, small_disk, finished):
     finished()
 
 
+@pytest.mark.day
 def test_files_that_may_not_grow(built_tree, finished):
     """A limit of file sizes below that of the library: the linker is stopped by SIGXFSZ or by an error."""
     make_stale(built_tree)

@@ -99,6 +99,7 @@ def remove_objects(tree, count):
     return [f"{name}.cpp" if name.endswith("/host") else f"{name}/*.cpp" for name in names]
 
 
+@pytest.mark.day
 def test_killed_beside_others_is_tried_again(built_tree, script, tmp_path):
     """A compiler that dies whenever another one runs: everything is built in the end, one after the other."""
     library = built_tree.root / f"build/{built_tree.variant}/lib/libtilekiln_fp32_min.so"

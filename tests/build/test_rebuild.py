@@ -31,6 +31,7 @@ def test_nothing_changed(built_tree):
     assert {path for path in changed if "/unchanged-" not in path} <= own
 
 
+@pytest.mark.day
 def test_nothing_to_do_is_known_by_contents(built_tree):
     """A stamp answers before SCons looks; a change that no size and no time shows, and a file that is gone, it sees."""
     built_tree.built(*built_tree.SMALL)
@@ -47,6 +48,7 @@ def test_nothing_to_do_is_known_by_contents(built_tree):
     assert nothing_done(built_tree.built("-n", *built_tree.SMALL))
 
 
+@pytest.mark.day
 def test_touching_without_change(built_tree):
     for folder in ("include", "kernels"):
         for path in (built_tree.root / folder).rglob("*.h"):
@@ -71,6 +73,7 @@ def test_a_header_of_the_engine(built_tree):
     assert not [label for label in compiled if label.startswith(("rows/", "kernels/runtime/"))]
 
 
+@pytest.mark.day
 def test_one_more_value(built_tree):
     """A value more on one axis compiles the units that hold it, and the tables; engines and runtime stay."""
     objects = f"build/{built_tree.variant}/obj"
@@ -89,6 +92,7 @@ def test_one_more_value(built_tree):
     assert not [label for label in compiled if "for cpu-" in label]
 
 
+@pytest.mark.day
 def test_launcher_is_run_and_rebuilds_nothing(built_tree, script, tmp_path):
     launcher = script("launcher", [f'echo "$1" >> {tmp_path}/launched', 'exec "$@"'])
     assert nothing_done(built_tree.built(*built_tree.SMALL, f"launcher={launcher}"))
@@ -107,6 +111,7 @@ def test_a_hidden_input_of_the_compiler_rebuilds(built_tree):
     assert len(changed.actions("compile")) > 5
 
 
+@pytest.mark.day
 def test_receipts_share_what_they_have_in_common(built_tree):
     said = built_tree.built("receipt=fp32_min,fp32", "mode=debug")
     compiled = said.actions("compile")
@@ -120,6 +125,7 @@ def test_receipts_share_what_they_have_in_common(built_tree):
     assert nothing_done(built_tree.built(*built_tree.SMALL))
 
 
+@pytest.mark.day
 def test_where_is_a_variant_of_its_own(built_tree):
     before = built_tree.files("build")
     said = built_tree.built("-n", *built_tree.SMALL, "where=hdim_q=48")
@@ -127,6 +133,7 @@ def test_where_is_a_variant_of_its_own(built_tree):
     assert built_tree.files("build") == before
 
 
+@pytest.mark.day
 def test_clean(built_tree):
     (built_tree.root / f"build/{built_tree.variant}/obj/of-an-older-plan.o").touch()
     (built_tree.root / "build/done").touch()
@@ -145,6 +152,7 @@ def test_clean(built_tree):
     assert list(built_tree.files("build")) == ["build/done"]
 
 
+@pytest.mark.day
 def test_compiledb(built_tree):
     said = built_tree.built(*built_tree.SMALL, "compiledb")
     assert said.actions("compile") == []

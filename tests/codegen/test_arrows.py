@@ -7,6 +7,7 @@ An import in a function counts in circles: it only hides one. What is imported f
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import pathlib
 import re
@@ -70,9 +71,14 @@ def _graph(statements: Callable[[list[ast.stmt]], Iterator[ast.stmt]]) -> Graph:
     }
     found: Graph = {}
     for name, path in paths.items():
-        body = statements(ast.parse(path.read_text()).body)
+        body = statements(_parsed(path))
         found[name] = {one for one in _imports(name, path, paths, body) if one != name}
     return found
+
+
+@functools.cache
+def _parsed(path: pathlib.Path) -> list[ast.stmt]:
+    return ast.parse(path.read_text()).body
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
