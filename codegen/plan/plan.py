@@ -10,7 +10,7 @@ from functools import cached_property
 from codegen.plan.sieve import Leaf, Sieve
 from codegen.schema import select
 from codegen.schema.algorithms import FIXED, Algorithm
-from codegen.schema.axes import Family, Value
+from codegen.schema.axes import Family, Rule, Value
 from codegen.schema.errors import CodegenError
 from codegen.schema.kernel_sets import KernelSet
 from codegen.schema.receipts import Receipt
@@ -131,13 +131,38 @@ def sieve(
     if not any(selected.how for selected in where):
         lists["where"] = [selected.clause for selected in where]
         hows = [when if its else [] for when, its in zip(whens, has, strict=True)]
-        return Sieve(family, lists, hows, root.refusals(target, family))
+        return _shared(root, family, lists, hows, root.refusals(target, family))
     # A clause that asks for some algorithms narrows those alone.
     narrowed = []
     for algorithm, when, its in zip(algorithms, whens, has, strict=True):
         values = algorithm.selectable(target.name)
         narrowed.append(select.both(when, [s.clause for s in where if its and s.answers(values)]))
-    return Sieve(family, lists, narrowed, root.refusals(target, family))
+    return _shared(root, family, lists, narrowed, root.refusals(target, family))
+
+
+SHARED = 12
+"""Sieves that a tree keeps."""
+
+
+def _shared(
+    root: Tree,
+    family: Family,
+    lists: dict[str, Sequence[select.Clause]],
+    algorithms: Sequence[Sequence[select.Clause]],
+    refusals: Sequence[Rule],
+) -> Sieve:
+    """The sieve of these clauses. Two of three are those of another target or receipt, whose signatures are found."""
+    key = (
+        family,
+        *((name, *clauses) for name, clauses in lists.items()),
+        *map(tuple, algorithms),
+        *((rule.name, *rule.when) for rule in refusals),
+    )
+    made = root.sieves.pop(key, None) or Sieve(family, lists, algorithms, refusals)
+    root.sieves[key] = made
+    if len(root.sieves) > SHARED:
+        del root.sieves[next(iter(root.sieves))]
+    return made
 
 
 def _when(receipt: Receipt, family: Family, target: Target, how: Algorithm) -> list[select.Clause]:

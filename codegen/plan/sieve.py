@@ -77,6 +77,7 @@ class Sieve:
             self.start |= bits
         self.any_algorithm = sum(self.algorithm_bits)
         self._below: dict[tuple[int, int], list[Leaf]] = {}
+        self._counted: dict[tuple[int, int], int] = {}
 
     def _clause(self, clause: Clause) -> tuple[int, int]:
         """Give a clause a bit; also the last axis it has a condition on, -1 if none."""
@@ -154,6 +155,17 @@ class Sieve:
             return found
 
         return walk(0, self.start)
+
+    def count(self, axis: int = 0, state: int | None = None) -> int:
+        """Algorithms over all signatures that pass, without making any."""
+        state = self.start if state is None else state
+        if axis == len(self.family.axes):
+            return sum(bool(state & bits) for bits in self.algorithm_bits)
+        key = (axis, state)
+        if key not in self._counted:
+            steps = (self.step(axis, code, state) for code in range(len(self.family.axes[axis].values)))
+            self._counted[key] = sum(self.count(axis + 1, after) for after in steps if after)
+        return self._counted[key]
 
     def leaves(self, axis: int = 0, state: int | None = None) -> list[Leaf]:
         """Every signature that passes, in listing order."""

@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from codegen.schema import kernel_sets, places, receipts, rooms
 from codegen.schema.algorithms import Algorithm
@@ -33,6 +33,7 @@ class Tree:
     def __init__(self, root: str, outside: Iterable[Folder] = (), sets: Iterable[str] = ()) -> None:
         self.root, self.places, self.sets = root, Places(root, outside), tuple(sets)
         self._receipts: dict[str, Receipt] = {}
+        self.sieves: dict[object, Any] = {}  # the last ones of codegen/plan
 
     @cached_property
     def version(self) -> str:

@@ -121,8 +121,7 @@ def count(root: Tree, source: Receipt, target: str) -> int:
     total = 0
     for family in root.families_of(source):
         everything = [select.Selected(family.everything)]
-        leaves = sieve(root, source, family, root.target(target), everything).leaves()
-        total += sum(leaf.algorithms.bit_count() for leaf in leaves)
+        total += sieve(root, source, family, root.target(target), everything).count()
     return total
 
 
