@@ -111,6 +111,7 @@ def test_a_change_of_a_plan_is_rows_of_the_manifest_too(checkout: Checkout) -> N
     assert any(line.startswith(row) for line in lines)
 
 
+@pytest.mark.day
 def test_what_one_side_lacks_is_said(checkout: Checkout) -> None:
     (checkout.path / "receipts/fp32_min.yaml").rename(checkout.path / "receipts/fp32_small.yaml")
     new = checkout.path / "receipts/fp32_small.yaml"
@@ -133,6 +134,7 @@ def test_what_one_side_lacks_is_said(checkout: Checkout) -> None:
     assert warned.startswith("codegen: warning: receipt fp8 is not compared: HEAD says: where: axis 'mask' ")
 
 
+@pytest.mark.day
 def test_what_git_cannot_answer(checkout: Checkout, tmp_path: pathlib.Path) -> None:
     nowhere = "codegen: git knows no revision 'nowhere', nor is it a receipt or a manifest\n"
     assert checkout.diff("nowhere", *PART) == (2, "", nowhere)
