@@ -105,7 +105,7 @@ def macos(scons: Scons) -> None:
     need("zig", NM, OBJDUMP, "ld64.lld-22", "llvm-objcopy-22", "llvm-ar-22")
     compiler = zig_cxx.write("aarch64-macos").relative_to(ROOT)
     folder = ROOT / "build/zig-aarch64-macos-release"
-    targets = ("cpu-neonbf16", "cpu-neon", "cpu-generic")
+    targets = ("cpu-neonbf16", "cpu-neon")  # generic code is compiled by zig for musl
     scons("receipt=fp32_min", f"target={','.join(targets)}", f"cxx={compiler}", "variant=zig", "wheel")
     library, extension = "libtilekiln_fp32_min.dylib", "_binding.abi3.so"
     held = {}
