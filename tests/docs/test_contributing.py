@@ -177,6 +177,7 @@ int main() {
 """
 
 
+@pytest.mark.day
 def test_an_activation(scratch: Scratch) -> None:
     """One line of C++ and one of YAML: every operator of matrix products has it, and the engine computes it."""
     (values,) = section("An activation of matrix products")
@@ -204,6 +205,7 @@ def test_an_activation(scratch: Scratch) -> None:
     assert float(subprocess.run([program], check=True, capture_output=True, text=True).stdout) < 1e-6
 
 
+@pytest.mark.day
 def test_receipts(scratch: Scratch) -> None:
     alone, extending = section("A receipt")
     for block in (alone, extending):
@@ -246,6 +248,7 @@ def test_an_axis_as_far_as_it_is_data(scratch: Scratch) -> None:
     assert "flash" not in changed(scratch.codegen("check"))
 
 
+@pytest.mark.day
 def test_an_operator(scratch: Scratch) -> None:
     """The files that the page names for softmax are all that it takes: without them the tree is well and speaks of no
     softmax, and with them all that is generated for it comes back."""
