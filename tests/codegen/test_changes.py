@@ -45,7 +45,7 @@ class Checkout:
         environment = {**os.environ, "PYTHONPATH": str(self.path), "PATH": path or os.environ["PATH"]}
         command = [sys.executable, "-m", "codegen", "diff", *words]
         done = subprocess.run(
-            command, cwd=self.path, env=environment, capture_output=True, text=True, check=False, timeout=120
+            command, cwd=self.path, env=environment, capture_output=True, text=True, check=False, timeout=400
         )
         return done.returncode, done.stdout, done.stderr
 
