@@ -59,12 +59,11 @@ def install(place: Path, version: str) -> None:
     """The wheels, as the lock file has them."""
     lock = (ROOT / "requirements/dev.lock").read_text(encoding="utf-8")
     chosen = {}
-    for block in re.finditer(
-        r"^(?P<name>\S+?)==(?P<version>\S+)(?: ; (?P<marker>.*))? \\\n(?P<hashes>(?: .*\n)+)", lock, re.MULTILINE
-    ):
-        marker = block["marker"]
-        if block["name"] in PYPI and (not marker or Marker(marker).evaluate({"python_full_version": f"{version}.0"})):
-            chosen[block["name"]] = f"{block['name']}=={block['version']} \\\n{block['hashes']}"
+    package = re.compile(r"^(?P<name>\S+?)==\S+(?: ; (?P<marker>.*?))?(?P<hashes>(?: --hash=\S+)+)$", re.MULTILINE)
+    for line in package.finditer(lock):
+        marker = line["marker"]
+        if line["name"] in PYPI and (not marker or Marker(marker).evaluate({"python_full_version": f"{version}.0"})):
+            chosen[line["name"]] = line[0].partition(" ")[0] + line["hashes"] + "\n"
     if missing := set(PYPI) - chosen.keys():
         raise SystemExit(f"requirements/dev.lock has no {', '.join(sorted(missing))} for Python {version}")
     asked = place / "wheels.lock"

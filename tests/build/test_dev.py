@@ -29,14 +29,9 @@ def small(tmp_path):
     """A tree with the launcher and a lock of one small package."""
     (tmp_path / "requirements").mkdir()
     shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=shutil.ignore_patterns("bench", "__pycache__"))
-    lock, kept = (ROOT / "requirements/dev.lock").read_text().splitlines(), []
-    for line in lock:
-        if not line.startswith(" "):
-            package = line.partition("==")[0]
-        if package == "iniconfig":
-            kept.append(line)
-    assert len(kept) > 1
-    (tmp_path / "requirements/dev.lock").write_text("\n".join(kept) + "\n")
+    lock = (ROOT / "requirements/dev.lock").read_text().splitlines(keepends=True)
+    (kept,) = [line for line in lock if line.startswith("iniconfig==")]
+    (tmp_path / "requirements/dev.lock").write_text(kept)
     return tmp_path
 
 
