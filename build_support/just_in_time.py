@@ -93,7 +93,7 @@ def groups(root: Tree, asked: Sequence[Asked], natives: Sequence[Target]) -> dic
             at
             for at, one in enumerate(asked)
             if one.family.name in receipt.clauses
-            and any(sieve(root, receipt, one.family, native, one.selected).leaves() for native in natives)
+            and any(sieve(root, receipt, one.family, native, one.selected).count() for native in natives)
         ]
         for receipt in root.sound_receipts
     }

@@ -215,7 +215,7 @@ def _check_declared(root: Tree, source: KernelSet, chosen: Sequence[Target]) -> 
     for one in source.declared:
         on = [target for target in chosen if not one.targets or target.name in one.targets]
         walks = [sieve(root, source, one.family, target, one.selected) for target in on]
-        if not on or any(walk.leaves() for walk in walks):
+        if not on or any(walk.count() for walk in walks):
             continue
         reasons = dict[str, None]()
         for target in on:
@@ -223,7 +223,7 @@ def _check_declared(root: Tree, source: KernelSet, chosen: Sequence[Target]) -> 
             hows = [how for how in root.algorithms(target, one.family) if select.both(how.when, clauses)]
             lists: dict[str, Sequence[select.Clause]] = {"table": one.family.table_clauses, "declared": clauses}
             walk = Sieve(one.family, lists, [how.when for how in hows], root.refusals(target, one.family))
-            if walk.leaves():
+            if walk.count():
                 reasons |= {f"{target.name} has {how.pipeline} {how.shown}".rstrip(): None for how in hows}
                 continue
             ended = {word for words in walk.endings() for word in words}

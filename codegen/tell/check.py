@@ -161,7 +161,7 @@ def _check_clauses(receipt: Receipt, family: Family, clauses: Sequence[select.Cl
 
 def _legal(family: Family, clause: select.Clause) -> bool:
     lists: dict[str, Sequence[select.Clause]] = {"table": family.table_clauses, "clause": [clause]}
-    return bool(Sieve(family, lists, [[family.everything]]).leaves())
+    return bool(Sieve(family, lists, [[family.everything]]).count())
 
 
 def _check_files(root: Tree, family: Family) -> None:
