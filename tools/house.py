@@ -42,9 +42,12 @@ class Tree:
         return self._texts[name]
 
     def among(self, patterns: Iterable[str]) -> list[str]:
-        """Files that one of the patterns of pathlib matches, `**` at its end for a folder's."""
-        taken = {one for pattern in patterns for one in self.files if _matches(one, pattern)}
-        return sorted(taken)
+        """Files that one of the patterns matches: `*` is part of a name, `/**` at its end all of a folder."""
+        wanted = list(patterns)
+        below = tuple(one[:-2] for one in wanted if one.endswith("/**"))
+        alike = [re.escape(one).replace(r"\*", "[^/]*") for one in wanted if not one.endswith("/**")]
+        fits = re.compile("|".join(alike) or "(?!)").fullmatch
+        return [one for one in self.files if one.startswith(below) or fits(one)]
 
     def lines(self, names: Iterable[str]) -> Parts:
         """Without those of licences, which say nothing of their own."""
@@ -52,12 +55,6 @@ class Tree:
 
     def sources(self, *suffixes: str) -> list[str]:
         return [name for name in self.files if name.endswith(suffixes)]
-
-
-def _matches(name: str, pattern: str) -> bool:
-    if pattern.endswith("/**"):
-        return name.startswith(pattern[:-2])
-    return name.count("/") == pattern.count("/") and Path(name).match(pattern)
 
 
 def files(tree: Tree) -> Parts:
