@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_row.h"
-#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h"
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_params.h"
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/params.h"
 #include "kernels/attention/fmha_fwd/cuda/ampere_params.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/params.h"
 #include "kernels/backends/cuda/launch_config.h"
@@ -16,8 +16,8 @@
 
 using AmpereRow = tilekiln::cuda::fmha_fwd::AmpereParams;
 using Row = tilekiln::cuda::fmha_fwd::Params;
-using AmpereBackwardRow = tilekiln::cuda::fmha_bwd::AmpereRow;
-using BackwardRow = tilekiln::cuda::fmha_bwd::Row;
+using AmpereBackwardRow = tilekiln::cuda::fmha_bwd::AmpereParams;
+using BackwardRow = tilekiln::cuda::fmha_bwd::Params;
 using DecodeRow = tilekiln::cuda::fmha_decode::Params;
 using tilekiln::cuda::LaunchConfig;
 using ProductParams = tilekiln::cuda::gemm::Params;

@@ -394,7 +394,7 @@ def early_chip(library: tk.Library) -> None:
 def backward_row() -> Any:
     from tools.gpu import driver
 
-    structure = driver.structure("kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h", "Row")
+    structure = driver.structure("kernels/attention/fmha_bwd/dq_dk_dv/cuda/params.h", "Params")
     assert ctypes.sizeof(structure) <= stub.stub_backward_row_bytes() < ctypes.sizeof(structure) + 128
     return structure.in_dll(stub, "stub_backward_row")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The backward's ordered adds, walked through without a GPU: every tile once, one team a slot, nobody waits for ever.
+"""The backward's ordered adds, walked through without a GPU: every tile once, a team a partial, nobody waits for ever.
 
 The walk follows kernels/attention/fmha_bwd/dq_dk_dv/cuda/order.h; the plan is plan.h beside it, compiled here.
 """
@@ -26,7 +26,7 @@ class Plan(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_int)
-            for name in ("team", "passes", "units", "team_units", "lists", "slots", "turn", "workers", "key_shares")
+            for name in ("team", "passes", "units", "team_units", "lists", "partials", "turn", "workers", "key_shares")
         ),
         ("apart", ctypes.c_bool),
     )
@@ -118,7 +118,7 @@ class Shape:
 def walk_through(shapes: list[Shape], made: Plan) -> None:
     """shapes: of each key head; packed sequences are shorter than what the plan was made for."""
     shapes = [share for shape in shapes for share in shape.shared(made.key_shares)]
-    work: list[list[tuple[int, int, int]]] = []  # per worker: (head, slot, M) in its order, with the add's key
+    work: list[list[tuple[int, int, int]]] = []  # per worker: (head, partial, M) in its order, with the add's key
     adds: dict[tuple[int, int, int], list[tuple[int, int, int]]] = defaultdict(list)
     owner: dict[tuple[int, int], int] = {}
     keys_of: list[list[tuple[int, int, int]]] = []
@@ -133,21 +133,21 @@ def walk_through(shapes: list[Shape], made: Plan) -> None:
             if lot >= shape.lists:
                 continue
             for second in (False, True) if shape.paired else (False,):
-                slot = 2 * own + second if made.apart else own
-                assert 0 <= slot < made.slots
+                partial = 2 * own + second if made.apart else own
+                assert 0 <= partial < made.partials
                 tile = shape.key_tiles - 1 - lot if second else lot
                 if second and tile == lot:
                     continue
                 tiles.append((head, tile))
-                assert owner.setdefault((head, slot), team) == team
+                assert owner.setdefault((head, partial), team) == team
                 for at, arrival in shape.steps(made, me, lot, second):
-                    mine.append((head, slot, at))
+                    mine.append((head, partial, at))
                     keys.append((turn, arrival, tile))
-                    adds[head, slot, at].append((turn, arrival, tile))
+                    adds[head, partial, at].append((turn, arrival, tile))
         work.append(mine)
         keys_of.append(keys)
     assert sorted(tiles) == [(head, tile) for head, shape in enumerate(shapes) for tile in range(shape.key_tiles)]
-    assert {slot for _, slot, _ in adds} <= set(range(made.slots))
+    assert {partial for _, partial, _ in adds} <= set(range(made.partials))
     for waiting in adds.values():
         waiting.sort(reverse=True)
     place = [0] * len(work)

@@ -13,14 +13,6 @@ WORDS = re.compile(
 )
 BY_HAND = """
 kernels/attention/cuda/copy_rows.h
-kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_walk.h
-kernels/attention/fmha_bwd/dq_dk_dv/cuda/movers.h
-kernels/attention/fmha_bwd/dq_dk_dv/cuda/narrow.h
-kernels/attention/fmha_bwd/dq_dk_dv/cuda/order.h
-kernels/attention/fmha_bwd/dq_dk_dv/cuda/passes.h
-kernels/attention/fmha_bwd/dq_dk_dv/cuda/queries.h
-kernels/attention/fmha_bwd/dq_dk_dv/cuda/walk.h
-kernels/attention/fmha_bwd/dq_dk_dv/cuda/wide.h
 kernels/attention/fmha_fwd_splitkv/cuda/decode.cu
 kernels/norm/cuda/backward.cu
 kernels/norm/cuda/staged.h

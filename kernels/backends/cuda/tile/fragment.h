@@ -41,12 +41,13 @@ TILEKILN_DEVICE void mma(Fragment<kColumns>& c, const Operand<A>& a, const Opera
   multiply_shared<kColumns, A::kTransposed, B::kTransposed, A::kDepth / E::kAtom, A::kStep, A::kPanelStep, B::kStep,
                   B::kPanelStep, kMost>(c.v, a.descriptor, b.descriptor, accumulate);
 }
-// c += a b, a from registers.
+// c += a b, a from registers, b of a tile that may be wider.
 template <int kColumns, class E, int kDepth, class B>
 TILEKILN_DEVICE void mma(Fragment<kColumns>& c, const OperandFragment<E, kDepth>& a, const Operand<B>& b) {
   static_assert(std::is_same_v<E, typename B::Element> && std::is_same_v<E, BuildElement>,
                 "operands of wgmma must be of the element that the build names");
-  static_assert(B::kDepth == kDepth && B::kLines == kColumns, "a and b must be as deep as each other, b as wide as c");
+  static_assert(B::kDepth == kDepth && B::kLines % kColumns == 0,
+                "a and b must be as deep as each other, and b as wide as c or several of it");
   add_registers<kColumns, B::kTransposed, kDepth / E::kAtom, B::kStep>(c.v, a.word, b.descriptor);
 }
 

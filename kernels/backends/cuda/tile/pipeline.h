@@ -25,6 +25,8 @@ template <int kStages> struct PipelineState {
   __device__ __forceinline__ int index() const { return slot; }
   __device__ __forceinline__ uint32_t parity() const { return phase; }
   __device__ __forceinline__ int previous() const { return slot == 0 ? kStages - 1 : slot - 1; }
+  // Tells ptxas that it is alike in all lanes.
+  __device__ __forceinline__ void keep() { slot = uniform(slot), phase = uniform(phase); }
 };
 
 // Steps so far, instead: a register less, for roles of few registers.
@@ -33,6 +35,15 @@ template <int kStages> struct CountedState {
   __device__ __forceinline__ void advance() { ++count; }
   __device__ __forceinline__ int index() const { return count % kStages; }
   __device__ __forceinline__ uint32_t parity() const { return count / kStages & 1; }
+};
+
+// One stage for every round, where each producer of a pipeline has a stage of its own.
+struct OwnState {
+  int own;
+  uint32_t round = 0;
+  __device__ __forceinline__ void advance() { ++round; }
+  __device__ __forceinline__ int index() const { return own; }
+  __device__ __forceinline__ uint32_t parity() const { return round & 1; }
 };
 
 template <class Stage_, int kStages_, bool kCluster_ = false> struct Pipeline {
@@ -83,15 +94,20 @@ template <class Pipe, class State = PipelineState<Pipe::kStages>> struct Produce
     wait(pipe.empty[at.index()], at.parity() ^ 1);
     return pipe.stage[at.index()];
   }
+  // The next stage, released or not.
+  __device__ __forceinline__ Stage& next() const { return pipe.stage[at.index()]; }
+  // Waits until consumers have released the stage that was committed now, before advance.
+  __device__ __forceinline__ void wait_for_release() const { wait(pipe.empty[at.index()], at.parity()); }
   __device__ __forceinline__ uint64_t& full() const { return pipe.full[at.index()]; }
   // One arrival, and so many bytes of TMA to come.
   __device__ __forceinline__ void expect(uint32_t bytes) const { arrive_expecting(full(), bytes); }
   // One arrival of a thread that has stored to the stage.
   __device__ __forceinline__ void commit() const { arrive(full()); }
-  // One arrival of a warp whose lanes have stored to the stage what wgmma or TMA will read.
+  // One arrival of a warp whose lanes have stored to the stage; commit_stores: what wgmma or TMA will read.
+  __device__ __forceinline__ void commit_warp(int lane) const { warp_arrive(full(), lane); }
   __device__ __forceinline__ void commit_stores(int lane) const {
     async_shared_fence();
-    warp_arrive(full(), lane);
+    commit_warp(lane);
   }
   __device__ __forceinline__ void advance() { at.advance(); }
 };

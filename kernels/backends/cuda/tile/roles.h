@@ -60,4 +60,43 @@ template <int kConsumers_, int kProducerRegisters, int kConsumerRegisters> struc
   }
 };
 
+// Roles that are more than one producer and equal consumers: a Role for each, in the order of their warpgroups.
+template <int kWarpgroups_, int kRegisters_> struct Role {
+  static constexpr int kWarpgroups = kWarpgroups_, kRegisters = kRegisters_;
+};
+template <class... Each> struct NamedRoles {
+  static constexpr int kWarpgroups = (Each::kWarpgroups + ...), kThreads = 128 * kWarpgroups;
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // of a thread, when it begins
+  static_assert(((Each::kWarpgroups * Each::kRegisters) + ...) <= kLaunchRegisters * kWarpgroups,
+                "setmaxnreg would wait for ever: the roles ask for more registers than the launch has");
+
+  // Arrivals at a barrier: one a warp of `warpgroups`.
+  static __device__ __forceinline__ int arrivals(int warpgroups) { return 4 * warpgroups; }
+
+  // init() by one thread, then play(Warpgroup) of each role by its warpgroups, whose index is that in the role.
+  template <class Init, class... Play> static __device__ __forceinline__ void run(Init&& init, Play&&... play) {
+    const int warpgroup = uniform(threadIdx.x >> 7);
+    if (threadIdx.x == 0) {
+      init();
+      barrier_init_done();
+    }
+    __syncthreads();
+    play_first<Each...>(Warpgroup{warpgroup, int(threadIdx.x & 127)}, play...);
+  }
+
+ private:
+  template <class First, class... Rest, class Play, class... Others>
+  static __device__ __forceinline__ void play_first(const Warpgroup& w, Play&& play, Others&&... others) {
+    if (sizeof...(Rest) == 0 || w.index < First::kWarpgroups) {
+      if constexpr (First::kRegisters < kLaunchRegisters)
+        fewer_registers<First::kRegisters>();
+      else
+        more_registers<First::kRegisters>();
+      play(w);
+    } else if constexpr (sizeof...(Rest) > 0) {
+      play_first<Rest...>(Warpgroup{w.index - First::kWarpgroups, w.thread}, others...);
+    }
+  }
+};
+
 }  // namespace tilekiln::cuda

@@ -10,13 +10,11 @@
 
 #include "kernels/backends/cuda/ptx.h"
 #include "kernels/backends/cuda/tile/element.h"
+#include "kernels/backends/cuda/tile/places.h"
 
 namespace tilekiln::cuda {
 
 enum class Major { K, MN };  // the contiguous direction of an operand
-
-// Offset in bytes of a 16-byte chunk in an array of 128-byte rows that is swizzled by 128 bytes.
-TILEKILN_DEVICE constexpr uint32_t swizzle128(int row, int chunk) { return row * 128 + ((chunk ^ (row & 7)) << 4); }
 
 // The struct that lies over the dynamic shared memory of a launch.
 template <class Shared> TILEKILN_DEVICE Shared& shared_memory() {
@@ -36,6 +34,10 @@ template <class Tile> struct Operand {
   __device__ __forceinline__ Operand kept() const {
     return {(descriptor & ~0xffffffffull) | uint32_t(uniform(int(descriptor)))};
   }
+  // Operand so many lines behind this one, as Tile::from has them.
+  __device__ __forceinline__ Operand behind(int lines) const {
+    return {(descriptor & ~0xffffffffull) | uint32_t(int(descriptor) + lines * (Tile::kLineBytes / 16))};
+  }
 };
 
 template <class Element_, int kLines_, int kDepth_, Major kMajor> struct alignas(1024) SharedTile {
@@ -48,6 +50,7 @@ template <class Element_, int kLines_, int kDepth_, Major kMajor> struct alignas
   // Distances of descriptors, in 16 bytes: from an atom along k to the next, and from four of them to the next four.
   static constexpr int kStep = (kTransposed ? Element::kAtom * 128 : 32) / 16;
   static constexpr int kPanelStep = kTransposed ? 4 * kStep : kPanelBytes / 16;
+  static constexpr int kLineBytes = kTransposed ? kPanelBytes / kRowElements : 128;  // from one operand's line on
   static_assert(kLines % 8 == 0, "the swizzle of a tile repeats every 8 lines, so kLines must be a multiple of 8");
 
   uint8_t data[kBytes];
@@ -61,9 +64,12 @@ template <class Element_, int kLines_, int kDepth_, Major kMajor> struct alignas
 
   // The operand from a line on: a multiple of 8 (Major::K) or 64 (Major::MN).
   __device__ __forceinline__ Operand<SharedTile> from(int line) const {
-    const uint32_t at = address() + line * (kTransposed ? kPanelBytes / kRowElements : 128);
-    return {tile_descriptor(at, kTransposed ? kPanelBytes : 16, 1024)};
+    return {tile_descriptor(address() + line * kLineBytes, kTransposed ? kPanelBytes : 16, 1024)};
   }
+
+  // Operand of the same bytes whose depth this one's lines are: of a product over rows, where another has columns.
+  using Turned = SharedTile<Element, kDepth, kLines, kTransposed ? Major::K : Major::MN>;
+  __device__ __forceinline__ const Turned& turned() const { return reinterpret_cast<const Turned&>(*this); }
 
   // Asks TMA for `count` lines from `line` of the array on, and kDepth steps from `k` on; what lies out of the array is
   // 0. They become lines [first, first + count) of this tile. kMulticast: of the tile of every CTA of the cluster whose
@@ -78,7 +84,7 @@ template <class Element_, int kLines_, int kDepth_, Major kMajor> struct alignas
         tensor_load(to, map, full, c0, c1, batch, 0, 0);
     };
     if constexpr (kTransposed) {
-      const uint32_t to = address() + first * (kPanelBytes / kRowElements);
+      const uint32_t to = address() + first * kLineBytes;
 #pragma unroll 4
       for (int i = 0; i < count / kRowElements; ++i) copy(to + i * kPanelBytes, line + kRowElements * i, k);
     } else {
@@ -105,6 +111,15 @@ template <class Element_, int kLines_, int kDepth_, Major kMajor> struct alignas
 #pragma unroll 1
     for (int half = rank; half < 2; half += ctas)
       load<true>(map, full, line + half * kHalf, k, batch, kHalf, half * kHalf, uint16_t(2 * ctas - 1));
+  }
+
+  // Stores a 16 x 16 block of a warp, a piece of a fragment of 16-bit elements: the i-th of those of rows from `row`
+  // on, which have one `place`, place_of_block's. The producer's commit_stores follows.
+  __device__ __forceinline__ uint32_t place_of_block(int row, int lane) const {
+    return at(0, row + (lane & 15), lane >> 4);
+  }
+  static __device__ __forceinline__ void store_block(uint32_t place, int i, const uint32_t (&word)[4]) {
+    store_matrices((place ^ i % 4 << 5) + i / 4 * kPanelBytes, word);
   }
 
   // Stores a 16-byte chunk where TMA would have put it. The producer's commit_stores follows.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The ampere engine of fmha_bwd's three stages: where the rows lie that the main kernel copies.
-#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_row.h"
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_params.h"
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/launch.h"
 
 namespace tilekiln::cuda::fmha_bwd {
@@ -15,23 +15,23 @@ tilekiln_status launch_ampere(const Site& site, const void* problem) {
     *packing = {!of.alike, group ? 0 : of.seqlen_q, group ? 0 : of.seqlen_k};
     return TILEKILN_OK;
   };
-  const auto fill_operands = [&](const Operands&, const Packing& packing, AmpereRow* row) {
-    row->q = static_cast<const uint16_t*>(p.q);
-    row->k = static_cast<const uint16_t*>(p.k);
-    row->v = static_cast<const uint16_t*>(p.v);
-    row->q_batch = packing.step_q(group, of.steps.q, p.q_row);
-    row->k_batch = packing.step_k(group, of.steps.k, p.k_row);
-    row->v_batch = packing.step_k(group, of.steps.v, p.v_row);
-    row->q_head = p.q_head;
-    row->k_head = p.k_head;
-    row->v_head = p.v_head;
-    row->q_row = p.q_row;
-    row->k_row = p.k_row;
-    row->v_row = p.v_row;
+  const auto fill_operands = [&](const Operands&, const Packing& packing, AmpereParams* params) {
+    params->q = static_cast<const uint16_t*>(p.q);
+    params->k = static_cast<const uint16_t*>(p.k);
+    params->v = static_cast<const uint16_t*>(p.v);
+    params->q_batch = packing.step_q(group, of.steps.q, p.q_row);
+    params->k_batch = packing.step_k(group, of.steps.k, p.k_row);
+    params->v_batch = packing.step_k(group, of.steps.v, p.v_row);
+    params->q_head = p.q_head;
+    params->k_head = p.k_head;
+    params->v_head = p.v_head;
+    params->q_row = p.q_row;
+    params->k_row = p.k_row;
+    params->v_row = p.v_row;
     return TILEKILN_OK;
   };
-  return launch_stage<AmpereRow>(
-      site, of, "fmha_bwd_ampere", [](AmpereRow* row) { return &row->row; }, packing_of, fill_operands);
+  return launch_stage<AmpereParams>(
+      site, of, "fmha_bwd_ampere", [](AmpereParams* params) { return &params->common; }, packing_of, fill_operands);
 }
 
 }  // namespace

@@ -7,12 +7,14 @@
 // dK. Ranks of eight steps are worked out at a time, by a warp each.
 //
 // -D: HDIM (64, 128 or 256), QUERY_ROWS; TILEKILN_FP16 for fp16.
+#include <type_traits>
+
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_walk.h"
 
 namespace tilekiln::cuda::fmha_bwd {
 
-TILEKILN_DEVICE void backward(const AmpereRow& a, Shared& s) {
-  const Row& p = a.row;
+TILEKILN_DEVICE void backward(const AmpereParams& a, Shared& s) {
+  const Params& p = a.common;
   const Walk order(p);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int own_key = key_of(warp), column = part_of(warp) * kColumns;
@@ -59,20 +61,12 @@ TILEKILN_DEVICE void backward(const AmpereRow& a, Shared& s) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ fmha_bwd::Build fmha_bwd_build = {fmha_bwd::kHdim,
-                                                          fmha_bwd::kQueryRows,
-                                                          fmha_bwd::kKeys,
-                                                          fmha_bwd::kThreads,
-                                                          sizeof(fmha_bwd::Shared),
-#ifdef TILEKILN_FP16
-                                                          1
-#else
-                                                          0
-#endif
-};
+extern "C" __constant__ fmha_bwd::Build fmha_bwd_build = {fmha_bwd::kHdim,          fmha_bwd::kQueryRows,
+                                                          fmha_bwd::kKeys,          fmha_bwd::kThreads,
+                                                          sizeof(fmha_bwd::Shared), std::is_same_v<BuildHalf, fp16>};
 
 extern "C" __global__ void __launch_bounds__(fmha_bwd::kThreads, 1)
-    fmha_bwd_ampere(const __grid_constant__ fmha_bwd::AmpereRow p) {
+    fmha_bwd_ampere(const __grid_constant__ fmha_bwd::AmpereParams p) {
   extern __shared__ __align__(128) char raw[];
   fmha_bwd::backward(p, *reinterpret_cast<fmha_bwd::Shared*>(raw));
 }

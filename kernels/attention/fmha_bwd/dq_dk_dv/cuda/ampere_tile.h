@@ -3,9 +3,10 @@
 #pragma once
 
 #include "kernels/attention/cuda/copy_rows.h"
-#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_row.h"
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_params.h"
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/passes.h"
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/scores.h"
+#include "kernels/backends/cuda/tile/element.h"
 
 namespace tilekiln::cuda::fmha_bwd {
 
@@ -46,15 +47,15 @@ struct Sequence {
   int64_t first_tile;  // its number, of the first query head
 };
 
-TILEKILN_DEVICE void load_queries(const AmpereRow& a, const Turn& t, const Sequence& of, uint32_t to, int g, int m) {
+TILEKILN_DEVICE void load_queries(const AmpereParams& a, const Turn& t, const Sequence& of, uint32_t to, int g, int m) {
   load_rows<kHdim, kQueryRows, kThreads>(to, of.q + g * a.q_head + int64_t(m) * kQueryRows * a.q_row, a.q_row,
-                                         a.row.hdim_q, {0, t.of.seqlen_q - m * kQueryRows, 0});
+                                         a.common.hdim_q, {0, t.of.seqlen_q - m * kQueryRows, 0});
   copy_async_commit();
 }
 
-TILEKILN_DEVICE void load_gradients(const AmpereRow& a, Shared& s, const Walk& order, const Turn& t, const Sequence& of,
-                                    int g, int m) {
-  const Row& p = a.row;
+TILEKILN_DEVICE void load_gradients(const AmpereParams& a, Shared& s, const Walk& order, const Turn& t,
+                                    const Sequence& of, int g, int m) {
+  const Params& p = a.common;
   load_rows<kHdim, kQueryRows, kThreads>(shared_address(s.dout),
                                          of.dout + g * p.dout_head + int64_t(m) * kQueryRows * p.dout_row, p.dout_row,
                                          p.hdim_v, {0, t.of.seqlen_q - m * kQueryRows, 0});
@@ -126,8 +127,8 @@ struct DqSum {
   float4* at;
   float sum[32];
 
-  __device__ __forceinline__ DqSum(const Row& p, int64_t tile_slot, bool begun)
-      : at(reinterpret_cast<float4*>(p.dq_sums + tile_slot * (kTileBytes / 4) + (threadIdx.x >> 7) * 64 * 64) +
+  __device__ __forceinline__ DqSum(const Params& p, int64_t tile_partial, bool begun)
+      : at(reinterpret_cast<float4*>(p.dq_sums + tile_partial * (kTileBytes / 4) + (threadIdx.x >> 7) * 64 * 64) +
            (threadIdx.x & 127)),
         sum{} {
     if (!begun) return;

@@ -23,47 +23,19 @@
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ fmha_bwd::Build fmha_bwd_build = {fmha_bwd::kHdim,
-                                                          fmha_bwd::kQueryRows,
-                                                          fmha_bwd::kKeys,
-                                                          fmha_bwd::kThreads,
-                                                          sizeof(fmha_bwd::Shared),
-#ifdef TILEKILN_FP16
-                                                          1
-#else
-                                                          0
-#endif
-};
+extern "C" __constant__ fmha_bwd::Build fmha_bwd_build = {fmha_bwd::kHdim,          fmha_bwd::kQueryRows,
+                                                          fmha_bwd::kKeys,          fmha_bwd::kThreads,
+                                                          sizeof(fmha_bwd::Shared), std::is_same_v<BuildHalf, fp16>};
 
 extern "C" __global__ void __launch_bounds__(fmha_bwd::kThreads, 1)
-    fmha_bwd_hopper(const __grid_constant__ fmha_bwd::Row p) {
-  extern __shared__ __align__(1024) char raw[];
-  fmha_bwd::Shared& s = *reinterpret_cast<fmha_bwd::Shared*>(raw);
-  const int warpgroup = uniform(threadIdx.x >> 7), thread = threadIdx.x & 127;
-  if (threadIdx.x == 0) s.init();
-  __syncthreads();
-  if (warpgroup == 0) {
-    fewer_registers<LOADER_REGISTERS>();
-    const int warp = uniform(threadIdx.x >> 5);
-    if (p.features & fmha_bwd::kGroup) {
-      if (warp == 0) fmha_bwd::load<true>(p, s, thread & 31);
-      if (warp > 0 && warp <= fmha_bwd::kWriters) fmha_bwd::write_dq<true>(p, s, warp - 1, thread & 31);
-    } else {
-      if (warp == 0) fmha_bwd::load<false>(p, s, thread & 31);
-      if (warp > 0 && warp <= fmha_bwd::kWriters) fmha_bwd::write_dq<false>(p, s, warp - 1, thread & 31);
-    }
-  } else if (warpgroup == 3) {
-    fewer_registers<DQ_REGISTERS>();
-    fmha_bwd::compute_dq(p, s, thread);
-  } else {
-    more_registers<REGISTERS>();
-#if HDIM > 128
-    if (warpgroup == 1)
-      fmha_bwd::compute_dv(p, s, thread);
+    fmha_bwd_hopper(const __grid_constant__ fmha_bwd::Params p) {
+  using namespace fmha_bwd;
+  auto& s = shared_memory<Shared>();
+  const auto moves = [&](const Warpgroup& w) {
+    if (p.features & kGroup)
+      move<true>(p, s, w);
     else
-      fmha_bwd::compute_dk(p, s, thread);
-#else
-    fmha_bwd::compute_dk_dv(p, s, warpgroup - 1, thread);
-#endif
-  }
+      move<false>(p, s, w);
+  };
+  run(p, s, moves, [&](const Warpgroup& w) { compute_dq(p, s, w); });
 }

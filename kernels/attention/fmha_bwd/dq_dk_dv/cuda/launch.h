@@ -8,8 +8,8 @@
 
 #include "kernels/attention/bwd_engine.h"
 #include "kernels/attention/cuda/operands.h"
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/params.h"
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/plan.h"
-#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h"
 #include "kernels/backends/cuda/held.h"
 
 #define TILEKILN_JOIN(a, b, c, d) a##b##c##d
@@ -106,44 +106,45 @@ Plan find_plan(const BwdKernelProblem& of, const Tiles& tiles, const Build& buil
 }
 
 // The workspace: what the stages hand to each other, each part aligned to 128 bytes.
-u64 place_workspace(const BwdKernelProblem& of, const Tiles& tiles, const Plan& plan, const Build& build, Row* row) {
+u64 place_workspace(const BwdKernelProblem& of, const Tiles& tiles, const Plan& plan, const Build& build,
+                    Params* params) {
   u64 at = 0;
   const u64 all = static_cast<u64>(tiles.of_head) * static_cast<u64>(of.problem.nhead_q);
-  const u64 rows = all * static_cast<u64>(build.query_rows), sums = all * static_cast<u64>(plan.slots);
+  const u64 rows = all * static_cast<u64>(build.query_rows), sums = all * static_cast<u64>(plan.partials);
   const auto place = [&]<class T>(u64 count, T** to) {
     *to = reinterpret_cast<T*>(of.workspace + at);
     at += (count * sizeof(T) + 127) / 128 * 128;
   };
-  place(sums * static_cast<u64>(build.query_rows) * static_cast<u64>(build.hdim), &row->dq_sums);
-  place(rows, &row->lse_log2);
-  place(rows, &row->delta);
-  place(sums, &row->counters);
-  if (of.problem.features.sink) place(all, &row->sink_sums);
+  place(sums * static_cast<u64>(build.query_rows) * static_cast<u64>(build.hdim), &params->dq_sums);
+  place(rows, &params->lse_log2);
+  place(rows, &params->delta);
+  place(sums, &params->counters);
+  if (of.problem.features.sink) place(all, &params->sink_sums);
   if (plan.key_shares > 1) {
     const i64 shares = i64(of.batch) * of.problem.nhead_k * plan.key_shares;
     const i64 keys = parts(of.seqlen_k, build.keys) * build.keys;
-    place(static_cast<u64>(shares * keys * build.hdim), &row->dk_sums);
-    place(static_cast<u64>(shares * keys * build.hdim), &row->dv_sums);
+    place(static_cast<u64>(shares * keys * build.hdim), &params->dk_sums);
+    place(static_cast<u64>(shares * keys * build.hdim), &params->dv_sums);
   }
   return at;
 }
 
-void fill_scores(const BwdKernelProblem& of, Row* row) {
+void fill_scores(const BwdKernelProblem& of, Params* params) {
   const BwdProblem& p = of.problem;
-  row->softmax_scale = p.softmax_scale;
-  row->softcap = p.softcap;
-  row->keep_scale = 1;
-  cuda::fill_scores(p, row);
+  params->softmax_scale = p.softmax_scale;
+  params->softcap = p.softcap;
+  params->keep_scale = 1;
+  cuda::fill_scores(p, params);
   // The slope of tanh without a cap is 1, and for a bias of -infinity 0, where a factor of 0 would make it NaN.
-  if (!p.features.softcap) row->softcap_inner = 0x1p-126f;
-  row->shift = p.top_left ? 0 : of.seqlen_k - of.seqlen_q;
-  row->features = (is_masked(p) ? kMask : 0) | (is_paired(p) ? kPaired : 0) | (p.features.softcap ? kSoftcap : 0) |
-                  (p.features.bias == fmha::Bias::alibi ? kAlibi : 0) |
-                  (p.features.bias == fmha::Bias::elementwise ? kBias : 0) | (p.features.dropout ? kDropout : 0) |
-                  (p.top_left ? 0 : kBottomRight);
+  if (!p.features.softcap) params->softcap_inner = 0x1p-126f;
+  params->shift = p.top_left ? 0 : of.seqlen_k - of.seqlen_q;
+  params->features = (is_masked(p) ? kMask : 0) | (is_paired(p) ? kPaired : 0) | (p.features.softcap ? kSoftcap : 0) |
+                     (p.features.bias == fmha::Bias::alibi ? kAlibi : 0) |
+                     (p.features.bias == fmha::Bias::elementwise ? kBias : 0) | (p.features.dropout ? kDropout : 0) |
+                     (p.top_left ? 0 : kBottomRight);
 }
 
-void fill_addresses(const BwdKernelProblem& of, const Packing& packing, Row* row) {
+void fill_addresses(const BwdKernelProblem& of, const Packing& packing, Params* params) {
   const BwdProblem& p = of.problem;
   const bool group = p.features.group;
   const auto rows = [&](i64 sequence, i64 head, i64 step, int64_t* batch_to, int64_t* head_to, int64_t* row_to,
@@ -153,40 +154,41 @@ void fill_addresses(const BwdKernelProblem& of, const Packing& packing, Row* row
     *row_to = step;
   };
   const auto as16 = [](const void* data) { return static_cast<uint16_t*>(const_cast<void*>(data)); };
-  row->out = as16(p.out);
-  row->dout_rows = as16(p.dout);
-  row->dq = as16(p.dq);
-  row->dk = as16(p.dk);
-  row->dv = as16(p.dv);
-  row->dbias = as16(p.dbias);
-  row->bias = as16(p.bias);
-  rows(of.steps.out, p.out_head, p.out_row, &row->out_batch, &row->out_head, &row->out_row, false);
-  rows(of.steps.dout, p.dout_head, p.dout_row, &row->dout_batch, &row->dout_head, &row->dout_row, false);
-  rows(of.steps.dq, p.dq_head, p.dq_row, &row->dq_batch, &row->dq_head, &row->dq_row, false);
-  rows(of.steps.dk, p.dk_head, p.dk_row, &row->dk_batch, &row->dk_head, &row->dk_row, true);
-  rows(of.steps.dv, p.dv_head, p.dv_row, &row->dv_batch, &row->dv_head, &row->dv_row, true);
-  rows(of.steps.bias, p.bias_head, p.bias_row, &row->bias_batch, &row->bias_head, &row->bias_row, false);
-  rows(of.steps.dbias, p.dbias_head, p.dbias_row, &row->dbias_batch, &row->dbias_head, &row->dbias_row, false);
-  row->randval = p.features.store_randval ? p.randval : nullptr;
-  rows(of.steps.randval, p.randval_head, p.randval_row, &row->randval_batch, &row->randval_head, &row->randval_row,
-       false);
-  row->lse = p.lse;
-  row->delta_out = p.delta;
-  row->lse_batch = packing.step_q(group, of.steps.lse, 1);
-  row->lse_head = p.lse_head;
-  row->alibi_slopes = p.alibi_slopes;
-  row->alibi_batch = of.steps.alibi;
-  row->sink = p.sink;
-  row->d_sink = of.d_sink;
+  params->out = as16(p.out);
+  params->dout_rows = as16(p.dout);
+  params->dq = as16(p.dq);
+  params->dk = as16(p.dk);
+  params->dv = as16(p.dv);
+  params->dbias = as16(p.dbias);
+  params->bias = as16(p.bias);
+  rows(of.steps.out, p.out_head, p.out_row, &params->out_batch, &params->out_head, &params->out_row, false);
+  rows(of.steps.dout, p.dout_head, p.dout_row, &params->dout_batch, &params->dout_head, &params->dout_row, false);
+  rows(of.steps.dq, p.dq_head, p.dq_row, &params->dq_batch, &params->dq_head, &params->dq_row, false);
+  rows(of.steps.dk, p.dk_head, p.dk_row, &params->dk_batch, &params->dk_head, &params->dk_row, true);
+  rows(of.steps.dv, p.dv_head, p.dv_row, &params->dv_batch, &params->dv_head, &params->dv_row, true);
+  rows(of.steps.bias, p.bias_head, p.bias_row, &params->bias_batch, &params->bias_head, &params->bias_row, false);
+  rows(of.steps.dbias, p.dbias_head, p.dbias_row, &params->dbias_batch, &params->dbias_head, &params->dbias_row, false);
+  params->randval = p.features.store_randval ? p.randval : nullptr;
+  rows(of.steps.randval, p.randval_head, p.randval_row, &params->randval_batch, &params->randval_head,
+       &params->randval_row, false);
+  params->lse = p.lse;
+  params->delta_out = p.delta;
+  params->lse_batch = packing.step_q(group, of.steps.lse, 1);
+  params->lse_head = p.lse_head;
+  params->alibi_slopes = p.alibi_slopes;
+  params->alibi_batch = of.steps.alibi;
+  params->sink = p.sink;
+  params->d_sink = of.d_sink;
   if (!packing.packed) return;
-  row->features |= kGroup;
-  fill_lengths(of.lengths, group, packing, row);
+  params->features |= kGroup;
+  fill_lengths(of.lengths, group, packing, params);
 }
 
-// One stage of a call. `R`: the row of the main kernel `main`, which `row_of` finds the common one in. find_packing(operands, packing) says how
-// sequences lie; fill_operands(operands, packing, row) fills what the main kernel copies from.
+// One stage of a call. `R`: the parameters of the main kernel `main`, in which `common_of` finds those that all have.
+// find_packing(operands, packing) says how sequences lie; fill_operands(operands, packing, params) fills what the main kernel
+// copies from.
 template <class R, class FindPacking, class FillOperands>
-tilekiln_status launch_stage(const Site& site, const BwdKernelProblem& of, const char* main, Row* (*row_of)(R*),
+tilekiln_status launch_stage(const Site& site, const BwdKernelProblem& of, const char* main, Params* (*common_of)(R*),
                              const FindPacking& find_packing, const FillOperands& fill_operands) {
   const BwdProblem& p = of.problem;
   const Kernel* const kernel = find_kernel(of);
@@ -208,34 +210,34 @@ tilekiln_status launch_stage(const Site& site, const BwdKernelProblem& of, const
                          build.query_rows);
   const Plan plan = find_plan(of, tiles, build, of.workers != 0 ? of.workers : most);
   R given = {};
-  Row& row = *row_of(&given);
-  const u64 bytes = place_workspace(of, tiles, plan, build, &row);
+  Params& params = *common_of(&given);
+  const u64 bytes = place_workspace(of, tiles, plan, build, &params);
   if (of.workspace_bytes != nullptr) return *of.workspace_bytes = bytes, TILEKILN_OK;
 
   const bool is_main = of.stage == TILEKILN_BWD_DQ_DK_DV;
   if (is_main ? plan.workers == 0 : blocks == 0) return TILEKILN_OK;
   if (is_main) TILEKILN_TRY(fill_operands(operands, packing, &given));
-  fill_scores(of, &row);
-  fill_addresses(of, packing, &row);
-  row.batch = of.batch;
-  row.nhead_q = p.nhead_q;
-  row.shares = p.nhead_k * plan.key_shares;
-  row.key_shares = plan.key_shares;
-  row.seqlen_q_most = of.seqlen_q;
-  row.seqlen_k_most = of.seqlen_k;
-  row.hdim_q = p.hdim_q;
-  row.hdim_v = p.hdim_v;
-  row.query_tiles = static_cast<int>(tiles.of_longest);
-  row.key_tiles = static_cast<int>(parts(of.seqlen_k, build.keys));
-  row.head_tiles = static_cast<int>(tiles.head_step);
-  row.team = plan.team;
-  row.passes = plan.passes;
-  row.units = plan.units;
-  row.team_units = plan.team_units;
-  row.lists = plan.lists;
-  row.slots = plan.slots;
-  row.turn = plan.turn;
-  if (plan.apart) row.features |= kApart;
+  fill_scores(of, &params);
+  fill_addresses(of, packing, &params);
+  params.batch = of.batch;
+  params.nhead_q = p.nhead_q;
+  params.shares = p.nhead_k * plan.key_shares;
+  params.key_shares = plan.key_shares;
+  params.seqlen_q_most = of.seqlen_q;
+  params.seqlen_k_most = of.seqlen_k;
+  params.hdim_q = p.hdim_q;
+  params.hdim_v = p.hdim_v;
+  params.query_tiles = static_cast<int>(tiles.of_longest);
+  params.key_tiles = static_cast<int>(parts(of.seqlen_k, build.keys));
+  params.head_tiles = static_cast<int>(tiles.head_step);
+  params.team = plan.team;
+  params.passes = plan.passes;
+  params.units = plan.units;
+  params.team_units = plan.team_units;
+  params.lists = plan.lists;
+  params.partials = plan.partials;
+  params.turn = plan.turn;
+  if (plan.apart) params.features |= kApart;
   constexpr unsigned rows_threads = 256;  // of the first and the last stage
   if (is_main)
     return launch(site, {kernel,
@@ -246,10 +248,11 @@ tilekiln_status launch_stage(const Site& site, const BwdKernelProblem& of, const
                          &given,
                          true});
   const auto launch_rows = [&](const char* function, i64 grid) {
-    return launch(site, {kernel, function, {static_cast<unsigned>(grid), 1, 1}, rows_threads, 0, &row, false});
+    return launch(site, {kernel, function, {static_cast<unsigned>(grid), 1, 1}, rows_threads, 0, &params, false});
   };
   if (of.stage == TILEKILN_BWD_DOT_DO_O) return launch_rows("fmha_bwd_prepare", blocks);
-  if (plan.key_shares > 1) TILEKILN_TRY(launch_rows("fmha_bwd_sum_shares", i64(of.batch) * p.nhead_k * row.key_tiles));
+  if (plan.key_shares > 1)
+    TILEKILN_TRY(launch_rows("fmha_bwd_sum_shares", i64(of.batch) * p.nhead_k * params.key_tiles));
   return launch_rows("fmha_bwd_convert", blocks);
 }
 

@@ -2,47 +2,74 @@
 // The loader and the writers of the Hopper backward, and the shared memory between them and the warpgroups that compute.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/passes.h"
+#include "kernels/backends/cuda/tile/pipeline.h"
+#include "kernels/backends/cuda/tile/roles.h"
+#include "kernels/backends/cuda/tile/shared_tile.h"
 
 namespace tilekiln::cuda::fmha_bwd {
 
-constexpr int kStages = kHdim == 128 ? 3 : 2, kDsStages = kWide ? 2 : kHdim == 128 ? 3 : 4, kThreads = 512;
+constexpr int kStages = kHdim == 128 ? 3 : 2, kDsStages = kWide ? 2 : kHdim == 128 ? 3 : 4;
 constexpr int kWriters = kHdim == 64 ? 2 : 3;  // warps; a third costs 64 columns 2 %
 
-// P^T before dropout, in the order of threads, from one warpgroup to the next (wide.h).
-template <bool> struct Weights {
-  __device__ __forceinline__ void init() {}
-};
-template <> struct Weights<true> {
-  uint4 word[2][kQueryRows / 16][128];
-  uint64_t full[2], empty[2];
+// Who loads and writes, who makes dK and dV (head dims above 128: dV, dK), who makes dQ.
+using Movers = Role<1, LOADER_REGISTERS>;
+using Multipliers = Role<kWide ? 1 : 2, REGISTERS>;
+using DqMultiplier = Role<1, DQ_REGISTERS>;
+using Warps = std::conditional_t<kWide, NamedRoles<Movers, Multipliers, Multipliers, DqMultiplier>,
+                                 NamedRoles<Movers, Multipliers, DqMultiplier>>;
+constexpr int kThreads = Warps::kThreads;
 
-  __device__ __forceinline__ void init() {
-    for (int i = 0; i < 2; ++i) barrier_init(full[i], 4), barrier_init(empty[i], 4);
+using KeyTile = SharedTile<BuildElement, kKeys, kHdim, Major::K>;         // K or V
+using QueryTile = SharedTile<BuildElement, kQueryRows, kHdim, Major::K>;  // Q or dO
+using DsTile = SharedTile<BuildElement, kQueryRows, kKeys, Major::MN>;    // dS, of which a row is a key
+struct KeyTiles { KeyTile k, v; };
+struct DqPlace {
+  float* to;  // where dQ is to be added
+  int first;  // nothing was there before
+};
+struct Weights { uint4 word[kQueryRows / 16][128]; };  // P^T before dropout, in the order of threads (wide.h)
+struct NoWeights {
+  __device__ __forceinline__ void init(int, int) {}
+};
+
+using KeyPipe = PipelineApart<KeyTiles, 1>;
+using QueryPipe = PipelineApart<QueryTile, kStages>;  // of q and of dout
+using DsPipe = PipelineApart<DsTile, kDsStages>;
+using DqPlaces = Pipeline<DqPlace, kWriters>;  // a stage a writer
+using WeightPipe = Pipeline<Weights, 2>;
+template <class Pipe> using Loader = Producer<Pipe, CountedState<Pipe::kStages>>;
+template <class Pipe> struct Reader : Consumer<Pipe, CountedState<Pipe::kStages>> {
+  __device__ __forceinline__ Reader(typename Pipe::Handle pipe, int lane, uint32_t count)
+      : Consumer<Pipe, CountedState<Pipe::kStages>>(pipe, lane) {
+    this->at.count = count;
   }
 };
 
 struct Shared {
-  uint16_t k[kKeys * kHdim], v[kKeys * kHdim];
-  uint16_t q[kStages][kQueryRows * kHdim], dout[kStages][kQueryRows * kHdim];
-  uint16_t ds[kDsStages][kKeys * kQueryRows];
-  Weights<kWide> weights;
-  alignas(16) float lse[kStages][kQueryRows], delta[kStages][kQueryRows];
-  float* dq_to[kWriters];  // by writer: where dQ is to be added
-  int dq_first[kWriters];  // nothing was there before
-  uint64_t kv_full, kv_empty, q_full[kStages], q_empty[kStages], dout_full[kStages], dout_empty[kStages];
-  uint64_t ds_full[kDsStages], ds_empty[kDsStages], dq_full[kWriters], dq_empty[kWriters];
+  KeyTiles of_keys[1];
+  QueryTile q[kStages], dout[kStages];
+  DsTile of_ds[kDsStages];
+  std::conditional_t<kWide, WeightPipe, NoWeights> weights;
+  alignas(16) float lse[kStages][kQueryRows], delta[kStages][kQueryRows];  // with q and with dout
+  DqPlaces places;
+  Barriers<1> key_barriers;
+  Barriers<kStages> q_barriers, dout_barriers;
+  Barriers<kDsStages> ds_barriers;
+
+  __device__ __forceinline__ KeyPipe keys() { return {of_keys, key_barriers}; }
+  __device__ __forceinline__ QueryPipe queries() { return {q, q_barriers}; }
+  __device__ __forceinline__ QueryPipe gradients() { return {dout, dout_barriers}; }
+  __device__ __forceinline__ DsPipe ds() { return {of_ds, ds_barriers}; }
 
   __device__ __forceinline__ void init() {
-    barrier_init(kv_full, 1), barrier_init(kv_empty, 12);
-    for (int i = 0; i < kStages; ++i) {
-      barrier_init(q_full[i], 1), barrier_init(q_empty[i], 8);
-      barrier_init(dout_full[i], 1), barrier_init(dout_empty[i], 8);
-    }
-    for (int i = 0; i < kDsStages; ++i) barrier_init(ds_full[i], kWide ? 4 : 8), barrier_init(ds_empty[i], 4);
-    for (int i = 0; i < kWriters; ++i) barrier_init(dq_full[i], 4), barrier_init(dq_empty[i], 1);
-    weights.init();
-    barrier_init_done();
+    key_barriers.init(1, Warps::arrivals(3));
+    q_barriers.init(1, Warps::arrivals(2)), dout_barriers.init(1, Warps::arrivals(2));
+    ds_barriers.init(Warps::arrivals(Multipliers::kWarpgroups), Warps::arrivals(1));
+    places.init(1, Warps::arrivals(1));
+    weights.init(Warps::arrivals(1), Warps::arrivals(1));
   }
 };
 static_assert(sizeof(Shared) <= 232448, "a block of Hopper has 227 KB of shared memory");
@@ -57,48 +84,46 @@ TILEKILN_DEVICE void jitter(uint32_t x) {
 }
 
 // The coordinates of a sequence's row 0 in a tensor map (coordinates.h).
-struct Place { int row, sequence, batch; };
+struct Place {
+  int row, sequence, batch;
+  __device__ __forceinline__ Outer outer(int head) const { return {sequence, batch, head}; }
+};
 
-TILEKILN_DEVICE void load_panels(const TensorMap& map, const void* to, int rows, uint64_t& full, int row, int h,
-                                 const Place& at) {
-#pragma unroll
-  for (int i = 0; i < kPanels; ++i)
-    tensor_load(shared_address(to) + i * rows * 128, map, full, 64 * i, at.row + row, at.sequence, at.batch, h);
-}
-
-template <bool kPacked> TILEKILN_DEVICE void load(const Row& p, Shared& s, int lane) {
+template <bool kPacked> TILEKILN_DEVICE void load(const Params& p, Shared& s, int lane) {
   const Order<kQueryRows, kKeys, kPacked> order(p);
   uint32_t step = 0, turns = 0;
   Turn t;
   for (int x = 0; x < order.turns(); ++x) {
     if (!order.turn(x, t)) continue;
     if (lane == 0) {
-      const int b = t.share / p.shares, share = t.share - b * p.shares, head_k = key_head(p, share);
-      wait(s.kv_empty, (turns & 1) ^ 1);
-      arrive_expecting(s.kv_full, 2 * kKeys * kHdim * 2);
-      Place keys{0, 0, b}, queries{0, 0, b};
+      const int b = t.b, head_k = key_head(p, t.share - b * p.shares);
+      const Loader<KeyPipe> keys(s.keys(), {turns});
+      const KeyTiles& tiles = keys.acquire();
+      keys.expect(sizeof(KeyTiles));
+      Place of_keys{0, 0, b}, of_queries{0, 0, b};
       if constexpr (kPacked) {
-        keys = {kFar - t.of.seqlen_k, start_k(p, b) + t.of.seqlen_k, kFar};
-        queries = {kFar - t.of.seqlen_q, start_q(p, b) + t.of.seqlen_q, kFar};
+        of_keys = {kFar - t.of.seqlen_k, start_k(p, b) + t.of.seqlen_k, kFar};
+        of_queries = {kFar - t.of.seqlen_q, start_q(p, b) + t.of.seqlen_q, kFar};
       }
-      load_panels(p.k, s.k, kKeys, s.kv_full, t.tile * kKeys, head_k, keys);
-      load_panels(p.v, s.v, kKeys, s.kv_full, t.tile * kKeys, head_k, keys);
-      const int64_t first_tile = tile_of<kQueryRows>(p, b, share * order.group, 0);
+      tiles.k.load_rows(p.k, keys.full(), of_keys.row + t.tile * kKeys, of_keys.outer(head_k));
+      tiles.v.load_rows(p.v, keys.full(), of_keys.row + t.tile * kKeys, of_keys.outer(head_k));
+      const int64_t first_tile = tile_of<kQueryRows>(p, b, t.head, 0);
       int g, m;
       order.first_step(t, g, m);
       for (int c = 0; c < t.length; ++c, ++step, order.next_step(t, g, m)) {
-        const int slot = step % kStages, head = share * order.group + g;
-        const uint32_t phase = (step / kStages & 1) ^ 1, bytes = kQueryRows * (2 * kHdim + 4);
+        const int head = t.head + g, row = of_queries.row + m * kQueryRows;
         const int64_t rows = (first_tile + g * order.head_tiles() + m) * kQueryRows;
+        const auto load_step = [&](const Loader<QueryPipe>& to, const TensorMap& map, float (&line)[kQueryRows],
+                                   const float* of_line) {
+          const QueryTile& tile = to.acquire();
+          to.expect(QueryTile::kBytes + sizeof(line));
+          tile.load_rows(map, to.full(), row, of_queries.outer(head));
+          bulk_load(shared_address(line), of_line + rows, sizeof(line), to.full());
+        };
         jitter(step);
-        wait(s.q_empty[slot], phase);
-        arrive_expecting(s.q_full[slot], bytes);
-        load_panels(p.q, s.q[slot], kQueryRows, s.q_full[slot], m * kQueryRows, head, queries);
-        bulk_load(shared_address(s.lse[slot]), p.lse_log2 + rows, kQueryRows * 4, s.q_full[slot]);
-        wait(s.dout_empty[slot], phase);
-        arrive_expecting(s.dout_full[slot], bytes);
-        load_panels(p.dout, s.dout[slot], kQueryRows, s.dout_full[slot], m * kQueryRows, head, queries);
-        bulk_load(shared_address(s.delta[slot]), p.delta + rows, kQueryRows * 4, s.dout_full[slot]);
+        const Loader<QueryPipe> queries(s.queries(), {step}), gradients(s.gradients(), {step});
+        load_step(queries, p.q, s.lse[queries.at.index()], p.lse_log2);
+        load_step(gradients, p.dout, s.delta[gradients.at.index()], p.delta);
       }
     }
     ++turns;
@@ -107,15 +132,15 @@ template <bool kPacked> TILEKILN_DEVICE void load(const Row& p, Shared& s, int l
 }
 
 // The writers take the dQ of steps in turn: one waits for its add to be done while others look for the next turns.
-template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, int writer, int lane) {
+template <bool kPacked> TILEKILN_DEVICE void write_dq(const Params& p, Shared& s, int writer, int lane) {
   const Order<kQueryRows, kKeys, kPacked> order(p);
-  uint32_t step = 0, phase = 0;
+  Producer<DqPlaces, OwnState> places(s.places, {writer});
+  uint32_t step = 0;
   int others = writer;  // steps until this writer's next one
   Turn t;
   for (int x = 0; x < order.turns(); ++x) {
     if (!order.turn(x, t)) continue;
-    const int b = t.share / p.shares;
-    const int64_t first_tile = tile_of<kQueryRows>(p, b, (t.share - b * p.shares) * order.group, 0);
+    const int64_t first_tile = tile_of<kQueryRows>(p, t.b, t.head, 0);
     int g, m;
     order.first_step(t, g, m);
     for (int c = 0; c < t.length; ++c, ++step, order.next_step(t, g, m)) {
@@ -127,23 +152,30 @@ template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, i
       const int before = order.rank(t, g, m, lane);
 #endif
       if (lane == 0) {
-        const int64_t at = (first_tile + g * order.head_tiles() + m) * p.slots + t.slot;
+        const int64_t at = (first_tile + g * order.head_tiles() + m) * p.partials + t.partial;
         float* sums = p.dq_sums + at * (kTileBytes / 4);
         unsigned* counter = p.counters + at;
         jitter(step * 3 + 1);
 #ifndef UNORDERED
         if (before > 0) await_turn(counter, before);
 #endif
-        s.dq_to[writer] = sums;
-        s.dq_first[writer] = before == 0;
-        arrive(s.dq_empty[writer]);
-        wait(s.dq_full[writer], phase);
+        DqPlace& place = places.next();
+        place.to = sums, place.first = before == 0;
+        places.commit();
+        places.wait_for_release();
         end_turn(counter);
       }
-      phase ^= 1;
+      places.advance();
       __syncwarp();
     }
   }
+}
+
+// Warp 0 loads, the next ones write.
+template <bool kPacked> TILEKILN_DEVICE void move(const Params& p, Shared& s, const Warpgroup& w) {
+  const int warp = w.warp();
+  if (warp == 0) load<kPacked>(p, s, w.lane());
+  if (warp > 0 && warp <= kWriters) write_dq<kPacked>(p, s, warp - 1, w.lane());
 }
 
 }  // namespace tilekiln::cuda::fmha_bwd

@@ -4,7 +4,7 @@
 // Workers (one CTA a multiprocessor, all resident) stand in teams of `team`. The lists of a key head are its key tiles, or under
 // a causal mask the pairs {i, key_tiles - 1 - i}, all of one length. Worker j of a team owns the `passes` lists from j passes on;
 // unit u of a head is everyone's u-th list, and a team owns `team_units` units in a row of the units of all heads. All units of
-// a head that one team owns add into one fp32 slot, or (kApart) a pair's second tiles into one and the others into another.
+// a head that one team owns add into one fp32 partial, or (kApart) a pair's second tiles into one and the others into another.
 //
 // The query heads of a key head are walked together, or in `key_shares` shares of equal size, which are heads to the plan: each has the key
 // tiles for itself, sums dK and dV of its own in fp32, and `convert` adds the shares' sums in their order.
@@ -18,7 +18,7 @@
 // Packed sequences are planned by the longest one; a shorter sequence has fewer tiles and lists of them, in the same order.
 #pragma once
 
-#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h"
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/params.h"
 #include "kernels/backends/cuda/ptx.h"
 
 namespace tilekiln::cuda::fmha_bwd {
@@ -30,9 +30,10 @@ struct Extent { int seqlen_q, seqlen_k, query_tiles, key_tiles, lists, shift; };
 struct Turn {
   Extent of;
   int share;               // b shares + the share
+  int b, head;             // its sequence, and its first query head
   int tile, list, worker;  // key tile; its list; the worker's place in the team
-  int pass, first_pass;    // the head's units first_pass .. pass - 1 have added into this slot before
-  int slot;
+  int pass, first_pass;    // the head's units first_pass .. pass - 1 have added into this partial before
+  int partial;
   int begin, end, start, length, direction;  // start: the first step of a circle
 };
 
@@ -44,21 +45,21 @@ TILEKILN_DEVICE int length(const int* seqlen, const int* cu_seqlens, const int* 
 }
 
 // The first row of sequence b in packed tensors.
-TILEKILN_DEVICE int start_q(const Row& p, int b) {
+TILEKILN_DEVICE int start_q(const Params& p, int b) {
   return !(p.features & kGroup) ? 0 : p.seqstart_q ? p.seqstart_q[b] : b * p.rows_q;
 }
-TILEKILN_DEVICE int start_k(const Row& p, int b) {
+TILEKILN_DEVICE int start_k(const Params& p, int b) {
   return !(p.features & kGroup) ? 0 : p.seqstart_k ? p.seqstart_k[b] : b * p.rows_k;
 }
 
 // The number of query tile m of head h of sequence b. Sequences, packed or not, have tiles of their own.
-template <int kQueryRows> TILEKILN_DEVICE int64_t tile_of(const Row& p, int b, int h, int m) {
+template <int kQueryRows> TILEKILN_DEVICE int64_t tile_of(const Params& p, int b, int h, int m) {
   if (!(p.features & kGroup)) return (int64_t(b) * p.nhead_q + h) * p.query_tiles + m;
   return int64_t(h) * p.head_tiles + start_q(p, b) / kQueryRows + b + m;
 }
 
 // The extent of sequence b, whatever the mode.
-template <int kQueryRows, int kKeys> TILEKILN_DEVICE Extent extent_of(const Row& p, int b) {
+template <int kQueryRows, int kKeys> TILEKILN_DEVICE Extent extent_of(const Params& p, int b) {
   if (!(p.features & kGroup)) return {p.seqlen_q_most, p.seqlen_k_most, p.query_tiles, p.key_tiles, p.lists, p.shift};
   Extent e;
   e.seqlen_q = length(p.seqlen_q, p.cu_seqlens_q, p.seqstart_q, b, p.seqlen_q_most);
@@ -71,14 +72,14 @@ template <int kQueryRows, int kKeys> TILEKILN_DEVICE Extent extent_of(const Row&
 }
 
 // The key head of a share.
-TILEKILN_DEVICE int key_head(const Row& p, int share) { return share / p.key_shares; }
+TILEKILN_DEVICE int key_head(const Params& p, int share) { return share / p.key_shares; }
 
-// kPacked: sequences may be packed; without it their extents are fields of the row, which take no registers.
+// kPacked: sequences may be packed; without it their extents are parameters, which take no registers.
 template <int kQueryRows, int kKeys, bool kPacked> struct Order {
-  const Row& p;
+  const Params& p;
   int group;  // query heads of a share
 
-  __device__ __forceinline__ explicit Order(const Row& row) : p(row), group(row.nhead_q / row.shares) {}
+  __device__ __forceinline__ explicit Order(const Params& row) : p(row), group(row.nhead_q / row.shares) {}
 
   // Step from a tile of one query head to that of the next.
   __device__ __forceinline__ int64_t head_tiles() const { return p.head_tiles; }
@@ -110,8 +111,10 @@ template <int kQueryRows, int kKeys, bool kPacked> struct Order {
     const bool paired = p.features & kPaired;
     const int team = blockIdx.x / p.team, unit = team * p.team_units + (paired ? x >> 1 : x);
     t.share = uniform(unit / p.passes);
+    t.b = uniform(t.share / p.shares);
+    t.head = uniform((t.share - t.b * p.shares) * group);
     if constexpr (kPacked) {
-      const Extent e = extent_of<kQueryRows, kKeys>(p, t.share / p.shares);
+      const Extent e = extent_of<kQueryRows, kKeys>(p, t.b);
       t.of = {uniform(e.seqlen_q),  uniform(e.seqlen_k), uniform(e.query_tiles),
               uniform(e.key_tiles), uniform(e.lists),    uniform(e.shift)};
     }
@@ -120,8 +123,8 @@ template <int kQueryRows, int kKeys, bool kPacked> struct Order {
     t.list = uniform(t.worker * p.passes + t.pass);
     t.first_pass = uniform(max(team * p.team_units, t.share * p.passes) - t.share * p.passes);
     const bool second = paired && x & 1;
-    const int slot = team - t.share * p.passes / p.team_units;
-    t.slot = uniform(p.features & kApart ? 2 * slot + second : slot);
+    const int partial = team - t.share * p.passes / p.team_units;
+    t.partial = uniform(p.features & kApart ? 2 * partial + second : partial);
     t.tile = uniform(second ? key_tiles(t) - 1 - t.list : t.list);
     t.begin = uniform(begin_of(t, t.tile));
     t.end = uniform(end_of(t, t.tile));
@@ -160,7 +163,7 @@ template <int kQueryRows, int kKeys, bool kPacked> struct Order {
     return max(0, lists(t) - unit + p.passes - 1) / p.passes;
   }
 
-  // Number of adds into (slot, g, m) that go before this turn's. The whole warp.
+  // Number of adds into (partial, g, m) that go before this turn's. The whole warp.
   __device__ __forceinline__ int rank(const Turn& t, int g, int m, int lane) const {
     if (!(p.features & kMask)) {
       // Worker j comes to M at (M + j round / team) mod round: those from `first` on, who start behind M, before the others.

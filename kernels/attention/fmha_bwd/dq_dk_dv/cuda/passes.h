@@ -16,7 +16,7 @@ constexpr int kPanels = kHdim / 64;  // of 64 columns, rows of 128 bytes
 constexpr int kTileBytes = kQueryRows * kHdim * 4, kBlocks = kTileBytes / (64 * 64 * 4);
 
 // Blocks of dQ that have columns of the call: three of four for a head dim of 192, where a tile has 64 rows.
-TILEKILN_DEVICE int blocks_of(const Row& p) {
+TILEKILN_DEVICE int blocks_of(const Params& p) {
   return kWide ? (kQueryRows / 16 * ((p.hdim_q + 63) / 64) + 3) / 4 : kBlocks;
 }
 
@@ -43,21 +43,21 @@ struct KeyRows {
   float scale;
 };
 
-TILEKILN_DEVICE KeyRows dk_of(const Row& p) {
+TILEKILN_DEVICE KeyRows dk_of(const Params& p) {
   return {p.dk, p.dk_sums, p.dk_batch, p.dk_head, p.dk_row, p.hdim_q, p.softmax_scale};
 }
-TILEKILN_DEVICE KeyRows dv_of(const Row& p) {
+TILEKILN_DEVICE KeyRows dv_of(const Params& p) {
   return {p.dv, p.dv_sums, p.dv_batch, p.dv_head, p.dv_row, p.hdim_v, p.keep_scale};
 }
 
 // The first row of a key tile in the sums of a share of sequence b.
-TILEKILN_DEVICE int64_t sums_of(const Row& p, int share, int tile) {
+TILEKILN_DEVICE int64_t sums_of(const Params& p, int share, int tile) {
   return (int64_t(share) * p.key_tiles + tile) * (kKeys * kHdim);
 }
 
 // Columns from `column` on of rows of dK or dV: the keys of the 16 of a warp, from `own` on in the tile, that the sequence has; or where shares
 // are summed later all 16 of them.
-template <int N> TILEKILN_DEVICE void store_keys(const Row& p, const Turn& t, const KeyRows& of, int own, int column,
+template <int N> TILEKILN_DEVICE void store_keys(const Params& p, const Turn& t, const KeyRows& of, int own, int column,
                                                  int lane, const float (&sums)[N]) {
   const bool summed = p.key_shares > 1;
   const int share = t.share, row = own + (lane >> 2);
@@ -68,7 +68,7 @@ template <int N> TILEKILN_DEVICE void store_keys(const Row& p, const Turn& t, co
       *reinterpret_cast<float2*>(to + (i & 1) * 8 * kHdim + (i >> 1) * 8) = make_float2(sums[2 * i], sums[2 * i + 1]);
     return;
   }
-  const int b = share / p.shares, h = share - b * p.shares, start = start_k(p, b);
+  const int b = t.b, h = share - b * p.shares, start = start_k(p, b);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int key = t.tile * kKeys + row + 8 * half;
@@ -79,7 +79,7 @@ template <int N> TILEKILN_DEVICE void store_keys(const Row& p, const Turn& t, co
 
 // delta, log2(e) lse, the sink logits' shares, dropout's random bytes, zeros in dbias where a mask hides it, and counters at zero. Grid query_tiles batch
 // nhead_q. Rows whose LSE is below the lowest fp32 number times ln 2 have no weights, as on the CPU.
-TILEKILN_DEVICE void prepare(const Row& p) {
+TILEKILN_DEVICE void prepare(const Params& p) {
   const int head = blockIdx.x / p.query_tiles, m = blockIdx.x - head * p.query_tiles;
   const int b = head / p.nhead_q, h = head - b * p.nhead_q, lane = threadIdx.x & 31;
   const Extent e = extent_of<kQueryRows, kKeys>(p, b);
@@ -159,11 +159,11 @@ TILEKILN_DEVICE void prepare(const Row& p) {
           for (int i = 0; i < 4; ++i) words[i] = drawn.word[i];
         });
   }
-  for (int slot = threadIdx.x; slot < p.slots; slot += 256) p.counters[tile * p.slots + slot] = 0;
+  for (int partial = threadIdx.x; partial < p.partials; partial += 256) p.counters[tile * p.partials + partial] = 0;
 }
 
 // d_sink[h]: a warp.
-TILEKILN_DEVICE void sum_sink(const Row& p, int h, int lane) {
+TILEKILN_DEVICE void sum_sink(const Params& p, int h, int lane) {
   float sum = 0.f;
   for (int b = 0; b < p.batch; ++b) {
     const int tiles = extent_of<kQueryRows, kKeys>(p, b).query_tiles;
@@ -176,7 +176,7 @@ TILEKILN_DEVICE void sum_sink(const Row& p, int h, int lane) {
 
 // A key tile of dk and dv: scale times the sums of its shares, in their order. Grid key_tiles batch nhead_k. A kernel of its own, as `convert`
 // would wait with fewer warps for its memory.
-TILEKILN_DEVICE void sum_shares(const Row& p) {
+TILEKILN_DEVICE void sum_shares(const Params& p) {
   constexpr int kLanes = kHdim / 8, kRows = 256 / kLanes;
   const int head = blockIdx.x / p.key_tiles, tile = blockIdx.x - head * p.key_tiles, first_share = head * p.key_shares;
   const int b = first_share / p.shares, h = head - b * (p.shares / p.key_shares), column = threadIdx.x % kLanes * 8;
@@ -204,9 +204,9 @@ TILEKILN_DEVICE void sum_shares(const Row& p) {
   }
 }
 
-// dq = scale times the slots' sums, in their order; a slot that nobody added to holds nothing. d_sink = minus the rows' shares,
+// dq = scale times the partials' sums, in their order; a partial that nobody added to holds nothing. d_sink = minus the rows' shares,
 // in their order. Grid as prepare's.
-TILEKILN_DEVICE void convert(const Row& p) {
+TILEKILN_DEVICE void convert(const Params& p) {
   const int head = blockIdx.x / p.query_tiles, m = blockIdx.x - head * p.query_tiles;
   const int b = head / p.nhead_q, h = head - b * p.nhead_q;
   const int w = threadIdx.x >> 7, thread = threadIdx.x & 127, lane = thread & 31;
@@ -214,14 +214,14 @@ TILEKILN_DEVICE void convert(const Row& p) {
   if (p.d_sink && m == 0 && b == 0 && threadIdx.x < 32) sum_sink(p, h, lane);
   if (m >= e.query_tiles) return;
   const int64_t start = start_q(p, b), tile = tile_of<kQueryRows>(p, b, h, m);
-  const unsigned* counters = p.counters + tile * p.slots;
+  const unsigned* counters = p.counters + tile * p.partials;
   for (int block = w; block < blocks_of(p); block += 2) {
     float a[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) a[i] = 0.f;
-    for (int slot = 0; slot < p.slots; ++slot) {
-      if (counters[slot] == 0) continue;
-      const int64_t sums = ((tile * p.slots + slot) * kBlocks + block) * (64 * 64);
+    for (int partial = 0; partial < p.partials; ++partial) {
+      if (counters[partial] == 0) continue;
+      const int64_t sums = ((tile * p.partials + partial) * kBlocks + block) * (64 * 64);
       const float4* from = reinterpret_cast<const float4*>(p.dq_sums + sums) + thread;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -243,16 +243,16 @@ TILEKILN_DEVICE void convert(const Row& p) {
 }  // namespace tilekiln::cuda::fmha_bwd
 
 extern "C" __global__ void __launch_bounds__(256)
-    fmha_bwd_prepare(const __grid_constant__ tilekiln::cuda::fmha_bwd::Row p) {
+    fmha_bwd_prepare(const __grid_constant__ tilekiln::cuda::fmha_bwd::Params p) {
   tilekiln::cuda::fmha_bwd::prepare(p);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    fmha_bwd_sum_shares(const __grid_constant__ tilekiln::cuda::fmha_bwd::Row p) {
+    fmha_bwd_sum_shares(const __grid_constant__ tilekiln::cuda::fmha_bwd::Params p) {
   tilekiln::cuda::fmha_bwd::sum_shares(p);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    fmha_bwd_convert(const __grid_constant__ tilekiln::cuda::fmha_bwd::Row p) {
+    fmha_bwd_convert(const __grid_constant__ tilekiln::cuda::fmha_bwd::Params p) {
   tilekiln::cuda::fmha_bwd::convert(p);
 }

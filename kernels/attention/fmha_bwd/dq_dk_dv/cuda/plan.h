@@ -5,9 +5,9 @@
 
 namespace tilekiln::cuda::fmha_bwd {
 
-// Fields as in Row.
+// Fields as in Params.
 struct Plan {
-  int team, passes, units, team_units, lists, slots, turn;
+  int team, passes, units, team_units, lists, partials, turn;
   int workers;     // CTAs: the teams' together
   int key_shares;  // of a key head
   bool apart;      // kApart
@@ -31,7 +31,7 @@ constexpr double end_of_share_us = 7;  // a unit's sums of dK and dV go out
 constexpr int64_t parts(int64_t all, int64_t each) { return (all + each - 1) / each; }
 
 // The most teams that share a head: 1 + (r + passes - 1) / team_units for the largest remainder r that a head begins at.
-constexpr int64_t slots_of(int64_t heads, int64_t passes, int64_t team_units) {
+constexpr int64_t partials_of(int64_t heads, int64_t passes, int64_t team_units) {
   const int64_t limit = 1 + (team_units - 1 + passes - 1) / team_units;
   int64_t most = 1, begin = 0;
   for (int64_t h = 0; h < heads && h < team_units && most < limit; ++h) {  // from team_units on it comes again
@@ -51,7 +51,7 @@ struct RatedPlan {
 // The best plan where the `of.group` query heads of a key head, or of a share, are walked together; `grouped`: the call has more query
 // heads than key heads. Least estimated time: rounds times steps, up to 15 % more where the heads in flight leave L2, and the sums'
 // traffic. Neighbours in the order are kept two steps apart or more (four in long causal calls), so that in the steady state nobody waits;
-// one where that would leave L2 and a pair's tiles have slots of their own. No keys: no workers.
+// one where that would leave L2 and a pair's tiles have partials of their own. No keys: no workers.
 inline RatedPlan plan_whole(const PlanShape& of, bool grouped) {
   constexpr int64_t l2_bytes = 40 << 20;  // q, dout and fp32 dq of the heads in flight
   const int64_t tile_rows = of.tile_rows, key_rows = of.key_rows;
@@ -79,7 +79,7 @@ inline RatedPlan plan_whole(const PlanShape& of, bool grouped) {
     const int64_t team = parts(lists, passes);
     if (team > most_team) continue;
     const int64_t units = of.heads * passes, team_units = parts(units, of.workers / team);
-    const int64_t slots = slots_of(of.heads, passes, team_units) * (1 + apart), teams = parts(units, team_units);
+    const int64_t partials = partials_of(of.heads, passes, team_units) * (1 + apart), teams = parts(units, team_units);
     double spill = teams * rows * of.hdim * 8 > l2_bytes ? 1.15 : 1.0;
     if (grouped) {
       const double heads = static_cast<double>(team_units < passes ? parts(teams * team_units, passes) : teams);
@@ -87,7 +87,7 @@ inline RatedPlan plan_whole(const PlanShape& of, bool grouped) {
       spill = 1 + 0.15 * (over < 0 ? 0 : over > 3 ? 1 : over / 3);
     }
     const double cost = static_cast<double>(team_units * (steps + 2 * of.paired)) * step_us * spill +
-                        static_cast<double>(slots * of.heads * rows * of.hdim * 4) / sum_bytes_per_us;
+                        static_cast<double>(partials * of.heads * rows * of.hdim * 4) / sum_bytes_per_us;
     if (best.workers != 0 && cost >= least) continue;
     least = cost;
     best = {static_cast<int>(team),
@@ -95,7 +95,7 @@ inline RatedPlan plan_whole(const PlanShape& of, bool grouped) {
             static_cast<int>(units),
             static_cast<int>(team_units),
             static_cast<int>(lists),
-            static_cast<int>(slots),
+            static_cast<int>(partials),
             turn,
             static_cast<int>(teams * team),
             1,

@@ -4,60 +4,56 @@
 #pragma once
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/movers.h"
-#include "wgmma.h"
+#include "kernels/backends/cuda/tile/fragment.h"
 
 namespace tilekiln::cuda::fmha_bwd {
 
-TILEKILN_DEVICE void compute_dq(const Row& p, Shared& s, int thread) {
+TILEKILN_DEVICE void compute_dq(const Params& p, Shared& s, const Warpgroup& w) {
   const Order<kQueryRows, kKeys, true> order(p);
-  const int lane = thread & 31, blocks = blocks_of(p);
-  float dq[32];
-  uint32_t k = shared_address(s.k);
-  uint32_t at = 0, turns = 0, writer = 0, phase = 0;
+  const int lane = w.lane(), blocks = blocks_of(p);
+  Fragment<64> dq;
+  auto k = s.of_keys[0].k.turned().from(0);
+  Consumer<DqPlaces> places(s.places, lane);
+  uint32_t at = 0, turns = 0;
   Turn t{};
 
-  const auto issue_dq = [&](uint32_t ds, int block) {
-    const uint32_t block_rows = kHdim == 64 ? block * kKeys * 128 : 0;
-    const uint32_t block_columns = kHdim == 64 ? 0 : block * kKeys * 128;
-    product_fence();
-    multiply_shared<64, 1, 1, kKeys / 16, 128, 512, 128, 512>(dq, tile_descriptor(ds + block_rows, 1024, 1024),
-                                                              tile_descriptor(k + block_columns, 1024, 1024), 0);
-    product_commit();
+  const auto issue_dq = [&](const DsTile& ds, int block) {
+    wgmma_fence();
+    mma(dq, ds.from(kHdim == 64 ? 64 * block : 0), k.behind(kHdim == 64 ? 0 : 64 * block), false);
+    wgmma_commit();
   };
   for (int x = 0; x < order.turns(); ++x) {
     if (!uniform(order.turn(x, t))) continue;
     turns = uniform(turns);
     const int length = uniform(t.length);
-    wait(s.kv_full, turns & 1);
+    const Reader<KeyPipe> keys(s.keys(), lane, turns);
+    keys.wait();
     ++turns;
     for (int c = 0; c < length; ++c, ++at) {
-      at = uniform(at), k = uniform(k);
-      const int slot = at % kDsStages;
-      const uint32_t ds = shared_address(s.ds[slot]);
-      wait(s.ds_full[slot], at / kDsStages & 1);
+      at = uniform(at), k = k.kept();
+      const Reader<DsPipe> from(s.ds(), lane, at);
+      const DsTile& ds = from.wait();
       issue_dq(ds, 0);
-      writer = uniform(writer), phase = uniform(phase);
-      wait(s.dq_empty[writer], phase);
-      float4* const to = reinterpret_cast<float4*>(*const_cast<float* volatile*>(&s.dq_to[writer])) + thread;
-      const bool alone = field(s.dq_first[writer]);
+      places.at.keep();
+      const DqPlace& place = places.wait();
+      float4* const to = reinterpret_cast<float4*>(*const_cast<float* const volatile*>(&place.to)) + w.thread;
+      const bool alone = field(place.first);
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
         if (block > 0) issue_dq(ds, block);
-        product_wait<0>();
-        pin(dq);
-        if (block == kBlocks - 1) warp_arrive(s.ds_empty[slot], lane);
+        wgmma_wait<0>(dq);
+        if (block == kBlocks - 1) from.release();
         if (block < blocks) {
 #pragma unroll
           for (int i = 0; i < 8; ++i)
             store_or_add(alone, to + block * 1024 + i * 128,
-                         make_float4(dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]));
+                         make_float4(dq.v[4 * i], dq.v[4 * i + 1], dq.v[4 * i + 2], dq.v[4 * i + 3]));
         }
-        pin(dq);
+        pin(dq.v);
       }
-      warp_arrive(s.dq_full[writer], lane);  // the writer's release, which comes after it, holds for these adds too
-      if (++writer == kWriters) writer = 0, phase ^= 1;
+      places.release(), places.advance();  // the writer's release, which comes after it, holds for these adds too
     }
-    warp_arrive(s.kv_empty, lane);
+    keys.release();
   }
 }
 

@@ -14,7 +14,7 @@ namespace tilekiln::cuda::fmha_bwd {
 enum Extras : int { kPlain, kCapped, kDropped, kGeneral };
 
 // Calls `walk` with the extras of a call.
-template <class Walk> TILEKILN_DEVICE void walk(const Row& p, const Walk& walk) {
+template <class Walk> TILEKILN_DEVICE void walk(const Params& p, const Walk& walk) {
   switch (p.features & (kSoftcap | kAlibi | kBias | kDropout)) {
     case 0:
     case kAlibi: walk(Constant<kPlain>{}); break;
@@ -28,8 +28,11 @@ template <class Walk> TILEKILN_DEVICE void walk(const Row& p, const Walk& walk) 
 template <int kExtras, int kRows, int kOwnKeys> struct Scores {
   static constexpr bool kDrops = kExtras == kDropped || kExtras == kGeneral;
   static constexpr bool kBends = kExtras == kCapped || kExtras == kGeneral;
+  // Divides at each step; elsewhere the turn keeps both results, which spares up to 60 instructions a step but would
+  // spill 35 times here (mma.sync of head dim 64).
+  static constexpr bool kDivides = kRows == 128 && kOwnKeys == 16;
 
-  const Row& p;
+  const Params& p;
   const Turn& t;
   int group, g, m, first_key, warp_key;                   // warp_key: of the warp, from first_key
   int c2, key, row;                                       // of this lane's first element; c2: its row in the tile
@@ -37,8 +40,8 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
   uint32_t share[kExtras == kPlain ? 1 : kRows / 16][4];  // of dS: undropped, times the slope
   DroppedKeys<kRows / 8> dropped;
 
-  __device__ __forceinline__ Scores(const Row& of, const Turn& turn, int heads, int head, int tile, int first, int warp,
-                                    int lane, uint32_t (&to)[kRows / 16][4])
+  __device__ __forceinline__ Scores(const Params& of, const Turn& turn, int heads, int head, int tile, int first,
+                                    int warp, int lane, uint32_t (&to)[kRows / 16][4])
       : p(of),
         t(turn),
         group(heads),
@@ -51,8 +54,8 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
         row(tile * kRows + c2),
         weight(to) {}
 
-  __device__ __forceinline__ int sequence() const { return t.share / p.shares; }
-  __device__ __forceinline__ int head() const { return t.share % p.shares * group + g; }
+  __device__ __forceinline__ int sequence() const { return kDivides ? t.share / p.shares : t.b; }
+  __device__ __forceinline__ int head() const { return (kDivides ? t.share % p.shares * group : t.head) + g; }
 
   __device__ __forceinline__ void draw() {
     if constexpr (kDrops) {
@@ -71,7 +74,7 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
   __device__ __forceinline__ void weigh(float (&score)[kRows / 2], const float* lse_rows, const Settle& settle) {
     const int low = m * kRows + t.of.shift, high = low + kRows - 1;  // the diagonal of these rows
     const float2* lse = reinterpret_cast<const float2*>(lse_rows + c2);
-    // Row column j is seen iff begin <= column <= end, by half.
+    // Params column j is seen iff begin <= column <= end, by half.
     const auto seen_from = [&](int half) {
       const int at = key + 8 * half;
       return at < t.of.seqlen_k ? at - p.right - low - c2 : kRows;

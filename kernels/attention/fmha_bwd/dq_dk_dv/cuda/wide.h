@@ -10,177 +10,169 @@
 #pragma once
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/walk.h"
-#include "wgmma.h"
+#include "kernels/backends/cuda/tile/fragment.h"
 
 namespace tilekiln::cuda::fmha_bwd {
 
-// score (64 keys, query rows) = keys rows^T.
-TILEKILN_DEVICE void issue_scores(float (&score)[kQueryRows / 2], uint32_t keys, uint32_t rows) {
-  product_fence();
-  multiply_shared<kQueryRows, 0, 0, 4 * kPanels, 2, kKeys * 8, 2, kQueryRows * 8>(
-      score, tile_descriptor(keys, 16, 1024), tile_descriptor(rows, 16, 1024), 0);
-  product_commit();
-}
+using Scored = Fragment<kQueryRows>;
+using Words = OperandFragment<BuildElement, kQueryRows>;
 
 // Sums of dK or dV in halves of the columns: one product of 256 takes more registers than a thread has at the launch, which ptxas refuses.
 struct Sums {
-  float half[2][kHdim / 4];
+  static constexpr int kColumns = kHdim / 2;
+  Fragment<kColumns> half[2];
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int i = 0; i < kHdim / 4; ++i) half[0][i] = half[1][i] = 0.f;
-    hold();
+    for (int i = 0; i < kColumns / 2; ++i) half[0].v[i] = half[1].v[i] = 0.f;
+    pin(half[0].v), pin(half[1].v);
   }
-  __device__ __forceinline__ void hold() { pin(half[0]), pin(half[1]); }
+  template <int kPending> __device__ __forceinline__ void wait() { wgmma_wait<kPending>(half[0], half[1]); }
+  __device__ __forceinline__ void store(const Params& p, const Turn& t, const KeyRows& to, int warp, int lane) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) store_keys(p, t, to, warp * 16, i * kColumns, lane, half[i].v);
+  }
 };
 
-// sums (64 keys, columns) += words rows.
-TILEKILN_DEVICE void issue_sums(Sums& sums, const uint32_t (&word)[kQueryRows / 16][4], uint32_t rows) {
-  product_fence();
-#pragma unroll
-  for (int half = 0; half < 2; ++half)
-    add_registers<kHdim / 2, 1, kQueryRows / 16, 128>(
-        sums.half[half], word, tile_descriptor(rows + half * (kPanels / 2) * kQueryRows * 128, kQueryRows * 128, 1024));
-  product_commit();
-}
-
-TILEKILN_DEVICE void compute_dv(const Row& p, Shared& s, int thread) {
-  const int lane = thread & 31, warp = thread >> 5, group = p.nhead_q / p.shares;
-  Sums dv;
-  float score[kQueryRows / 2];
-  uint32_t weight[kQueryRows / 16][4];
-  uint32_t k = shared_address(s.k);
+// Common to the two warpgroups: their place, and the products of all tiles.
+struct Half {
+  const Params& p;
+  Shared& s;
+  const int lane, warp, group;
+  Operand<KeyTile> keys;
+  Sums sums;
+  Scored score;
   uint32_t at = 0, turns = 0;
 
-  const auto issue_dv = [&](uint32_t step) {
-    wait(s.dout_full[step % kStages], step / kStages & 1);
-    issue_sums(dv, weight, shared_address(s.dout[step % kStages]));
-  };
-  const auto begin = [&] {
+  __device__ __forceinline__ Half(const Params& p, Shared& s, const Warpgroup& w, const KeyTile& keys)
+      : p(p), s(s), lane(w.lane()), warp(w.thread >> 5), group(p.nhead_q / p.shares), keys(keys.from(0)) {}
+
+  __device__ __forceinline__ Reader<QueryPipe> queries(uint32_t step) { return {s.queries(), lane, step}; }
+  __device__ __forceinline__ Reader<QueryPipe> gradients(uint32_t step) { return {s.gradients(), lane, step}; }
+
+  __device__ __forceinline__ void multiply(const QueryTile& rows) {
+    wgmma_fence();  // score (64 keys, query rows) = keys rows^T
+    mma(score, keys, rows.from(0), false);
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void add(const Words& words, const QueryTile& rows) {
+    wgmma_fence();  // sums (64 keys, columns) += words rows
+#pragma unroll
+    for (int i = 0; i < 2; ++i) mma(sums.half[i], words, rows.turned().from(i * Sums::kColumns));
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void begin() {
     at = uniform(at), turns = uniform(turns);
-    dv.clear();
-    wait(s.kv_full, turns & 1);
+    sums.clear();
+    Reader<KeyPipe>(s.keys(), lane, turns).wait();
     ++turns;
-  };
-  const auto step = [&](auto first, auto extras, const Turn& t, int g, int m, bool) {
-    // Uniform, else every descriptor of k is worked out ahead, and they are more than the registers hold.
-    at = uniform(at), k = uniform(k);
-    const int slot = at % kStages, u = at & 1;
-    wait(s.q_full[slot], at / kStages & 1);
-    issue_scores(score, k, shared_address(s.q[slot]));
-    if constexpr (!first.value) issue_dv(at - 1);
-    Scores<extras.value, kQueryRows, 64> scores(p, t, group, g, m, t.tile * kKeys, warp * 16, lane, weight);
+  }
+  // Uniform, else the operands of all products are worked out ahead, and they are more than the registers hold.
+  __device__ __forceinline__ void begin_step() { at = uniform(at), keys = keys.kept(); }
+  __device__ __forceinline__ void end(const Turn& t, const Reader<QueryPipe>& last, const Words& words,
+                                      const KeyRows& to) {
+    if (t.length > 0) {
+      add(words, last.wait());
+      sums.wait<0>();
+      last.release();
+    }
+    Reader<KeyPipe>(s.keys(), lane, turns).release();
+    sums.store(p, t, to, warp, lane);
+  }
+};
+
+struct ValueGradients : Half {
+  Words weight;
+
+  __device__ __forceinline__ ValueGradients(const Params& p, Shared& s, const Warpgroup& w)
+      : Half(p, s, w, s.of_keys[0].k) {}
+
+  template <bool kFirst, int kExtras> __device__ __forceinline__ void step(const Turn& t, int g, int m, bool) {
+    begin_step();
+    const auto queries = this->queries(at), gradients = this->gradients(at);
+    multiply(queries.wait());
+    if constexpr (!kFirst) add(weight, this->gradients(at - 1).wait());
+    Scores<kExtras, kQueryRows, 64> scores(p, t, group, g, m, t.tile * kKeys, warp * 16, lane, weight.word);
     scores.draw();
-    if constexpr (first.value)
-      product_wait<0>();
+    if constexpr (kFirst)
+      wgmma_wait<0>(score);
     else
-      product_wait<1>();
-    pin(score);
-    scores.weigh(score, s.lse[slot], [&] {
-      if constexpr (!first.value) {
-        pin(score);
-        product_wait<0>();
-        dv.hold();
-        warp_arrive(s.dout_empty[(at + kStages - 1) % kStages], lane);
+      wgmma_wait<1>(score);
+    scores.weigh(score.v, s.lse[queries.at.index()], [&] {
+      if constexpr (!kFirst) {
+        pin(score.v);
+        sums.wait<0>();
+        this->gradients(at - 1).release();
       }
     });
-    warp_arrive(s.q_empty[slot], lane);
-    wait(s.weights.empty[u], (at >> 1 & 1) ^ 1);
+    queries.release();
+    const Loader<WeightPipe> to(s.weights, {at});
+    Weights& weights = to.acquire();
 #pragma unroll
     for (int i = 0; i < kQueryRows / 16; ++i) {
       const uint32_t (&word)[4] = scores.undropped(i);
-      s.weights.word[u][i][thread] = make_uint4(word[0], word[1], word[2], word[3]);
+      weights.word[i][warp * 32 + lane] = make_uint4(word[0], word[1], word[2], word[3]);
     }
-    warp_arrive(s.weights.full[u], lane);
+    to.commit_warp(lane);
     if constexpr (scores.kDrops) {
 #pragma unroll
-      for (int i = 0; i < kQueryRows / 16; ++i) pin(weight[i]);
+      for (int i = 0; i < kQueryRows / 16; ++i) pin(weight.word[i]);
     }
     ++at;
-  };
-  const auto end = [&](const Turn& t) {
-    if (t.length > 0) {
-      issue_dv(at - 1);
-      product_wait<0>();
-      dv.hold();
-      warp_arrive(s.dout_empty[(at - 1) % kStages], lane);
-    }
-    warp_arrive(s.kv_empty, lane);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) store_keys(p, t, dv_of(p), warp * 16, half * kHdim / 2, lane, dv.half[half]);
-  };
-  walk_tiles(p, begin, step, end);
-}
+  }
+  __device__ __forceinline__ void end(const Turn& t) { Half::end(t, gradients(at - 1), weight, dv_of(p)); }
+};
 
-TILEKILN_DEVICE void compute_dk(const Row& p, Shared& s, int thread) {
-  const int lane = thread & 31, warp = thread >> 5, group = p.nhead_q / p.shares;
-  Sums dk;
-  float score[kQueryRows / 2];
-  uint32_t ds[kQueryRows / 16][4];
-  uint32_t v = shared_address(s.v);
-  uint32_t at = 0, turns = 0;
+struct KeyGradients : Half {
+  Words ds;
 
-  const auto issue_dk = [&](uint32_t step) {
-    wait(s.q_full[step % kStages], step / kStages & 1);
-    issue_sums(dk, ds, shared_address(s.q[step % kStages]));
-  };
-  const auto begin = [&] {
-    at = uniform(at), turns = uniform(turns);
-    dk.clear();
-    wait(s.kv_full, turns & 1);
-    ++turns;
-  };
-  const auto step = [&](auto first, auto extras, const Turn& t, int g, int m, bool) {
-    at = uniform(at), v = uniform(v);  // as in compute_dv
-    const int slot = at % kStages, u = at & 1;
-    if constexpr (!first.value) issue_dk(at - 1);
-    wait(s.dout_full[slot], at / kStages & 1);
-    issue_scores(score, v, shared_address(s.dout[slot]));  // dP^T
+  __device__ __forceinline__ KeyGradients(const Params& p, Shared& s, const Warpgroup& w)
+      : Half(p, s, w, s.of_keys[0].v) {}
+
+  template <bool kFirst, int kExtras> __device__ __forceinline__ void step(const Turn& t, int g, int m, bool) {
+    begin_step();
+    const auto queries = this->queries(at), gradients = this->gradients(at);
+    if constexpr (!kFirst) add(ds, this->queries(at - 1).wait());
+    multiply(gradients.wait());  // dP^T
     uint32_t weight[kQueryRows / 16][4];
-    Scores<extras.value, kQueryRows, 64> scores(p, t, group, g, m, t.tile * kKeys, warp * 16, lane, weight);
+    Scores<kExtras, kQueryRows, 64> scores(p, t, group, g, m, t.tile * kKeys, warp * 16, lane, weight);
     scores.draw();
-    wait(s.weights.full[u], at >> 1 & 1);
+    const Reader<WeightPipe> from(s.weights, lane, at);
+    const Weights& weights = from.wait();
 #pragma unroll
     for (int i = 0; i < kQueryRows / 16; ++i) {
-      const uint4 line = s.weights.word[u][i][thread];
+      const uint4 line = weights.word[i][warp * 32 + lane];
       uint32_t (&of)[4] = scores.undropped(i);
       of[0] = line.x, of[1] = line.y, of[2] = line.z, of[3] = line.w;
     }
-    wait(s.ds_empty[u], (at >> 1 & 1) ^ 1);
-    if constexpr (!first.value) {
-      product_wait<1>();
-      dk.hold();
-      warp_arrive(s.q_empty[(at + kStages - 1) % kStages], lane);
+    const Loader<DsPipe> to(s.ds(), {at});
+    const DsTile& tile = to.acquire();
+    if constexpr (!kFirst) {
+      sums.wait<1>();
+      this->queries(at - 1).release();
     }
-    product_wait<0>();
-    pin(score);
-    const int quarter = lane >> 3, to_row = warp * 16 + (quarter & 1) * 8 + (lane & 7);
-    const uint32_t to = shared_address(s.ds[u]) + to_row * 128;
+    wgmma_wait<0>(score);
+    const uint32_t to_lane = tile.place_of_block(warp * 16, lane);
     uint16_t* const dbias = scores.dbias();
 #pragma unroll
     for (int i = 0; i < kQueryRows / 16; ++i) {
-      const float2 delta[2] = {scores.delta_of(s.delta[slot], 2 * i), scores.delta_of(s.delta[slot], 2 * i + 1)};
-      scores.differentiate(i, score, delta, dbias, ds[i]);
-      store_matrices(to + ((2 * i + (quarter >> 1)) ^ (to_row & 7)) * 16, ds[i]);
+      const float* const rows = s.delta[gradients.at.index()];
+      const float2 delta[2] = {scores.delta_of(rows, 2 * i), scores.delta_of(rows, 2 * i + 1)};
+      scores.differentiate(i, score.v, delta, dbias, ds.word[i]);
+      tile.store_block(to_lane, i, ds.word[i]);
     }
-    async_shared_fence();
-    warp_arrive(s.ds_full[u], lane);
-    warp_arrive(s.weights.empty[u], lane);
-    warp_arrive(s.dout_empty[slot], lane);
+    to.commit_stores(lane);
+    from.release();
+    gradients.release();
     ++at;
-  };
-  const auto end = [&](const Turn& t) {
-    if (t.length > 0) {
-      issue_dk(at - 1);
-      product_wait<0>();
-      dk.hold();
-      warp_arrive(s.q_empty[(at - 1) % kStages], lane);
-    }
-    warp_arrive(s.kv_empty, lane);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) store_keys(p, t, dk_of(p), warp * 16, half * kHdim / 2, lane, dk.half[half]);
-  };
-  walk_tiles(p, begin, step, end);
+  }
+  __device__ __forceinline__ void end(const Turn& t) { Half::end(t, queries(at - 1), ds, dk_of(p)); }
+};
+
+// The roles of a CTA.
+template <class Moves, class MakesDq>
+TILEKILN_DEVICE void run(const Params& p, Shared& s, const Moves& moves, const MakesDq& makes_dq) {
+  Warps::run([&] { s.init(); }, moves, multiplies<ValueGradients>(p, s), multiplies<KeyGradients>(p, s), makes_dq);
 }
 
 }  // namespace tilekiln::cuda::fmha_bwd

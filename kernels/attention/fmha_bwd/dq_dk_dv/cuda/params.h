@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The row of the CUDA backward: the one argument of its three kernels, and what one build of them is made for.
+// Parameters of the CUDA backward: the one argument of its three kernels, and what one build of them is made for.
 //
-// Plain data. tools/gpu reads the fields of `Row` and `Build` from this text, so a declaration is one line.
+// Plain data. tools/gpu reads the fields of `Params` and `Build` from this text, so a declaration is one line.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace tilekiln::cuda::fmha_bwd {
 
-// Bits of Row::features.
+// Bits of Params::features.
 enum Feature : int {
   kMask = 1,    // left, right leave keys out; without it they are far
   kPaired = 2,  // right is bounded and left is not: workers take key tiles in pairs of equal length (see order.h)
@@ -21,10 +21,10 @@ enum Feature : int {
   kBias = 32,
   kDropout = 64,
   kBottomRight = 128,  // what shift is in a packed sequence
-  kApart = 256,        // with kPaired: the second tiles of pairs add into slots of their own
+  kApart = 256,        // with kPaired: the second tiles of pairs add into partials of their own
 };
 
-struct alignas(128) Row {
+struct alignas(128) Params {
   TensorMap q, k, v, dout;
   const uint16_t* out;
   const uint16_t* dout_rows;
@@ -39,8 +39,8 @@ struct alignas(128) Row {
   // Arrays by query tile, tile_of (order.h):
   float* lse_log2;     // [tile][query rows]: log2(e) lse; +inf where no key is seen and past the end
   float* delta;        // [tile][query rows]: rowsum(dout out)
-  float* dq_sums;      // [tile][slots][a tile in the order of wgmma's registers]
-  unsigned* counters;  // [tile][slots]: adds that are done
+  float* dq_sums;      // [tile][partials][a tile in the order of wgmma's registers]
+  unsigned* counters;  // [tile][partials]: adds that are done
   float* sink_sums;    // [tile], with d_sink
   // Sums with key_shares > 1, of fp32, not scaled: [b shares + share][key, in whole tiles][column of the build's head dim]
   float* dk_sums;
@@ -83,7 +83,7 @@ struct alignas(128) Row {
   int left, right, shift;      // row i sees keys [i + shift - left, i + shift + right]
   int sink_keys;               // and keys below it
   int features;
-  int team, passes, units, team_units, lists, slots, turn;  // the order of the adds: order.h
+  int team, passes, units, team_units, lists, partials, turn;  // the order of the adds: order.h
 };
 
 // Constants of a build that the host must know; the cubin holds one as `fmha_bwd_build`.
