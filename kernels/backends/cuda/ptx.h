@@ -255,6 +255,15 @@ TILEKILN_DEVICE uint16_t load_if(bool condition, const uint16_t* from) {
   return bits;
 }
 
+// A number from global memory, or zero, as load_if of 16 bits.
+TILEKILN_DEVICE float load_if(bool condition, const float* from) {
+  float x;
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; mov.b32 %0, 0; @p ld.global.nc.f32 %0, [%1];}"
+               : "=f"(x)
+               : "l"(from), "r"(int(condition)));
+  return x;
+}
+
 // A byte from global memory, or zero, as load_if of 16 bits.
 TILEKILN_DEVICE uint8_t load_if(bool condition, const uint8_t* from) {
   uint32_t bits;

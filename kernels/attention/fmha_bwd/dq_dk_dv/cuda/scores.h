@@ -39,6 +39,7 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
   uint32_t (&weight)[kRows / 16][4];                      // P^T, dropped
   uint32_t share[kExtras == kPlain ? 1 : kRows / 16][4];  // of dS: undropped, times the slope
   DroppedKeys<kRows / 8> dropped;
+  float slope;  // of alibi, or 0
 
   __device__ __forceinline__ Scores(const Params& of, const Turn& turn, int heads, int head, int tile, int first,
                                     int warp, int lane, uint32_t (&to)[kRows / 16][4])
@@ -57,7 +58,10 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
   __device__ __forceinline__ int sequence() const { return kDivides ? t.share / p.shares : t.b; }
   __device__ __forceinline__ int head() const { return (kDivides ? t.share % p.shares * group : t.head) + g; }
 
+  // Dropout's bytes and alibi's slope, while the products of the scores run.
   __device__ __forceinline__ void draw() {
+    if constexpr (kExtras == kPlain || kExtras == kGeneral)
+      slope = load_if(p.features & kAlibi, p.alibi_slopes + sequence() * p.alibi_batch + head()) * p.bias_scale;
     if constexpr (kDrops) {
       if (kExtras == kDropped || p.features & kDropout) {
         const Dropout d{p.dropout_seed, p.dropout_offset, p.dropout_over};
@@ -85,7 +89,6 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
     };
     if constexpr (!kBends) {
       if (kExtras == kPlain && p.features & kAlibi) {  // s -= slope / scale |row + shift - key|
-        const float slope = p.alibi_slopes[sequence() * p.alibi_batch + head()] * p.bias_scale;
         const float distance = float(row + t.of.shift - key);
 #pragma unroll
         for (int j = 0; j < kRows / 2; ++j)
@@ -131,11 +134,7 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
           score[j] += p.bias_scale * element(load_if(inside, from + ((j >> 2) * 8 + (j & 1)) * p.bias_row + 8 * half));
         }
       }
-      float slope = 0.f, distance = 0.f;
-      if (kExtras == kGeneral && p.features & kAlibi) {
-        slope = p.alibi_slopes[sequence() * p.alibi_batch + head()] * p.bias_scale;
-        distance = float(row + t.of.shift - key);
-      }
+      const float distance = float(row + t.of.shift - key);
       const bool capped = kExtras == kCapped || p.features & kSoftcap;
       const int begin[2] = {seen_from(0), seen_from(1)}, end[2] = {seen_until(0), seen_until(1)};
       settle();
