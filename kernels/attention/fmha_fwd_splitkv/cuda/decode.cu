@@ -15,15 +15,21 @@
 // A cache of bytes (BYTES) is e4m3, under queries of bf16 or e4m3: its elements are bf16's in registers, without loss. Keys and head dims of a
 // chunk have then an order of their own (bytes.h). Of it nothing has run on a GPU.
 // Nothing else needs more than sm_80. -D: HDIM (32, 64, 128 or 256), STAGES, WARPS, BYTES (0 or 1); TILEKILN_FP16 for fp16.
+#include <type_traits>
+
 #include "kernels/attention/cuda/places.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/bytes.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/params.h"
 #include "kernels/backends/cuda/mma.h"
+#include "kernels/backends/cuda/tile/element.h"
+#include "kernels/backends/cuda/tile/pipeline.h"
+#include "kernels/backends/cuda/tile/places.h"
 
 namespace tilekiln::cuda::fmha_decode {
 
 constexpr int kHdim = HDIM, kStages = STAGES, kWarps = WARPS, kChunk = 16, kRows = 16;
-constexpr int kElement = kOfBytes ? 1 : 2;                // bytes of an element of the cache
+using Cached = std::conditional_t<kOfBytes, uint8_t, uint16_t>;  // an element of the cache
+constexpr int kElement = sizeof(Cached);
 constexpr int kVector = 16 / kElement;                    // elements in 16 bytes
 constexpr int kPieces = kHdim / kVector;                  // of 16 bytes in a key's row
 constexpr int kBytes = kChunk * kHdim * kElement;         // of a chunk of K or V
@@ -65,11 +71,8 @@ TILEKILN_DEVICE Seen find_seen(const Params& p, int first_row, int last_row, int
   return s;
 }
 
-// The offset of piece `piece` of row `row` in a swizzled tile of rows of kHdim elements, in bytes. Eight rows of a matrix lie in
-// different banks: those of 64 bytes are pairs to 128.
-TILEKILN_DEVICE uint32_t place(int row, int piece) {
-  return row * kHdim * kElement + ((piece ^ (kPieces < 8 ? position_of(row) >> 1 & 3 : position_of(row) & 7)) << 4);
-}
+// The offset of piece `piece` of row `row` in a tile of rows of kHdim elements, in bytes.
+TILEKILN_DEVICE uint32_t place(int row, int piece) { return place_of_piece<kPieces>(row, piece, position_of(row)); }
 // Vectorized chunks lie as in the cache, so that lanes next to each other write next to each other: K as [piece][key], V as [group of
 // kVector keys][head dim], 16 bytes each.
 TILEKILN_DEVICE uint32_t place_k(int key, int piece) { return (piece * kChunk + position_of(key)) * 16; }
@@ -89,7 +92,7 @@ template <bool kVectorized> struct Loader {
   bool one_page;  // a chunk is never in two
   Page ahead;     // of the chunk that this lane looks up for the warp, or of key lane % 16 of the next chunk
   int turn = 0;   // whose chunk is next
-  const char *k, *v;
+  const Cached *k, *v;
   const float* scale;  // of the first page, of K or V by the lane; null: none
 
   __device__ __forceinline__ Loader(const Params& given, const Keys& of, const Seen& of_tile, int head, int in_warp)
@@ -97,9 +100,8 @@ template <bool kVectorized> struct Loader {
     row = kVectorized ? lane % kChunk : lane / kPieces;
     piece = kVectorized ? lane / kChunk : lane % kPieces;
     one_page = p.table == nullptr || ((p.page_size | keys.first) & (kChunk - 1)) == 0;
-    k = static_cast<const char*>(p.k) + kElement * (head * p.k_head + piece * p.k_chunk);
-    v = static_cast<const char*>(p.v) +
-        kElement * (head * p.v_head + (kVectorized ? lane * p.v_key : piece * p.v_chunk));
+    k = static_cast<const Cached*>(p.k) + head * p.k_head + piece * p.k_chunk;
+    v = static_cast<const Cached*>(p.v) + head * p.v_head + (kVectorized ? lane * p.v_key : piece * p.v_chunk);
     scale = kOfBytes && lane < 2 && p.k_page_scale
                 ? (lane == 0 ? p.k_page_scale : p.v_page_scale) + head * p.page_scale_head
                 : nullptr;
@@ -121,24 +123,23 @@ template <bool kVectorized> struct Loader {
     Page page = ahead;
     if (one_page) page = page_of(ahead, turn), turn = (turn + 1) % 32;
     if (turn == 0) look_ahead(i + kWarps, end);
-    const char* key_row = k + kElement * (int64_t(page.number) * p.k_page + (page.key + row) * p.k_key);
-    const char* value_row = v + kElement * (int64_t(page.number) * p.v_page + (page.key + row) * p.v_key);  // linear
+    const Cached* key_row = k + int64_t(page.number) * p.k_page + (page.key + row) * p.k_key;
+    const Cached* value_row = v + int64_t(page.number) * p.v_page + (page.key + row) * p.v_key;  // linear
     if (scale != nullptr) copy_async_word(to + 2 * kBytes + 4 * lane, scale + page.number * p.page_scale_page);
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const int at = kVectorized ? row : row + i * kLines, of = kVectorized ? piece + i * 2 : piece;
       const bool inside = seen.has(first + at);
-      const char *from_k = key_row, *from_v = value_row;
+      const Cached *from_k = key_row, *from_v = value_row;
       if (!one_page) {
         const Page here = page_of(page, at);
-        from_k = k + kElement *
-                         (int64_t(here.number) * p.k_page + here.key * p.k_key + (kVectorized ? 2 * i * p.k_chunk : 0));
-        if (!kVectorized) from_v = v + kElement * (int64_t(here.number) * p.v_page + here.key * p.v_key);
+        from_k = k + int64_t(here.number) * p.k_page + here.key * p.k_key + (kVectorized ? 2 * i * p.k_chunk : 0);
+        if (!kVectorized) from_v = v + int64_t(here.number) * p.v_page + here.key * p.v_key;
       }
       copy_async(to + (kVectorized ? place_k(at, of) : place(at, of)), from_k, inside && of * kVector < p.hdim_q);
       if (!kVectorized) copy_async(to + kBytes + place(at, of), from_v, inside && of * kVector < p.hdim_v);
-      key_row += kElement * (kVectorized ? 2 * p.k_chunk : kLines * p.k_key);
-      value_row += kElement * kLines * p.v_key;
+      key_row += kVectorized ? 2 * p.k_chunk : kLines * p.k_key;
+      value_row += kLines * p.v_key;
     }
     if constexpr (kVectorized) load_values(first, page, to);
   }
@@ -149,10 +150,10 @@ template <bool kVectorized> struct Loader {
       const int key = first + kVector * group;
       const bool inside = key < seen.last;
       const Page here = one_page ? Page{page.number, page.key + kVector * group} : page_of(page, kVector * group);
-      const char* from = v + kElement * (int64_t(here.number) * p.v_page + here.key / kVector * p.v_chunk);
+      const Cached* from = v + int64_t(here.number) * p.v_page + here.key / kVector * p.v_chunk;
 #pragma unroll
       for (int i = 0; i < kHdim / 32; ++i)
-        copy_async(to + kBytes + place_v(lane + 32 * i, group), from + kElement * 32 * i * p.v_key,
+        copy_async(to + kBytes + place_v(lane + 32 * i, group), from + 32 * i * p.v_key,
                    inside && lane + 32 * i < p.hdim_v);
     }
   }
@@ -190,44 +191,29 @@ TILEKILN_DEVICE void change(const Params& p, const Seen& seen, float (&score)[2]
   }
 }
 
-// Adds kCount chunks of keys, `step` bytes apart in shared memory from `from` on: chunk c holds the keys
-// from first[c] on, of which left[c] or more are the sequence's.
-template <bool kVectorized, bool kGeneral, int kCount>
-TILEKILN_DEVICE void add_chunks(const Params& p, const Seen& seen, const uint32_t (&q)[kHdim / 16][4], uint32_t from,
-                                uint32_t step, const Line (&line)[2], const int (&first)[kCount],
-                                const int (&left)[kCount], int lane, Sums& s) {
-  float score[kCount][2][4] = {};
-  ChunkScales scale[kCount];
+// Multiplies with a chunk in shared memory at `from`: score (16 rows, 16 keys) = q k^T.
+template <bool kVectorized>
+TILEKILN_DEVICE void multiply_keys(float (&score)[2][4], const uint32_t (&q)[kHdim / 16][4], uint32_t from, int lane) {
 #pragma unroll
-  for (int c = 0; c < kCount; ++c) {
+  for (int i = 0; i < kPieces / 2; ++i) {
+    uint32_t k[4];
+    const int row = row_of(lane & 7, lane >> 4), piece = i * 2 + (lane >> 3 & 1);
+    load_matrices(k, from + (kVectorized ? place_k(row, piece) : place(row, piece)));
 #pragma unroll
-    for (int i = 0; i < kPieces / 2; ++i) {  // score (16 rows, 16 keys) = q k^T
-      uint32_t k[4];
-      const int row = row_of(lane & 7, lane >> 4), piece = i * 2 + (lane >> 3 & 1);
-      load_matrices(k, from + c * step + (kVectorized ? place_k(row, piece) : place(row, piece)));
-#pragma unroll
-      for (int group = 0; group < 2; ++group) {
-        if constexpr (kOfBytes) {
-          multiply_bytes(score[c][group], q[2 * i], k[2 * group]);
-          multiply_bytes(score[c][group], q[2 * i + 1], k[2 * group + 1]);
-        } else {
-          multiply_add(score[c][group], q[i], k[2 * group], k[2 * group + 1]);
-        }
+    for (int group = 0; group < 2; ++group) {
+      if constexpr (kOfBytes) {
+        multiply_bytes(score[group], q[2 * i], k[2 * group]);
+        multiply_bytes(score[group], q[2 * i + 1], k[2 * group + 1]);
+      } else {
+        multiply_add(score[group], q[i], k[2 * group], k[2 * group + 1]);
       }
     }
-    if constexpr (kOfBytes) {
-      scale[c] = scales_of(p, from + c * step + 2 * kBytes);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) score[c][j >> 2][j & 3] *= scale[c].keys;
-    }
-    if constexpr (kGeneral) change(p, seen, score[c], line, first[c], lane);
-    if (!(kGeneral && kCount == 1) && left[c] < kChunk) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j)
-        if (key_of(lane, j) >= left[c]) score[c][j >> 2][j & 3] = -kInfinity;
-    }
   }
-  float correction[2];
+}
+
+// Scores become weights, by the running maximum; what was summed before is made less by `correction`.
+template <int kCount>
+TILEKILN_DEVICE void weigh(const Params& p, float (&score)[kCount][2][4], float (&correction)[2], Sums& s) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float most = -kInfinity;
@@ -252,6 +238,67 @@ TILEKILN_DEVICE void add_chunks(const Params& p, const Seen& seen, const uint32_
         s.sum[half] += x;
       }
   }
+}
+
+// Adds a chunk whose values lie at `values`: out += weight v. `left`: keys of it that are the sequence's.
+template <bool kVectorized>
+TILEKILN_DEVICE void add_values(const uint32_t (&weight)[4], uint32_t values, int left, int lane, Sums& s) {
+  // Vectorized V behind the last key may hold NaN, which no weight of zero undoes: it is replaced by zeros.
+  const auto kept = [&](int key) { return (key < left ? 0xffffu : 0u) | (key + 1 < left ? 0xffff0000u : 0u); };
+  const uint32_t keep[2] = {kept(key_of(lane, 0)), kept(key_of(lane, 4))};
+#pragma unroll
+  for (int d = 0; d < kHdim / 16 / (kOfBytes ? 2 : 1); ++d) {
+    uint32_t v[4];
+    if constexpr (kOfBytes) {
+      if constexpr (kVectorized)  // 32 head dims, 16 keys each
+        load_matrices(v, values + place_v(d * 32 + lane, 0));
+      else
+        load_matrices_transposed(v, values + place(row_of(lane & 7, lane >> 3 & 1), d * 2 + (lane >> 4)));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        uint32_t low, high;
+        widen_bytes(kVectorized ? v[j] : __byte_perm(v[j & 2], v[j | 1], j & 1 ? 0x7531 : 0x6420), low, high);
+        if constexpr (kVectorized) low &= keep[0], high &= keep[1];
+        multiply_add(s.out[4 * d + j], weight, low, high);
+      }
+      continue;
+    } else if constexpr (kVectorized) {
+      load_matrices(v, values + place_v(d * 16 + (lane & 7) + (lane >> 4 << 3), lane >> 3 & 1));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) v[j] &= keep[j & 1];
+    } else {
+      load_matrices_transposed(v, values + place(lane & 15, d * 2 + (lane >> 4)));
+    }
+    multiply_add(s.out[2 * d], weight, v[0], v[1]);
+    multiply_add(s.out[2 * d + 1], weight, v[2], v[3]);
+  }
+}
+
+// Adds kCount chunks of keys, `step` bytes apart in shared memory from `from` on: chunk c holds the keys
+// from first[c] on, of which left[c] or more are the sequence's.
+template <bool kVectorized, bool kGeneral, int kCount>
+TILEKILN_DEVICE void add_chunks(const Params& p, const Seen& seen, const uint32_t (&q)[kHdim / 16][4], uint32_t from,
+                                uint32_t step, const Line (&line)[2], const int (&first)[kCount],
+                                const int (&left)[kCount], int lane, Sums& s) {
+  float score[kCount][2][4] = {};
+  ChunkScales scale[kCount];
+#pragma unroll
+  for (int c = 0; c < kCount; ++c) {
+    multiply_keys<kVectorized>(score[c], q, from + c * step, lane);
+    if constexpr (kOfBytes) {
+      scale[c] = scales_of(p, from + c * step + 2 * kBytes);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) score[c][j >> 2][j & 3] *= scale[c].keys;
+    }
+    if constexpr (kGeneral) change(p, seen, score[c], line, first[c], lane);
+    if (!(kGeneral && kCount == 1) && left[c] < kChunk) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        if (key_of(lane, j) >= left[c]) score[c][j >> 2][j & 3] = -kInfinity;
+    }
+  }
+  float correction[2];
+  weigh(p, score, correction, s);
 #pragma unroll
   for (int d = 0; d < kHdim / 8; ++d)
 #pragma unroll
@@ -264,36 +311,7 @@ TILEKILN_DEVICE void add_chunks(const Params& p, const Seen& seen, const uint32_
     }
     const uint32_t weight[4] = {pack(score[c][0][0], score[c][0][1]), pack(score[c][0][2], score[c][0][3]),
                                 pack(score[c][1][0], score[c][1][1]), pack(score[c][1][2], score[c][1][3])};
-    // Vectorized V behind the last key may hold NaN, which no weight of zero undoes: it is replaced by zeros.
-    const auto kept = [&](int key) { return (key < left[c] ? 0xffffu : 0u) | (key + 1 < left[c] ? 0xffff0000u : 0u); };
-    const uint32_t keep[2] = {kept(key_of(lane, 0)), kept(key_of(lane, 4))};
-    const uint32_t values = from + c * step + kBytes;
-#pragma unroll
-    for (int d = 0; d < kHdim / 16 / (kOfBytes ? 2 : 1); ++d) {  // out += weight v
-      uint32_t v[4];
-      if constexpr (kOfBytes) {
-        if constexpr (kVectorized)  // 32 head dims, 16 keys each
-          load_matrices(v, values + place_v(d * 32 + lane, 0));
-        else
-          load_matrices_transposed(v, values + place(row_of(lane & 7, lane >> 3 & 1), d * 2 + (lane >> 4)));
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          uint32_t low, high;
-          widen_bytes(kVectorized ? v[j] : __byte_perm(v[j & 2], v[j | 1], j & 1 ? 0x7531 : 0x6420), low, high);
-          if constexpr (kVectorized) low &= keep[0], high &= keep[1];
-          multiply_add(s.out[4 * d + j], weight, low, high);
-        }
-        continue;
-      } else if constexpr (kVectorized) {
-        load_matrices(v, values + place_v(d * 16 + (lane & 7) + (lane >> 4 << 3), lane >> 3 & 1));
-#pragma unroll
-        for (int j = 0; j < 4; ++j) v[j] &= keep[j & 1];
-      } else {
-        load_matrices_transposed(v, values + place(lane & 15, d * 2 + (lane >> 4)));
-      }
-      multiply_add(s.out[2 * d], weight, v[0], v[1]);
-      multiply_add(s.out[2 * d + 1], weight, v[2], v[3]);
-    }
+    add_values<kVectorized>(weight, from + c * step + kBytes, left[c], lane, s);
   }
 }
 
@@ -321,109 +339,56 @@ template <int kTiles> TILEKILN_DEVICE void wait_for_warps() {
   if constexpr (kTiles != 1) __syncthreads();
 }
 
-// A CTA: x = (sequence, key head, split), y = kTiles tiles of rows. Warp w has the rows of tile w % kTiles.
-template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void decode(const Params& p, char* raw) {
-  static_assert(kTiles == 1 || kTiles == kWarps, "a tile of rows is read by every warp, or has a warp of its own");
-  constexpr int kTogether = kHdim > 128 ? 1 : kTiles;  // chunks in registers
-  let_next_launch_begin();
-  wait_for_launch_before();
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, split = blockIdx.x % p.splits;
-  const int head = blockIdx.x / p.splits % p.nhead_k, b = blockIdx.x / p.splits / p.nhead_k;
-  const int group = p.nhead_q / p.nhead_k, first_row = blockIdx.y * (kTiles * kRows);
-  const Queries queries = find_queries(p, b);
-  const int rows = min(queries.count * group - first_row, kTiles * kRows);
-  if (rows <= 0) return;
-  const int tile_row = kTiles == 1 ? 0 : warp * kRows;  // of the CTA's rows, the first of this warp
-  const Keys keys = find_keys(p, b);
-  const int shift = p.features & kBottomRight ? keys.count - queries.count : 0;
-  const Seen seen = find_seen<kGeneral>(p, first_row / group, (first_row + rows - 1) / group, shift, keys.count);
-  const int share = ((seen.chunks + p.splits - 1) / p.splits + kWarps - 1) / kWarps * kWarps;  // chunks of a split
-  const int begin = split * share, end = min(seen.chunks, begin + share);
-  const uint32_t ring = shared_address(raw) + warp * kRing;
-  Loader<kVectorized> loader(p, keys, seen, head, lane);
-  // Every chunk of a step of kTiles warps is written, those behind the last with zeros: a weight of zero undoes no NaN.
-  const int last = kTiles == 1 ? end : begin + (end - begin + kWarps - 1) / kWarps * kWarps;
-  const auto load = [&](int i, int stage) {
-    if (i < last) loader.load(i, end, ring + stage * kStage);
-    copy_async_commit();
-  };
-  if (begin + warp < last) loader.look_ahead(begin + warp, end);
+// The rows of a CTA, of the sequence b and the key head `head`: its `rows` from first_row on, and of them this warp's from tile_row on.
+struct Block {
+  const Params& p;
+  int b, head, split, first_row, rows, tile_row, warp, lane;
+  Queries queries;
+
+  // The two rows of a lane, and what is asked of them in general kernels. `shift`: the key under row 0 of the diagonal.
+  template <bool kGeneral>
+  __device__ __forceinline__ void load_queries(int shift, int keys, uint32_t (&q)[kHdim / 16][4],
+                                               Line (&line)[2]) const {
 #pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) load(begin + warp + i * kWarps, i);
-  uint32_t q[kHdim / 16][4];
-  Line line[2];
+    for (int half = 0; half < 2; ++half) {
+      const int row = tile_row + (lane >> 2) + half * 8;
+      const Place at(p, head, first_row + min(row, rows - 1));
+      const int64_t from = b * p.q_batch + at.h * p.q_head + (queries.start + at.i) * p.q_row;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = tile_row + (lane >> 2) + half * 8;
-    const Place at(p, head, first_row + min(row, rows - 1));
-    const int64_t from = b * p.q_batch + at.h * p.q_head + (queries.start + at.i) * p.q_row;
+      for (int i = 0; i < kHdim / 16; ++i) {
 #pragma unroll
-    for (int i = 0; i < kHdim / 16; ++i) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int column = i * 16 + key_of(lane, j * 4);  // head dims have the order of keys
-        q[i][j * 2 + half] = row < rows && column < p.hdim_q ? two_of(p, from + column) : 0u;
+        for (int j = 0; j < 2; ++j) {
+          const int column = i * 16 + key_of(lane, j * 4);  // head dims have the order of keys
+          q[i][j * 2 + half] = row < rows && column < p.hdim_q ? two_of(p, from + column) : 0u;
+        }
+      }
+      if constexpr (kGeneral) {
+        Line& of = line[half];
+        of.position = at.i + shift, of.first = 0, of.end = keys, of.slope = 0.f, of.bias = nullptr;
+        if (p.features & kMask) of.first = of.position - p.left, of.end = min(keys, of.position + p.right + 1);
+        if (p.features & kAlibi) of.slope = p.alibi_slopes[b * p.alibi_batch + at.h];
+        if (p.features & kBias)
+          of.bias = bias_row(p, b * p.bias_batch + at.h * p.bias_head + (queries.start + at.i) * p.bias_row);
       }
     }
-    if constexpr (kGeneral) {
-      Line& of = line[half];
-      of.position = at.i + shift, of.first = 0, of.end = keys.count, of.slope = 0.f, of.bias = nullptr;
-      if (p.features & kMask) of.first = of.position - p.left, of.end = min(keys.count, of.position + p.right + 1);
-      if (p.features & kAlibi) of.slope = p.alibi_slopes[b * p.alibi_batch + at.h];
-      if (p.features & kBias)
-        of.bias = bias_row(p, b * p.bias_batch + at.h * p.bias_head + (queries.start + at.i) * p.bias_row);
+  }
+
+  // The sums of each warp, to shared memory.
+  template <bool kVectorized> __device__ __forceinline__ void tell(Sums& sums, float* outs, float* ends) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = warp * kRows + (lane >> 2) + half * 8;
+      if ((lane & 3) == 0) ends[row * 2] = sums.maximum[half], ends[row * 2 + 1] = sums.sum[half];
+#pragma unroll
+      for (int d = 0; d < kHdim / 8; ++d)
+        *reinterpret_cast<float2*>(outs + row * kHdim + column_of<kVectorized>(lane, d)) =
+            neighbours_of<kVectorized>(sums.out, d, half);
     }
   }
-  Sums sums;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) sums.maximum[half] = -kInfinity, sums.sum[half] = 0.f;
-#pragma unroll
-  for (int d = 0; d < kHdim / 8; ++d)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) sums.out[d][j] = 0.f;
-  int stage = 0;
-  for (int i = begin + (kTiles == 1 ? warp : 0); i < end; i += kWarps) {
-    load(i + (kTiles == 1 ? 0 : warp) + (kStages - 1) * kWarps, (stage + kStages - 1) % kStages);
-    copy_async_wait<kStages - 1>();
-    wait_for_warps<kTiles>();
-    const uint32_t from = (kTiles == 1 ? ring : shared_address(raw)) + stage * kStage;
-#pragma unroll
-    for (int at = 0; at < kTiles; at += kTogether) {
-      int first[kTogether], left[kTogether];
-#pragma unroll
-      for (int c = 0; c < kTogether; ++c) {
-        first[c] = seen.chunk(i + at + c) * kChunk;
-        left[c] = i + at + c < end ? keys.count - first[c] : 0;
-      }
-      if (tile_row < rows)
-        add_chunks<kVectorized, kGeneral, kTogether>(p, seen, q, from + at * kRing, kRing, line, first, left, lane,
-                                                     sums);
-    }
-    wait_for_warps<kTiles>();
-    stage = (stage + 1) % kStages;
-  }
-  copy_async_wait<0>();
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    sums.sum[half] += __shfl_xor_sync(~0u, sums.sum[half], 1);
-    sums.sum[half] += __shfl_xor_sync(~0u, sums.sum[half], 2);
-  }
-  __syncthreads();  // the rings are done with; the warps' results go over them
-  float* outs = reinterpret_cast<float*>(raw);
-  float* ends = outs + kWarps * kRows * kHdim;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = warp * kRows + (lane >> 2) + half * 8;
-    if ((lane & 3) == 0) ends[row * 2] = sums.maximum[half], ends[row * 2 + 1] = sums.sum[half];
-#pragma unroll
-    for (int d = 0; d < kHdim / 8; ++d)
-      *reinterpret_cast<float2*>(outs + row * kHdim + column_of<kVectorized>(lane, d)) =
-          neighbours_of<kVectorized>(sums.out, d, half);
-  }
-  __syncthreads();
-  for (int e = threadIdx.x; e < rows * (kHdim / 2); e += kWarps * 32) {
-    const int row = e / (kHdim / 2), d = e % (kHdim / 2) * 2;
-    if (d >= p.hdim_v) continue;
+
+  // Two columns of a row: the sums of every kTiles-th warp merged, and stored as the result or as a split's.
+  template <int kTiles>
+  __device__ __forceinline__ void merge(int row, int d, const float* outs, const float* ends) const {
     const Place at(p, head, first_row + row);
     const float sink = p.sink && split == 0 ? p.sink[at.h] * kLog2E : -kInfinity;
     float most = -kInfinity, out0 = 0.f, out1 = 0.f;
@@ -451,6 +416,76 @@ template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void deco
       *reinterpret_cast<float2*>(p.part_out + part * p.hdim_v + d) = make_float2(out0 * scale, out1 * scale);
       if (d == 0) p.part_lse[part] = lse;
     }
+  }
+};
+
+// A CTA: x = (sequence, key head, split), y = kTiles tiles of rows. Warp w has the rows of tile w % kTiles.
+template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void decode(const Params& p, char* raw) {
+  static_assert(kTiles == 1 || kTiles == kWarps, "a tile of rows is read by every warp, or has a warp of its own");
+  constexpr int kTogether = kHdim > 128 ? 1 : kTiles;  // chunks in registers
+  let_next_launch_begin();
+  wait_for_launch_before();
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, split = blockIdx.x % p.splits;
+  const int head = blockIdx.x / p.splits % p.nhead_k, b = blockIdx.x / p.splits / p.nhead_k;
+  const int group = p.nhead_q / p.nhead_k, first_row = blockIdx.y * (kTiles * kRows);
+  const Queries queries = find_queries(p, b);
+  const int rows = min(queries.count * group - first_row, kTiles * kRows);
+  if (rows <= 0) return;
+  const Block of{p, b, head, split, first_row, rows, kTiles == 1 ? 0 : warp * kRows, warp, lane, queries};
+  const Keys keys = find_keys(p, b);
+  const int shift = p.features & kBottomRight ? keys.count - queries.count : 0;
+  const Seen seen = find_seen<kGeneral>(p, first_row / group, (first_row + rows - 1) / group, shift, keys.count);
+  const int share = ((seen.chunks + p.splits - 1) / p.splits + kWarps - 1) / kWarps * kWarps;  // chunks of a split
+  const int begin = split * share, end = min(seen.chunks, begin + share);
+  const uint32_t ring = shared_address(raw) + warp * kRing;
+  Loader<kVectorized> loader(p, keys, seen, head, lane);
+  // Every chunk of a step of kTiles warps is written, those behind the last with zeros: a weight of zero undoes no NaN.
+  const int last = kTiles == 1 ? end : begin + (end - begin + kWarps - 1) / kWarps * kWarps;
+  const auto load = [&](int i, int stage) {
+    if (i < last) loader.load(i, end, ring + stage * kStage);
+    copy_async_commit();
+  };
+  if (begin + warp < last) loader.look_ahead(begin + warp, end);
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) load(begin + warp + i * kWarps, i);
+  uint32_t q[kHdim / 16][4];
+  Line line[2];
+  of.load_queries<kGeneral>(shift, keys.count, q, line);
+  Sums sums = {{}, {-kInfinity, -kInfinity}, {}};
+  PipelineState<kStages> at;
+  for (int i = begin + (kTiles == 1 ? warp : 0); i < end; i += kWarps, at.advance()) {
+    load(i + (kTiles == 1 ? 0 : warp) + (kStages - 1) * kWarps, at.previous());
+    copy_async_wait<kStages - 1>();
+    wait_for_warps<kTiles>();
+    const uint32_t from = (kTiles == 1 ? ring : shared_address(raw)) + at.index() * kStage;
+#pragma unroll
+    for (int j = 0; j < kTiles; j += kTogether) {
+      int first[kTogether], left[kTogether];
+#pragma unroll
+      for (int c = 0; c < kTogether; ++c) {
+        first[c] = seen.chunk(i + j + c) * kChunk;
+        left[c] = i + j + c < end ? keys.count - first[c] : 0;
+      }
+      if (of.tile_row < rows)
+        add_chunks<kVectorized, kGeneral, kTogether>(p, seen, q, from + j * kRing, kRing, line, first, left, lane,
+                                                     sums);
+    }
+    wait_for_warps<kTiles>();
+  }
+  copy_async_wait<0>();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    sums.sum[half] += __shfl_xor_sync(~0u, sums.sum[half], 1);
+    sums.sum[half] += __shfl_xor_sync(~0u, sums.sum[half], 2);
+  }
+  __syncthreads();  // the rings are done with; the warps' results go over them
+  float* outs = reinterpret_cast<float*>(raw);
+  float* ends = outs + kWarps * kRows * kHdim;
+  of.tell<kVectorized>(sums, outs, ends);
+  __syncthreads();
+  for (int e = threadIdx.x; e < rows * (kHdim / 2); e += kWarps * 32) {
+    const int d = e % (kHdim / 2) * 2;
+    if (d < p.hdim_v) of.merge<kTiles>(e / (kHdim / 2), d, outs, ends);
   }
 }
 
@@ -506,11 +541,7 @@ extern "C" __constant__ fmha_decode::Build fmha_decode_build = {fmha_decode::kHd
                                                                 fmha_decode::kRows,
                                                                 fmha_decode::kWarps * 32,
                                                                 fmha_decode::kSharedBytes,
-#ifdef TILEKILN_FP16
-                                                                1,
-#else
-                                                                0,
-#endif
+                                                                std::is_same_v<BuildHalf, fp16>,
                                                                 kEarly,
                                                                 fmha_decode::kOfBytes};
 
