@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Rows of a tile from global to swizzled shared memory, 16 bytes a thread at a time, by cp.async.
+// Rows of a tile from global to shared memory, 16 bytes a thread at a time, by cp.async.
 #pragma once
 
 #include "kernels/backends/cuda/mma.h"
+#include "kernels/backends/cuda/tile/places.h"
 
 namespace tilekiln::cuda {
 
-// The offset of piece `piece` of 8 elements of row `row` in a swizzled tile of rows of kHdim elements, in bytes.
+// The offset of piece `piece` of 8 elements of row `row` in a tile of rows of kHdim elements, in bytes.
 template <int kHdim> TILEKILN_DEVICE uint32_t place(int row, int piece) {
-  return row * kHdim * 2 + ((piece ^ (row & 7)) << 4);
+  return place_of_piece<kHdim / 8>(row, piece);
 }
 
 // The pieces of a tile that this thread, one of kThreads, copies: f(row, piece) of each.

@@ -61,23 +61,23 @@ TILEKILN_DEVICE void derive(const BackwardParams& p) {
   }
   const long long stride = (long long)gridDim.x * teams, begin = (long long)blockIdx.x * teams + team;
   constexpr uint32_t kArray = kVectors * kThreads * 16, kStage = 2 * kArray;
-  const uint32_t slots = shared_address(ring) + threadIdx.x * 16;
+  const uint32_t own = shared_address(ring) + threadIdx.x * 16;
   const auto ask = [&](long long m, int stage) {
     if (m < a.rows) {
       const Element* const dy = static_cast<const Element*>(a.dy) + m * a.dy_row;
       const Element* const x = static_cast<const Element*>(a.x) + m * a.x_row;
-      const uint32_t to = slots + stage * kStage;
+      const uint32_t base = own + stage * kStage;
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
         const int j = mine + i * step;
         if (j >= a.columns) break;
-        const uint32_t slot = to + i * kThreads * 16;
+        const uint32_t to = base + i * kThreads * 16;
         if (wide) {
           const int length = min(bytes(j), 16);
-          copy_async_bytes(slot, dy + j, length), copy_async_bytes(slot + kArray, x + j, length);
+          copy_async_bytes(to, dy + j, length), copy_async_bytes(to + kArray, x + j, length);
         } else {
-          store_shared(slot, load_vector(dy + j, bytes(j), false));
-          store_shared(slot + kArray, load_vector(x + j, bytes(j), false));
+          store_shared(to, load_vector(dy + j, bytes(j), false));
+          store_shared(to + kArray, load_vector(x + j, bytes(j), false));
         }
       }
     }
@@ -123,9 +123,9 @@ TILEKILN_DEVICE void derive(const BackwardParams& p) {
     for (int i = 0; i < kVectors; ++i) {
       const int j = mine + i * step;
       if (j >= a.columns) break;
-      const uint32_t slot = slots + stage * kStage + i * kThreads * 16;
+      const uint32_t from = own + stage * kStage + i * kThreads * 16;
       float d[kWide];
-      take(load_shared(slot), load_shared(slot + kArray), gammas[i], j, d, g[i], z[i]);
+      take(load_shared(from), load_shared(from + kArray), gammas[i], j, d, g[i], z[i]);
 #pragma unroll
       for (int e = 0; e < kWide; ++e) {
         of_gamma[i][e] = fmaf(d[e], z[i][e], of_gamma[i][e]);

@@ -9,21 +9,21 @@ namespace tilekiln::cuda::norm {
 
 // Takes the place of Whole for rows block, block + grid, ..: `begin` before each, `last_pass` after all others.
 struct Staged {
-  uint32_t slots;  // of this thread, a vector of each thread apart
-  int stages;      // as many as a row has vectors of this thread, or more
+  uint32_t own;  // this thread's first vector, a vector of each thread apart from the next
+  int stages;    // as many as a row has vectors of this thread, or more
   int vectors, columns;
   const Element* x;
   long long x_row, rows, next_row;
   int next, asked;  // the vector of the row that is asked for next, and its stage
   int first;        // stage of the row's first vector
 
-  __device__ __forceinline__ uint32_t slot(int stage) const { return slots + stage * (kStagedThreads * 16); }
+  __device__ __forceinline__ uint32_t place_of(int stage) const { return own + stage * (kStagedThreads * 16); }
   __device__ __forceinline__ int after(int stage, int count) const {
     return stage + count >= stages ? stage + count - stages : stage + count;
   }
   __device__ __forceinline__ void ask() {
     const int j = (threadIdx.x + next * kStagedThreads) * kWide;
-    if (next_row < rows && j < columns) copy_async(slot(asked), x + next_row * x_row + j, true);
+    if (next_row < rows && j < columns) copy_async(place_of(asked), x + next_row * x_row + j, true);
     copy_async_commit();
     asked = after(asked, 1);
     if (++next == vectors) next = 0, next_row += gridDim.x;
@@ -39,7 +39,7 @@ struct Staged {
       uint32_t from[kHeld];
 #pragma unroll
       for (int i = 0; i < kHeld; ++i, stage = after(stage, 1)) {
-        from[i] = slot(stage);
+        from[i] = place_of(stage);
         vector[i] = at.there(i) ? load_shared(from[i]) : make_uint4(0, 0, 0, 0);
       }
       f(vector, at);
@@ -82,7 +82,7 @@ struct Ring : Staged {
     int stage = first;
 #pragma unroll
     for (int i = 0; i < kRingVectors; ++i, stage = after(stage, 1)) {
-      if (place(i).there(0)) vector[i / kHeld][i % kHeld] = load_shared(slot(stage));
+      if (place(i).there(0)) vector[i / kHeld][i % kHeld] = load_shared(place_of(stage));
     }
     for (int i = 0; i < vectors; ++i) ask();
     first = after(first, vectors);
@@ -94,9 +94,9 @@ struct Ring : Staged {
   template <class F> __device__ __forceinline__ void last_pass(F&& f) { pass(f); }
 };
 TILEKILN_DEVICE void stage(Staged& to, const void* x, long long x_row, long long rows, int columns, int stages) {
-  extern __shared__ __align__(16) char slots[];
+  extern __shared__ __align__(16) char ring[];
   constexpr int wide = kStagedThreads * kWide;
-  to.slots = shared_address(slots) + threadIdx.x * 16, to.stages = stages;
+  to.own = shared_address(ring) + threadIdx.x * 16, to.stages = stages;
   to.vectors = (columns + wide - 1) / wide, to.columns = columns;
   to.x = static_cast<const Element*>(x), to.x_row = x_row, to.rows = rows, to.next_row = blockIdx.x;
   to.next = to.asked = to.first = 0;

@@ -36,6 +36,45 @@ TILEKILN_DEVICE void load_pages(uint32_t to, const uint16_t* data, int64_t page_
   });
 }
 
+// S += q k^T of a warp's rows.
+TILEKILN_DEVICE void multiply_scores(float (&score)[kBlocks][kKeys / 2], uint32_t q_at, uint32_t k_at, int warp_row,
+                                     int lane) {
+#pragma unroll
+  for (int i = 0; i < kHdimQ / 16; ++i) {
+    uint32_t q[kBlocks][4];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b)
+      load_matrices(q[b], q_at + place<kHdimQ>(warp_row + 16 * b + (lane & 15), 2 * i + (lane >> 4)));
+#pragma unroll
+    for (int j = 0; j < kKeys / 16; ++j) {
+      uint32_t k[4];
+      load_matrices(k, k_at + place<kHdimQ>(16 * j + (lane & 7) + (lane >> 4 << 3), 2 * i + (lane >> 3 & 1)));
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        multiply_add(block(score[b], 2 * j), q[b], k[0], k[1]);
+        multiply_add(block(score[b], 2 * j + 1), q[b], k[2], k[3]);
+      }
+    }
+  }
+}
+// O += P v.
+TILEKILN_DEVICE void add_values(float (&o)[kBlocks][kHdimV / 2], const uint32_t (&weight)[kBlocks][kKeys / 16][4],
+                                uint32_t v_at, int lane) {
+#pragma unroll
+  for (int i = 0; i < kKeys / 16; ++i) {
+#pragma unroll
+    for (int d = 0; d < kHdimV / 16; ++d) {
+      uint32_t v[4];
+      load_matrices_transposed(v, v_at + place<kHdimV>(16 * i + (lane & 15), 2 * d + (lane >> 4)));
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        multiply_add(block(o[b], 2 * d), weight[b][i], v[0], v[1]);
+        multiply_add(block(o[b], 2 * d + 1), weight[b][i], v[2], v[3]);
+      }
+    }
+  }
+}
+
 template <bool kGeneral, bool kPages>
 TILEKILN_DEVICE void key_tiles(const AmpereParams& a, Shared& s, const Keys& keys, float (&o)[kBlocks][kHdimV / 2],
                                SoftmaxState (&state)[kBlocks]) {
@@ -80,23 +119,7 @@ TILEKILN_DEVICE void key_tiles(const AmpereParams& a, Shared& s, const Keys& key
     __syncthreads();  // k(n) is there, and all have done with the last v
     load_v(n);
     float score[kBlocks][kKeys / 2] = {};
-#pragma unroll
-    for (int i = 0; i < kHdimQ / 16; ++i) {
-      uint32_t q[kBlocks][4];
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b)
-        load_matrices(q[b], q_at + place<kHdimQ>(warp_row + 16 * b + (lane & 15), 2 * i + (lane >> 4)));
-#pragma unroll
-      for (int j = 0; j < kKeys / 16; ++j) {
-        uint32_t k[4];
-        load_matrices(k, k_at + place<kHdimQ>(16 * j + (lane & 7) + (lane >> 4 << 3), 2 * i + (lane >> 3 & 1)));
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-          multiply_add(block(score[b], 2 * j), q[b], k[0], k[1]);
-          multiply_add(block(score[b], 2 * j + 1), q[b], k[2], k[3]);
-        }
-      }
-    }
+    multiply_scores(score, q_at, k_at, warp_row, lane);
     copy_async_wait<0>();
     __syncthreads();  // v(n) is there, and all have done with k(n)
     if (following >= final) load_k(following);
@@ -128,19 +151,7 @@ TILEKILN_DEVICE void key_tiles(const AmpereParams& a, Shared& s, const Keys& key
         }
       }
     }
-#pragma unroll
-    for (int i = 0; i < kKeys / 16; ++i) {
-#pragma unroll
-      for (int d = 0; d < kHdimV / 16; ++d) {
-        uint32_t v[4];
-        load_matrices_transposed(v, v_at + place<kHdimV>(16 * i + (lane & 15), 2 * d + (lane >> 4)));
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-          multiply_add(block(o[b], 2 * d), weight[b][i], v[0], v[1]);
-          multiply_add(block(o[b], 2 * d + 1), weight[b][i], v[2], v[3]);
-        }
-      }
-    }
+    add_values(o, weight, v_at, lane);
     n = following;
   }
 }

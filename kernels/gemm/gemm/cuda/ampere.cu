@@ -8,6 +8,7 @@
 //
 // -D: LINES_A, LINES_B (1: contiguous along its lines), STAGES; TILEKILN_FP16 for fp16.
 #include "kernels/backends/cuda/mma.h"
+#include "kernels/backends/cuda/tile/places.h"
 #include "kernels/backends/cuda/tile/scheduler.h"
 #include "kernels/gemm/gemm/cuda/epilogue.h"
 
@@ -19,8 +20,7 @@ constexpr uint32_t kBytes = 128 * kSteps * 2;  // of a stage of an operand
 
 // The offset of 16 bytes in an operand's tile. Contiguous along k: 128 lines of 64 bytes; else kSteps steps of 256.
 template <bool kLines> TILEKILN_DEVICE uint32_t place(int row, int piece) {
-  if constexpr (kLines) return row * 256 + ((piece ^ (row & 7)) << 4);
-  return row * 64 + ((piece ^ (row >> 1 & 3)) << 4);
+  return place_of_piece<kLines ? 16 : 4>(row, piece);
 }
 
 // A stage of an operand: 128 lines from `line`, kSteps steps from `step`; what is not there is zero. `first`: the element at both.
