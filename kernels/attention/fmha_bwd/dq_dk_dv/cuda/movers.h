@@ -14,7 +14,7 @@ namespace tilekiln::cuda::fmha_bwd {
 constexpr int kStages = kHdim == 128 ? 3 : 2, kDsStages = kWide ? 2 : kHdim == 128 ? 3 : 4;
 constexpr int kWriters = kHdim == 64 ? 2 : 3;  // warps; a third costs 64 columns 2 %
 
-// Who loads and writes, who makes dK and dV (head dims above 128: dV, dK), who makes dQ.
+// Roles: loader and writers; dK and dV, of head dims above 128 one each, dV first; dQ.
 using Movers = Role<1, LOADER_REGISTERS>;
 using Multipliers = Role<kWide ? 1 : 2, REGISTERS>;
 using DqMultiplier = Role<1, DQ_REGISTERS>;
