@@ -145,6 +145,9 @@ def append(library: tk.Library, rounds: int) -> None:
             "append": partial(library.fmha_fwd_appendkv, q, k, v, knew, vnew, attend=False, **arguments),
             "append and attention": partial(library.fmha_fwd_appendkv, q, k, v, knew, vnew, **arguments),
         }
+        if any(one.signature["dtype"] == "fp8" for one in library.instances("family=fmha_fwd_appendkv")):
+            given = (x.to(torch.float8_e4m3fn) for x in (q, k, v, knew, vnew))
+            programs["append of e4m3"] = partial(library.fmha_fwd_appendkv, *given, attend=False, **arguments)
         took = interleaved(programs, rounds)
         print(
             f"append b{batch} keys {keys}:",

@@ -54,6 +54,7 @@ def of_rows(library: tk.Library, shape: tuple[int, int], dtype: Any, rounds: int
             "smoothquant": (partial(library.smoothquant, x, None, y=quantised, y_scale=scale), size + x.numel()),
             "gelu_and_mul": (partial(library.gelu_and_mul, x, residual, y=y), 3 * size),
             "moe_smoothquant": (_of_experts(library, x), 2 * size + 2 * x.numel()),
+            "merge": (_of_parts(library, x, residual, y), 3 * size),
             "copy": (partial(library.copy, x, y=y), 2 * size),
             "torch rms_norm": (partial(torch.nn.functional.rms_norm, x, (columns,), gamma), 2 * size),
             "torch softmax": (partial(torch.softmax, x, 1), 2 * size),
@@ -69,6 +70,12 @@ def _of_experts(library: tk.Library, x: Any) -> Any:
     ids = torch.randint(0, 8, (count, 2), device="cuda", dtype=torch.int32)
     y = torch.empty(2, count, columns, device="cuda", dtype=torch.int8)
     return partial(library.moe_smoothquant, x, factors, ids, y=y, y_scale=torch.empty(2, count, device="cuda"))
+
+
+def _of_parts(library: tk.Library, one: Any, other: Any, y: Any) -> Any:
+    """merge of both, with their log sums."""
+    lse_a, lse_b = (torch.randn(len(one), device="cuda") for _ in range(2))
+    return partial(library.merge, one, lse_a, other, lse_b, out=y, lse=torch.empty_like(lse_a))
 
 
 def of_moves(library: tk.Library, rounds: int) -> None:
