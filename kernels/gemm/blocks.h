@@ -36,19 +36,33 @@ inline void add_blocks(const Problem& p, const Engine& engine, const Unit& unit,
   }
 }
 
+// Bytes of a thread's scratch: the engine's own, then sums and numbers of rows of a piece.
+inline i64 own_scratch(const Engine& engine) { return divide_up(static_cast<i64>(engine.scratch_bytes), 64) * 64; }
+inline u64 block_scratch(const Engine& engine) {
+  return static_cast<u64>(own_scratch(engine)) + kBlockRows * (kBlock + 1) * sizeof(float);
+}
+
+// A piece, of at most kBlockRows rows and kBlock columns: its sums, then its epilogue.
+inline void run_piece(const Problem& p, const Engine& engine, const Unit& piece, float* sums, void* scratch) {
+  add_blocks(p, engine, piece, sums, sums + kBlockRows * kBlock, scratch);
+  engine.add(p, piece, {sums, kBlock, 0, 1, false}, scratch);
+}
+// f of the pieces of a unit whose columns begin a block.
+template <class OfPiece> void each_piece(const Unit& unit, OfPiece&& f) {
+  for (int n = unit.n0; n < unit.n1; n += kBlock)
+    for (int m = unit.m0; m < unit.m1; m += kBlockRows)
+      f(Unit{m, std::min(m + static_cast<int>(kBlockRows), unit.m1), n, std::min(n + kBlock, unit.n1)});
+}
+
 [[nodiscard]] inline tilekiln_status run_blocks(const Run& call, const Choice& choice, const Problem& p) {
   if (p.k == 0) return run_product(call, choice, p, {});
   const Engine& engine = *static_cast<const Engine*>(choice.engine);
   const i64 down = divide_up(p.m, kBlockRows), units = down * divide_up(p.n, kBlock);
-  const u64 own = (engine.scratch_bytes + 63) / 64 * 64;
-  const u64 bytes = own + kBlockRows * (kBlock + 1) * sizeof(float);
-  return launch_stage(call, choice, p, units, work_of(p), bytes, [&](i64 number, void* scratch) {
+  return launch_stage(call, choice, p, units, work_of(p), block_scratch(engine), [&](i64 number, void* scratch) {
     const i64 m = number % down * kBlockRows, n = number / down * kBlock;
     const Unit unit = {static_cast<int>(m), static_cast<int>(std::min<i64>(m + kBlockRows, p.m)), static_cast<int>(n),
                        static_cast<int>(std::min<i64>(n + kBlock, p.n))};
-    float* const sums = static_cast<float*>(moved(scratch, static_cast<i64>(own)));
-    add_blocks(p, engine, unit, sums, sums + kBlockRows * kBlock, scratch);
-    engine.add(p, unit, {sums, kBlock, 0, 1, false}, scratch);
+    run_piece(p, engine, unit, static_cast<float*>(moved(scratch, own_scratch(engine))), scratch);
   });
 }
 

@@ -105,10 +105,11 @@ struct Rows {
 };
 constexpr int kSummed = 32;
 
-// Rows of fp32 as int8 or fp8: to[i][j] scale[i] is from[i][j], to half a step.
+// Rows of fp32, fp16 or bf16 as int8 or fp8: to[i][j] scale[i] is from[i][j], to half a step.
 struct QuantisedRows {
-  const float* from;
+  const void* from;
   i64 from_row;  // elements
+  Dtype dtype;
   int columns;
   bool fp8;
   void* to;

@@ -25,20 +25,23 @@ struct Quantised {
 };
 
 // Products of rows [starts[i], starts[i + 1]) of a and out, which `first` describes from row 0 on, and of c, with the i-th b and bias.
+// Rows end at ends[i], where there are ends.
 struct Groups {
   static constexpr bool launches_kernels = true;
   Problem first;
-  std::vector<int32_t> starts;
-  const int* device_starts;                      // where kernels read them; null: the host has
+  std::vector<int32_t> starts, ends;
+  const int *device_starts, *device_counts;      // where kernels read them; null: the host has, and no counts
   i64 a_row, out_row, c_row, b_step, bias_step;  // bytes
+  i64 factors_step;                              // of b's blocks, in elements
 };
 
 // Groups for kernels, which read the groups + 1 starts themselves.
 struct DeviceGroups {
-  Problem first;  // m: all rows of a
-  const int* starts;
+  Problem first;               // m: all rows of a
+  const int *starts, *counts;  // the second null: without
   i64 groups;
   i64 b_step, bias_step;  // bytes
+  i64 factors_step;       // elements
 };
 
 // One of a list.

@@ -15,7 +15,7 @@ from tests.programs import need
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCTS = "family=gemm dtype=bf16 out_dtype=bf16 bias=no activation=none scaled=no"
-BYTES = "dtype=fp8 out_dtype=bf16,fp32"
+BYTES = "dtype=fp8 out_dtype=bf16,fp32 or family=grouped_gemm dtype=fp8"
 INT8, SUMS = "family=gemm,gemm_quant dtype=int8 out_dtype=bf16,fp32,int8,fp8", "family=gemm,batched_gemm dtype=int8"
 GROUPS = "family=grouped_gemm dtype=bf16"
 LISTS = "family=gemm_list dtype=bf16 layout_a=row layout_b=column"
@@ -82,9 +82,12 @@ def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
                     build += "_to_fp16" if signature.get("out_dtype") == "fp16" else ""
                 assert f"{build}-{signature['dtype']}" in held
             elif instance.family == "fused_moe":
-                assert f"fused_moe_{signature['layout']}-{signature['dtype']}" in held
+                of_bytes = "fused_moe_bytes" + ("_of_fp16" if signature["dtype"] == "fp16" else "") + "-any"
+                own = f"fused_moe_{signature['layout']}-{signature['dtype']}"
+                assert (of_bytes if signature["weights"] == "fp8" else own) in held
             elif instance.family == "grouped_gemm":
-                assert f"grouped_gemm_{signature['layout_b']}-{signature['dtype']}" in held
+                own = "blocks" if signature["dtype"] == "fp8" else signature["layout_b"]
+                assert f"grouped_gemm_{own}-{signature['dtype']}" in held
             elif "element" in signature and instance.family != "img2col":
                 assert "move-any" in held
             else:
@@ -102,9 +105,8 @@ def test_an_engine_holds_the_kernels_of_its_room() -> None:
     """Of fused_moe, whose engines are gemm's on CPUs: those on Hopper are its own, and read no Build of gemm's."""
     root = tree()
     of = {name: {k.name for k in kernels.of_engine(root, "cuda-sm90a", name)} for name in ("gemm", "fused_moe")}
-    assert of["fused_moe"] == {
-        f"fused_moe_{layout}-{dtype}" for layout in ("row", "column") for dtype in ("bf16", "fp16")
-    }
+    of_halves = {f"fused_moe_{layout}-{dtype}" for layout in ("row", "column") for dtype in ("bf16", "fp16")}
+    assert of["fused_moe"] == of_halves | {"fused_moe_bytes-any", "fused_moe_bytes_of_fp16-any"}
     assert not of["gemm"] & of["fused_moe"]
     assert "grouped_gemm_row-bf16" in of["gemm"]
     assert root.family("fused_moe").owner("experts").name == "fused_moe"

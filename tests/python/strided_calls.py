@@ -339,7 +339,37 @@ CALLS = [
     Call("gemm_multi_d", "d1"),
     Call("gemm_quant", "bias row_scale column_scale", dtype="int8"),
     Call("gemm_quant", "bias"),
-    Call("grouped_gemm", "bias c", lengths={"G": 3, "T": 42}, values={"starts": numbers(0, 7, 30, 42), "beta": 0.5}),
+    Call(
+        "grouped_gemm",
+        "bias c",
+        lengths={"G": 3, "T": 42},
+        values={"starts": numbers(0, 7, 30, 42), "counts": numbers(7, 0, 5), "beta": 0.5},
+    ),
+    Call(
+        "grouped_gemm",
+        dtype=FP8,
+        of="gemm_fp8",
+        lengths={"G": 2, "T": 9, "N": 16, "K": 140},
+        values={
+            "b": positive(2, 16, 140).astype(NUMPY[FP8]).transpose(0, 2, 1),
+            "starts": numbers(0, 7, 9),
+            "a_scale": ((9, 2), "fp32"),
+            "b_scale": ((2, 1, 2), "fp32"),
+            "out": ((9, 16), "bf16"),
+        },
+    ),
+    Call(
+        "fused_moe",
+        lengths={"H": 128, "E": 5},
+        values={
+            "topk_ids": draws((40, 2), 5),
+            "topk_weights": positive(40, 2),
+            "gate_up": ((5, 256, 128), FP8),
+            "down": ((5, 128, 128), FP8),
+            "gate_up_scale": positive(5, 2, 1),
+            "down_scale": positive(5, 1, 1),
+        },
+    ),
     Call(
         "group_norm",
         "gamma beta",

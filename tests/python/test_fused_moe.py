@@ -23,7 +23,9 @@ F32 = np.float32
 SHAPES = [(1, 3, 2, 72, 40), (5, 4, 4, 64, 136), (20, 3, 1, 8, 64), (9, 1, 1, 136, 8), (50, 2, 2, 72, 72),
           (0, 3, 2, 8, 8), (3, 0, 2, 8, 8), (2, 2, 1, 0, 8), (2, 2, 1, 8, 0)]  # fmt: skip
 ODD = [(5, 3, 2, 71, 33), (3, 2, 2, 1, 1), (20, 2, 2, 129, 65)]
-KINDS = ["row", "column", "packed", "int8", "int4", "smooth8", "smooth4", "rows4"]
+BLOCKS = [(1, 3, 2, 256, 128), (20, 3, 1, 128, 384), (50, 2, 2, 384, 256), (0, 3, 2, 128, 128), (3, 0, 2, 128, 128),
+          (2, 2, 1, 0, 128), (2, 2, 1, 128, 0)]  # fmt: skip
+KINDS = ["row", "column", "packed", "int8", "int4", "smooth8", "smooth4", "rows4", "fp8"]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,16 @@ class Problem:
         gate_up = draw(random, experts * rows, hidden, dtype, False).reshape(experts, rows, hidden)
         down = draw(random, experts * hidden, inter, dtype, False).reshape(experts, hidden, inter)
         self.call: dict[str, Any] = {}
-        self.expected: dict[str, Any] = {"quantised": kind[-1] in "48" and kind != "rows4", "dtype": dtype}
+        quantised = kind[-1] in "48" and kind not in ("rows4", "fp8")
+        self.expected: dict[str, Any] = {"quantised": quantised, "dtype": dtype}
+        if kind == "fp8":
+            for name, matrix in (("gate_up", gate_up), ("down", down)):
+                setattr(self, name, matrix.astype(NUMPY["fp8"]))
+                factors = (experts, -(-matrix.shape[1] // 128), -(-matrix.shape[2] // 128))
+                self.call[f"{name}_scale"] = np.exp2(random.integers(-9, 3, factors)).astype(F32)
+            self.expected |= self.call
+            self.matrices = self.gate_up, self.down
+            return
         if kind in ("row", "column"):
             turn = kind == "column"
             self.gate_up = gate_up.transpose(0, 2, 1).copy().transpose(0, 2, 1) if turn else gate_up
@@ -90,7 +101,7 @@ def biases_and_tokens(
     local = int(random.integers(-1, tokens + 2))
     more = {"gate_up_bias": first, "down_bias": second}
     call: dict[str, Any] = dict(more)
-    if kind not in ("row", "column"):
+    if kind not in ("row", "column", "fp8"):
         packed = tk.PackedExperts(
             np.zeros((experts, first.shape[1], hidden), F32), np.zeros((experts, hidden, inter), F32), **more
         )
@@ -120,7 +131,7 @@ CASES = [(d, k) for d, k in itertools.product(("fp32", "fp16", "bf16"), KINDS) i
 def test_against_float64(library: tk.Library, target: str, dtype: str, kind: str) -> None:
     first = 5 * CASES.index((dtype, kind)) % len(CHOICES)
     choices = itertools.cycle([*CLAMPED, *CHOICES[first:], *CHOICES[:first]])
-    shapes = SHAPES if kind[-1] in "48" else SHAPES + ODD
+    shapes = BLOCKS if kind == "fp8" else SHAPES if kind[-1] in "48" else SHAPES + ODD
     for seed, shape in enumerate(shapes):
         gated, activation, masked = next(choices)
         p = Problem(seed, dtype, kind, gated, shape)
@@ -180,8 +191,8 @@ def test_strides(library: tk.Library) -> None:
 
 def test_special_values(library: tk.Library) -> None:
     """A NaN or an infinity of a token stays in that token; a weight of 0 times infinity is NaN."""
-    for kind in ("row", "packed", "int8"):
-        p = Problem(4, "bf16", kind, True, (6, 2, 2, 64, 64))
+    for kind in ("row", "packed", "int8", "fp8"):
+        p = Problem(4, "bf16", kind, True, (6, 2, 2, 128, 128))
         p.ids = np.array([[0, 1]] * 6, np.int32)
         clean = library.fused_moe(p.x, p.ids, p.weights, p.gate_up, p.down, **p.call)
         p.x[2, 5], p.x[3, 7], p.weights[4, 0] = np.nan, np.inf, np.inf
@@ -265,6 +276,11 @@ INT8 = {
     "gate_up": np.zeros((2, 2, 16, 64, 4), np.int8), "down": np.zeros((2, 1, 16, 64, 4), np.int8),
     "gate_up_scale": np.zeros((2, 2, 2, 64), F32), "down_scale": np.zeros((2, 1, 2, 64), F32),
 }  # fmt: skip
+FP8 = {
+    "x": np.zeros((3, 128), HALF),
+    "gate_up": np.zeros((2, 256, 128), NUMPY["fp8"]), "down": np.zeros((2, 128, 128), NUMPY["fp8"]),
+    "gate_up_scale": np.zeros((2, 2, 1), F32), "down_scale": np.zeros((2, 1, 1), F32),
+}  # fmt: skip
 SMOOTH = {"smooth_scale": np.ones((2, 64), F32), "down_smooth_scale": np.ones((2, 64), F32)}
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"gate_up_bias": np.zeros((2, 128), F32)}, "gate_up_bias: shape was (2, 128), must be (2, 2, 64)"),
@@ -284,7 +300,17 @@ BAD: list[tuple[dict[str, Any], str]] = [
      "down_scale: was null, must be given: gate_up_scale and down_scale go together"),
     ({**INT8, "gate_up_scale": None, "down_scale": None}, "gate_up_scale: was null, must be given, as down_scale"),
     ({"gate_up_scale": np.zeros((2, 2, 2, 64), F32), "down_scale": np.zeros((2, 1, 2, 64), F32)},
-     "gate_up_scale: was given, must be null, as down_scale, but with weights of int8, int4 and mxfp4"),
+     "gate_up_scale: was given, must be null, as down_scale, but with weights of int8, int4, mxfp4 and fp8"),
+    ({**FP8, "gate_up_scale": None, "down_scale": None}, "gate_up_scale: was null, must be given, as down_scale"),
+    ({**FP8, "gate_up_scale": np.zeros((2, 1, 1), F32)}, "gate_up_scale: shape was (2, 1, 1), must be (2, 2, 1)"),
+    ({**FP8, "down_scale": np.zeros((2, 1, 2), F32)}, "down_scale: shape was (2, 1, 2), must be (2, 1, 1)"),
+    ({**FP8, "gate_up_scale": np.zeros((2, 2, 1), np.uint8), "down_scale": np.zeros((2, 1, 1), np.uint8)},
+     "gate_up_scale: dtype was uint8, must be fp32 with weights of fp8"),
+    ({**FP8, "quantise_x": False}, "quantise_x: was no, must be yes with weights of fp8"),
+    ({**FP8, "gate_up": np.zeros((2, 192, 128), NUMPY["fp8"]), "down": np.zeros((2, 128, 96), NUMPY["fp8"])},
+     "down: inter was 96, must be a multiple of 128 with weights of fp8"),
+    ({**FP8, "gate_up": np.zeros((2, 2, 32, 64, 4), NUMPY["fp8"]), "down": np.zeros((2, 2, 32, 64, 4), NUMPY["fp8"])},
+     "gate_up: had 5 dimensions, must have 3: weights of fp8 are matrices"),
     ({**PLAIN, "gate_up": np.zeros((2, 100, 64), HALF)},
      "gate_up: rows was 100, must be 128, twice the inter of down, or 64"),
     ({**PLAIN, "down": np.zeros((2, 64, 64), HALF).transpose(0, 2, 1)},

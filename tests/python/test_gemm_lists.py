@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln._core.dtypes import NUMPY
 from tilekiln.reference import gemm as reference
 
 from tests.python.guard import guarded
@@ -137,6 +138,53 @@ def test_grouped(library: tk.Library, target: str, dtype: str) -> None:
         for g in range(groups):
             rows_of = slice(starts[g], starts[g + 1])
             check(made[rows_of], reference.gemm(a[rows_of], b[g], c[rows_of], beta=2.0))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_grouped_fp8_with_factors_of_blocks(load: Callable[..., tk.Library], target: str) -> None:
+    """Of groups that count no more than some of their rows, as those of masked layouts."""
+    library, random = load("gemm_fp8", targets="all"), np.random.default_rng(8)
+    for sizes, n, k in [([3, 0, 7, 250], 140, 300), ([1], 1, 1), ([5, 9], 5, 0)]:
+        groups, rows, blocks = len(sizes), 1 + sum(sizes) + 2, -(-k // 128)
+        starts = np.cumsum([1, *sizes], dtype=np.int32)
+        counts = np.array([random.integers(0, size + 1) for size in sizes], np.int32)
+        a = draw(random, rows, k, "fp8", False)
+        b = draw(random, groups * n, k, "fp8", False).reshape(groups, n, k).transpose(0, 2, 1)
+        a_scale = guarded(random.standard_normal((rows, blocks)).astype(F32), "after") if blocks else None
+        b_scale = random.standard_normal((groups, -(-n // 128), blocks)).astype(F32)
+        call = {"a_scale": np.zeros((rows, 0), F32) if a_scale is None else a_scale, "b_scale": b_scale}
+        bias, out = random.standard_normal((groups, n)).astype(F32), out_like(rows, n, "bf16", False)
+        call |= {"bias": bias, "activation": "silu", "counts": counts}
+        number = kernel(library, "grouped_gemm", target, a, b, starts, out=out, **call)
+        library.grouped_gemm(a, b, starts, out=out, instance=number, **call)
+        free = np.ones(rows, bool)
+        for g, (first, count) in enumerate(zip(starts, counts, strict=False)):
+            own = slice(first, first + count)
+            free[own] = False
+            of = {"a_scale": call["a_scale"][own], "b_scale": b_scale[g], "dtype": "bf16"}
+            check(out[own], reference.gemm(a[own], b[g], bias=bias[g], activation="silu", **of))
+        assert (out[free] == 77).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            {"counts": np.array([1, 4], np.int32)},
+            "counts: entry 1 was 4, must be 0 or above and at most 3, the rows of",
+        ),
+        ({"counts": np.array([-1, 3], np.int32)}, "counts: entry 0 was -1, must be 0 or above and at most 2"),
+        ({"a_scale": None, "b_scale": None}, "a_scale: was null, must be given, as b_scale, with a of fp8"),
+        ({"a_scale": np.zeros((5, 1), F32)}, "a_scale: shape was (5, 1), must be (5, 2)"),
+        ({"b_scale": np.zeros((2, 2, 1), F32)}, "b_scale: shape was (2, 2, 1), must be (2, 1, 2)"),
+    ],
+)
+def test_bad_groups_of_fp8(load: Callable[..., tk.Library], change: dict[str, Any], text: str) -> None:
+    a, b = np.zeros((5, 130), NUMPY["fp8"]), np.zeros((2, 7, 130), NUMPY["fp8"]).transpose(0, 2, 1)
+    call = {"a_scale": np.zeros((5, 2), F32), "b_scale": np.zeros((2, 1, 2), F32), **change}
+    with pytest.raises(tk.ArgumentError) as error:
+        load("gemm_fp8", targets="all").grouped_gemm(a, b, np.array([0, 2, 5], np.int32), **call)
+    assert str(error.value).startswith(text), str(error.value)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -186,9 +186,12 @@ def main(argv: list[str]) -> int:
         elif options.library:
             import tilekiln as tk
 
-            from tools.gpu import bench_features, bench_kv, bench_library, bench_products, bench_rows
+            from tools.gpu import bench_experts, bench_features, bench_kv, bench_library, bench_products, bench_rows
 
             operators = tk.load(options.library).operators
+            if "fused_moe" in operators:
+                bench_experts.run(tk.load(options.library), options.rounds)
+                return 0
             if "fmha_fwd" not in operators:
                 timed = bench_products if any("gemm" in name for name in operators) else bench_rows
                 timed.run(tk.load(options.library), options.rounds)

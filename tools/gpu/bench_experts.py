@@ -15,7 +15,10 @@ MODELS = {  # experts, of them a token's, hidden, inter
     "Mixtral-8x7B": (8, 2, 4096, 14336),
     "Qwen3-30B": (128, 8, 2048, 768),
     "gpt-oss-20B": (32, 4, 2880, 2880),
+    "DeepSeek-V3": (256, 8, 7168, 2048),
 }
+OF_BYTES = ("DeepSeek-V3", "Qwen3-30B")
+"""Those that are published as e4m3 with factors of blocks, too."""
 TOKENS = (1, 16, 256, 4096)
 
 
@@ -42,16 +45,26 @@ def copy_rate(rounds: int) -> float:
     return 2 * one.numel() / took
 
 
-def experts(library: tk.Library, rounds: int, names: tuple[str, ...] = tuple(MODELS)) -> None:
-    rate = copy_rate(rounds)
-    print(f"bf16, silu: a copy moves {rate / 1e9:.2f} TB/s; us of grouped_mm, of Tilekiln, share; Tilekiln less")
-    print("the bytes of the experts hit at the copy's rate, and over that time; error beside grouped_mm")
+def experts(library: tk.Library, rounds: int, names: tuple[str, ...] = tuple(MODELS)[:3], fp8: bool = False) -> None:
+    """fp8: experts of e4m3 with factors of blocks, beside grouped_mm over the same numbers as bf16."""
+    rate, size = copy_rate(rounds), 1 if fp8 else 2
+    print(
+        f"{'e4m3' if fp8 else 'bf16'}, silu: a copy moves {rate / 1e9:.2f} TB/s; us of grouped_mm, of Tilekiln, share;"
+    )
+    print("Tilekiln less the bytes of the experts hit at the copy's rate, and over that time; error beside grouped_mm")
     torch.manual_seed(5)
     for name in names:
         count, topk, hidden, inter = MODELS[name]
         on: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
         gate_up = torch.randn(count, 2 * inter, hidden, **on) * hidden**-0.5
         down = torch.randn(count, hidden, inter, **on) * inter**-0.5
+        mine_of: tuple[Any, ...] = (gate_up, down)
+        more: dict[str, Any] = {}
+        if fp8:
+            mine_of = tuple((one * 256).to(torch.float8_e4m3fn) for one in mine_of)
+            gate_up, down = (one.to(torch.bfloat16) / 256 for one in mine_of)
+            for key, (_, rows, columns) in (("gate_up_scale", gate_up.shape), ("down_scale", down.shape)):
+                more[key] = torch.full((count, rows // 128, columns // 128), 2.0**-8, device="cuda")
         for tokens in TOKENS:
             sets = []
             for _ in range(8 if tokens < 1024 else 2):
@@ -63,15 +76,15 @@ def experts(library: tk.Library, rounds: int, names: tuple[str, ...] = tuple(MOD
             def peer(x: Any, ids: Any, weights: Any, _: Any, gate_up: Any = gate_up, down: Any = down) -> Any:
                 return grouped(x, ids, weights, gate_up, down)
 
-            def own(x: Any, ids: Any, weights: Any, out: Any, gate_up: Any = gate_up, down: Any = down) -> None:
-                library.fused_moe(x, ids, weights, gate_up, down, out=out)
+            def own(x: Any, ids: Any, weights: Any, out: Any, matrices: Any = mine_of, more: Any = more) -> None:
+                library.fused_moe(x, ids, weights, *matrices, out=out, **more)
 
             x, ids, weights, out = sets[0]
             own(*sets[0])
             right = peer(*sets[0]).float()
             error = ((out.float() - right).norm() / right.norm()).item()
             hit = sum(len(torch.unique(ids)) for _, ids, _, _ in sets) / len(sets)
-            floor = hit * 3 * hidden * inter * 2 / rate
+            floor = hit * 3 * hidden * inter * size / rate
             repeats = 2 * len(sets)
             graphs = {"peer": graph(peer, sets, repeats), "own": graph(own, sets, repeats)}
             took = {
@@ -97,3 +110,13 @@ def routing(library: tk.Library, rounds: int) -> None:
         print(
             f"topk_gating {tokens:5} of 256:", *(f"{name} {time * 1e3:.1f}" for name, time in took.items()), flush=True
         )
+
+
+def run(library: tk.Library, rounds: int) -> None:
+    held = {(one.family, one.signature.get("weights")) for one in library.instances()}
+    if ("fused_moe", "fp8") in held:
+        experts(library, rounds, OF_BYTES, fp8=True)
+    if ("fused_moe", "same") in held:
+        experts(library, rounds)
+    if ("topk_gating", None) in held:
+        routing(library, rounds)

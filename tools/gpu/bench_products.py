@@ -97,6 +97,8 @@ def run(library: tk.Library, rounds: int) -> None:
         bench_rotated.of_int8(library, rounds)
     if ("grouped_gemm", "bf16") in held:
         bench_rotated.groups(library, rounds)
+    if ("grouped_gemm", "fp8") in held:
+        bench_rotated.groups(library, rounds, fp8=True)
     if ("gemm", "bf16") not in held:
         return
     for size in SIZES:

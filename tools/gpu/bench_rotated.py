@@ -137,8 +137,9 @@ def of_words(library: tk.Library, rounds: int) -> None:
                 compare(f"{m} x {n} x {k}, {group}", m * n * k, sets, calls, rounds)
 
 
-def groups(library: tk.Library, rounds: int) -> None:
-    print("bf16, rows in groups: _grouped_mm, Tilekiln, share")
+def groups(library: tk.Library, rounds: int, fp8: bool = False) -> None:
+    """fp8: e4m3 with factors of blocks, beside bf16 of _grouped_mm."""
+    print(f"{'e4m3' if fp8 else 'bf16'}, rows in groups: _grouped_mm of bf16, Tilekiln, share")
     torch.manual_seed(3)
     for name, count, rows, n, k in GROUPS:
         for how, skew in (("even", 0.0), ("skewed", 1.0)):
@@ -153,4 +154,12 @@ def groups(library: tk.Library, rounds: int) -> None:
                 "torch": partial(torch._grouped_mm, a, b, offs=starts[1:]),
                 "Tilekiln": partial(library.grouped_gemm, a, b, starts, out=out),
             }
+            if fp8:
+                blocks = -(-k // 128)
+                scales = {
+                    "a_scale": torch.rand(rows, blocks, device="cuda"),
+                    "b_scale": torch.rand(count, -(-n // 128), blocks, device="cuda"),
+                }
+                of_bytes = (a.to(torch.float8_e4m3fn), b.transpose(1, 2).to(torch.float8_e4m3fn).transpose(1, 2))
+                calls["Tilekiln"] = partial(library.grouped_gemm, *of_bytes, starts, out=out, **scales)
             compare(f"{name}, {count} groups, {how}", rows * n * k, [()], calls, rounds)

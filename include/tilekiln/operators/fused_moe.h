@@ -26,6 +26,12 @@ extern "C" {
  * smooth_scale (experts, hidden) and down_smooth_scale (experts, inter), which come together, each is multiplied by that of its
  * expert before. In Python `tilekiln.PackedExperts` packs and quantises, and `tilekiln.experts` takes it.
  *
+ * fp8 is e4m3, of matrices whose rows are contiguous, with fp32 factors of blocks of 128 x 128: gate_up_scale (experts, rows / 128,
+ * hidden / 128), rounded up, and down_scale (experts, hidden / 128, inter / 128), as DeepSeek-V3 has them; hidden and inter are then multiples of
+ * 128.
+ * Rows of x, and between the products of fp32, become e4m3, 128 numbers by a factor of their own, max |.| / 448 of them; a product is as gemm has it
+ * with a_scale and b_scale.
+ *
  * An id outside of 0 to experts - 1 is no expert's; a token without one is 0. With expert_mask ids count all experts, and gate_up and
  * down hold those whose number there is not 0, in their order. An expert may have any number of tokens. With local_tokens only so many
  * tokens count, of those that there are. gate_up_bias and down_bias are added to the products, gate's before the activation; of panels they
@@ -40,8 +46,8 @@ typedef struct tilekiln_fused_moe_args {
   const tilekiln_tensor* x; /* fp32, fp16 or bf16 (tokens, hidden). The tokens */
   const tilekiln_tensor* topk_ids; /* int32 (tokens, topk). The experts of each token */
   const tilekiln_tensor* topk_weights; /* fp32 (tokens, topk). Their weights */
-  const tilekiln_tensor* gate_up; /* dtype of x; of fp32: fp32; of fp16: fp16, int8 or uint8; of bf16: bf16, int8 or uint8 (experts, gate_up_rows,
-     hidden), packed: (experts, panels, words, lanes, word elements). The first matrix of each expert */
+  const tilekiln_tensor* gate_up; /* dtype of x; of fp32: fp32; of fp16: fp16, int8, uint8 or fp8; of bf16: bf16, int8, uint8 or fp8 (experts,
+     gate_up_rows, hidden), packed: (experts, panels, words, lanes, word elements). The first matrix of each expert */
   const tilekiln_tensor* down; /* dtype of gate_up (experts, hidden, inter), packed: (experts, panels, words, lanes, word elements). The second */
   const tilekiln_tensor* gate_up_scale; /* fp32 or uint8; or null. Factors of a quantised gate_up */
   const tilekiln_tensor* down_scale; /* dtype of gate_up_scale; or null. Factors of a quantised down */
@@ -55,7 +61,7 @@ typedef struct tilekiln_fused_moe_args {
   const tilekiln_tensor* local_tokens; /* int32; or null. How many tokens count, read when the call runs; the others are 0; below 0: none */
   const tilekiln_tensor* out; /* dtype of x (tokens, hidden). The weighted sums */
   int32_t group; /* numbers along a row of a weight that share a factor */
-  int32_t quantise_x; /* 0 or 1. With quantised weights rows become int8 before each product; no, of int4: they stay as they are */
+  int32_t quantise_x; /* 0 or 1. With quantised weights rows become int8, of fp8 e4m3, before each product; no, of int4: they stay as they are */
   int32_t activation; /* 0 (silu), 1 (gelu), 2 (gelu_tanh), 3 (relu) or 4 (clamped_swiglu). What gate goes through */
   float limit; /* of clamped_swiglu: what gate, and up of either sign, is at most */
   float alpha; /* of clamped_swiglu: what gate is multiplied by inside of the sigmoid, not 0 */

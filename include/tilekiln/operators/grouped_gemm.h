@@ -20,6 +20,12 @@ extern "C" {
  * On a GPU the kernel reads starts: they lie there as all arrays do, nothing waits for them, and a graph may hold the call. They are then not
  * checked: a group whose end is below its start is empty, and rows end where a does.
  *
+ * With counts (groups) a group has but the first counts[g] of its rows, 0 or above and no more than there are, and the others are rows
+ * of no group: groups may lie as far apart as the largest is (masked layouts). On a GPU a count below 0 is 0, and rows end where a group does.
+ *
+ * fp8 is e4m3 with factors of blocks, as gemm has them: a_scale (rows, k / 128) and b_scale (groups, n / 128, k / 128), both rounded up, of any
+ * strides; b is column-major, out and c are bf16.
+ *
  * Packed, which is faster on the CPU, b is a matrix of panels a group, as flatmm has them: b (groups, panels, words, 64, word elements), c and out
  * (rows, panels, 64), bias (groups, panels, 64). In Python `tilekiln.PackedWeight` packs one group; their `panels` are stacked.
  *
@@ -29,10 +35,11 @@ extern "C" {
  * until the stream has run the call. */
 typedef struct tilekiln_grouped_gemm_args {
   size_t size; /* sizeof(tilekiln_grouped_gemm_args): set by tilekiln_grouped_gemm_defaults */
-  const tilekiln_tensor* a; /* fp32, fp16 or bf16 (rows, k). The rows, group after group */
+  const tilekiln_tensor* a; /* fp32, fp16, bf16 or fp8 (rows, k). The rows, group after group */
   const tilekiln_tensor* b; /* dtype of a (groups, k, n), packed: (groups, panels, words, lanes, word elements). a matrix a group */
   const tilekiln_tensor* starts; /* int32 (groups + 1). The first row of each group, and the end of the last */
-  const tilekiln_tensor* out; /* dtype of a (rows, n), packed: (rows, panels, lanes). The results */
+  const tilekiln_tensor* counts; /* int32 (groups); or null. How many rows of each group count; without, all */
+  const tilekiln_tensor* out; /* dtype of a; of fp8: bf16 (rows, n), packed: (rows, panels, lanes). The results */
   const tilekiln_tensor* bias; /* fp32 (groups, n), packed: (groups, panels, lanes); or null. One number a column and group */
   int32_t activation; /* 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu), 5 (sigmoid), 6 (hardswish) or 7 (clamp). gelu: by erf; gelu_tanh: by
      its approximation with tanh; clamp: to [clamp_min, clamp_max] */
@@ -40,6 +47,8 @@ typedef struct tilekiln_grouped_gemm_args {
   float clamp_max; /* the most, at least clamp_min */
   const tilekiln_tensor* c; /* dtype of out (rows, n), packed: (rows, panels, lanes); or null. added, beta times */
   float beta; /* what c is multiplied by */
+  const tilekiln_tensor* a_scale; /* fp32; or null. Of fp8: a factor a row of a and 128 numbers along k */
+  const tilekiln_tensor* b_scale; /* fp32; or null. Of fp8: a factor a block of 128 x 128 of each b, (groups, n / 128, k / 128) */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */

@@ -47,8 +47,8 @@ void add_unit(const matrix::Problem& p, const matrix::Unit& u, const matrix::Par
   }
 }
 
-template <class Q> void quantise_numbers(const matrix::QuantisedRows& q, int row, float largest) {
-  const float* const from = q.from + row * q.from_row;
+template <class Q, class T> void quantise_numbers(const matrix::QuantisedRows& q, int row, float largest) {
+  const T* const from = (const T*)q.from + row * q.from_row;
   Q* const to = (Q*)q.to + row * q.to_row;
   vf top = zero(), bad = zero();
   for (int j = 0; j < q.columns; j += kLanes) {
@@ -67,8 +67,12 @@ template <class Q> void quantise_numbers(const matrix::QuantisedRows& q, int row
     narrow_some(to + j, mul(widen_some(from + j, q.columns - j), by), q.columns - j);
   q.scale[row] = most / largest;
 }
+template <class T> void quantise_from(const matrix::QuantisedRows& q, int row) {
+  q.fp8 ? quantise_numbers<CalledFp8, T>(q, row, 448) : quantise_numbers<SaturatedInt8, T>(q, row, 127);
+}
 void quantise_out(const matrix::QuantisedRows& q, int row) {
-  q.fp8 ? quantise_numbers<CalledFp8>(q, row, 448) : quantise_numbers<SaturatedInt8>(q, row, 127);
+  if (q.dtype == matrix::Dtype::fp32) return quantise_from<float>(q, row);
+  q.dtype == matrix::Dtype::fp16 ? quantise_from<fp16>(q, row) : quantise_from<bf16>(q, row);
 }
 
 template <class T> void combine_row(const matrix::Combined& c) {

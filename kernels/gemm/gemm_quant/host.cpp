@@ -73,7 +73,7 @@ tilekiln_status launch(StageCall<matrix::Quantised>& call) {
   const matrix::Engine& engine = *static_cast<const matrix::Engine*>(call.choice.engine);
   const bool fp8 = q.product.out_dtype == OutDtype::fp8;
   const matrix::QuantisedRows rows = {
-      static_cast<const float*>(sums.out), n, static_cast<int>(n), fp8, q.product.out, q.product.out_row, q.scale};
+      sums.out, n, matrix::Dtype::fp32, static_cast<int>(n), fp8, q.product.out, q.product.out_row, q.scale};
   return launch_stage(call, call.choice, rows, m, static_cast<double>(m) * static_cast<double>(n), 0,
                       [&](i64 row, void*) { engine.quantise(rows, static_cast<int>(row)); });
 }

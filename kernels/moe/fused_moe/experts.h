@@ -25,6 +25,7 @@ struct Experts {
   bool gated, swiglu;
   bool quantised;  // weights are
   bool int8_rows;  // so are rows, before each product
+  bool fp8;        // weights and rows are e4m3 with factors of blocks
   int tokens, topk, experts, all_experts, hidden, inter;
 };
 

@@ -2,7 +2,7 @@
 // Arguments of fused_moe as the plain data of its steps, and these: rows sorted by expert, copied or quantised, two products, the sums.
 #include <cstring>
 
-#include "kernels/gemm/host.h"
+#include "kernels/gemm/blocks.h"
 #include "kernels/gemm/panels.h"
 #include "kernels/generated/operators/fused_moe_entries.h"
 #include "kernels/moe/fused_moe/lists.h"
@@ -100,6 +100,20 @@ tilekiln_status check_packed(const Args& args, Call& call) {
   return call.signature.weights == Weights::same ? TILEKILN_OK : check_scales(args, call);
 }
 
+tilekiln_status check_blocks(const Args& args, Call& call) {
+  TILEKILN_TRY(check_plain(call));
+  if (call.signature.weights != Weights::fp8) return TILEKILN_OK;
+  if (call.H % matrix::kBlock != 0)
+    return fail_argument("x", "hidden was %lld, must be a multiple of 128 with weights of fp8", shown(call.H));
+  if (call.I % matrix::kBlock != 0)
+    return fail_argument("down", "inter was %lld, must be a multiple of 128 with weights of fp8", shown(call.I));
+  if (args.quantise_x == 0) return fail_argument("quantise_x", "was no, must be yes with weights of fp8");
+  if (args.gate_up_scale->dtype != TILEKILN_FP32)
+    return fail_argument("gate_up_scale", "dtype was uint8, must be fp32 with weights of fp8");
+  TILEKILN_TRY(matrix::check_contiguous_from(call.in.gate_up_scale, 1));
+  return matrix::check_contiguous_from(call.in.down_scale, 1);
+}
+
 // Sets the packed weight of n columns and k rows, in panels for each expert, and its scales.
 void fill_packed(const Array& b, const Array& scale, i64 n, i64 k, Grouped* to) {
   to->product.n = static_cast<int>(n);
@@ -141,12 +155,21 @@ static tilekiln_status bias_of(const tilekiln_tensor& weight, tilekiln_shape* sh
 tilekiln_status biases(const Args& args, tilekiln_shape* shape) { return bias_of(*args.gate_up, shape); }
 tilekiln_status down_biases(const Args& args, tilekiln_shape* shape) { return bias_of(*args.down, shape); }
 
+// A factor a block of 128 x 128 of matrices.
+static tilekiln_shape blocks_of(const tilekiln_tensor& matrices) {
+  return {3,
+          {matrices.shape[0], matrix::divide_up(matrices.shape[1], matrix::kBlock),
+           matrix::divide_up(matrices.shape[2], matrix::kBlock)}};
+}
+
 tilekiln_status factors(const Args& args, tilekiln_shape* shape) {
+  if (args.gate_up->ndim == 3) return *shape = blocks_of(*args.gate_up), TILEKILN_OK;
   *shape = factors_of(*args.gate_up, args.x->shape[1], args.group);
   return TILEKILN_OK;
 }
 
 tilekiln_status down_factors(const Args& args, tilekiln_shape* shape) {
+  if (args.down->ndim == 3) return *shape = blocks_of(*args.down), TILEKILN_OK;
   *shape = factors_of(*args.down, inter_of(*args.down), args.group);
   return TILEKILN_OK;
 }
@@ -160,22 +183,24 @@ tilekiln_status slopes(const Args& args, Call& call) {
 // Checks what must hold before shapes of scales are looked at.
 tilekiln_status scales(const Args& args, Call& call) {
   const Array& weight = call.in.gate_up;
-  const bool quantised = weight.dtype != call.in.x.dtype;
-  if (quantised && weight.ndim == 3)
+  const bool quantised = weight.dtype != call.in.x.dtype, blocks = weight.dtype == TILEKILN_FP8;
+  if (blocks && weight.ndim != 3)
+    return fail_argument("gate_up", "had 5 dimensions, must have 3: weights of fp8 are matrices");
+  if (quantised && !blocks && weight.ndim == 3)
     return fail_argument("gate_up", "had 3 dimensions, must have 5: weights of int8 and int4 are packed");
   if (quantised && args.gate_up_scale == nullptr)
     return fail_argument("gate_up_scale",
-                         "was null, must be given, as down_scale, with weights of int8, int4 and mxfp4");
+                         "was null, must be given, as down_scale, with weights of int8, int4, mxfp4 and fp8");
   if (!quantised && args.gate_up_scale != nullptr)
     return fail_argument("gate_up_scale",
-                         "was given, must be null, as down_scale, but with weights of int8, int4 and mxfp4");
+                         "was given, must be null, as down_scale, but with weights of int8, int4, mxfp4 and fp8");
   return TILEKILN_OK;
 }
 
 tilekiln_status features(const Args& args, Call& call) {
   for (const Array* bias : {&call.in.gate_up_bias, &call.in.down_bias})
     if (bias->given()) TILEKILN_TRY(matrix::check_contiguous_from(*bias, 1));
-  if (call.in.gate_up.ndim == 3) return check_plain(call);
+  if (call.in.gate_up.ndim == 3) return check_blocks(args, call);
   return check_packed(args, call);
 }
 
@@ -194,7 +219,8 @@ void fill(const Args& args, Call& call) {
   };
   to.dtype = static_cast<matrix::Dtype>(call.signature.dtype);
   to.gated = call.signature.gated;
-  to.quantised = call.signature.weights != Weights::same;
+  to.fp8 = call.signature.weights == Weights::fp8;
+  to.quantised = call.signature.weights != Weights::same && !to.fp8;
   to.int8_rows = to.quantised && args.quantise_x != 0;
   to.tokens = static_cast<int>(call.M), to.topk = static_cast<int>(call.K);
   to.experts = static_cast<int>(call.E), to.hidden = static_cast<int>(call.H);
@@ -224,9 +250,16 @@ void fill(const Args& args, Call& call) {
     fill_plain(in.down, call.H, &to.down);
     to.up_offset = call.I * bytes_from(in.gate_up, 1);
   }
-  if (to.quantised) {
+  if (to.quantised || to.fp8) {
     to.gate_scale_step = bytes_from(in.gate_up_scale, 0), to.down_scale_step = bytes_from(in.down_scale, 0);
-    to.up_scale = call.P / 2 * bytes_from(in.gate_up_scale, 1);
+    to.up_scale = (to.fp8 ? call.I / matrix::kBlock : call.P / 2) * bytes_from(in.gate_up_scale, 1);
+  }
+  if (to.fp8) {
+    const auto of = [](const Array& scale) {
+      return matrix::BlockFactors{nullptr, matrix::numbers(scale), 0, 1, scale.stride[1], scale.stride[2]};
+    };
+    to.gate.product.blocks = of(in.gate_up_scale), to.down.product.blocks = of(in.down_scale);
+    to.gate.product.blocks.a_row = call.H / matrix::kBlock, to.down.product.blocks.a_row = call.I / matrix::kBlock;
   }
   for (Grouped* product : {&to.gate, &to.down}) {
     product->a_dtype = to.int8_rows ? matrix::Dtype::int8 : to.dtype;
@@ -234,11 +267,11 @@ void fill(const Args& args, Call& call) {
                        : call.signature.weights == Weights::mxfp4 ? matrix::Weights::mxfp4
                                                                   : matrix::Weights::int8;
     product->group = args.group;
-    product->product.dtype = to.quantised ? matrix::Dtype::fp32 : to.dtype;
+    product->product.dtype = to.fp8 ? matrix::Dtype::fp8 : to.quantised ? matrix::Dtype::fp32 : to.dtype;
     product->product.alpha = 1;
     product->product.out_dtype = matrix::OutDtype::fp32;
   }
-  if (!to.int8_rows) to.gate.product.out_dtype = static_cast<matrix::OutDtype>(to.dtype);
+  if (!to.int8_rows && !to.fp8) to.gate.product.out_dtype = static_cast<matrix::OutDtype>(to.dtype);
   to.gate.product.activation = activations[static_cast<int>(call.signature.activation)];
   to.swiglu = call.signature.activation == Ours::clamped_swiglu;
   to.gate.product.clamp_min = -args.limit, to.gate.product.clamp_max = args.limit;
@@ -278,6 +311,30 @@ struct Quantised {
   int* sums;
 };
 
+// Rows of e4m3, and a factor for each kBlock numbers of one.
+struct Blocks {
+  Blocks(moe::Parts& parts, i64 rows, i64 columns)
+      : columns(columns),
+        count(columns / matrix::kBlock),
+        numbers(parts.take<char>(rows * columns)),
+        scale(parts.take<float>(rows * count)) {}
+  void fill(const matrix::Engine& engine, i64 row, const void* from, matrix::Dtype dtype) const {
+    const matrix::QuantisedRows of = {from, matrix::kBlock,          dtype,          matrix::kBlock,
+                                      true, numbers + row * columns, matrix::kBlock, scale + row * count};
+    for (int i = 0; i < count; ++i) engine.quantise(of, i);
+  }
+  i64 columns, count;
+  char* numbers;
+  float* scale;
+};
+
+// A unit of a product with factors of blocks, by pieces whose sums lie behind the engine's own scratch.
+void run_pieces(const matrix::Engine& engine, const Problem& p, const matrix::Unit& unit, void* scratch) {
+  if (p.k == 0) return engine.run[static_cast<int>(p.dtype)](p, unit, scratch);
+  float* const sums = static_cast<float*>(moved(scratch, matrix::own_scratch(engine)));
+  matrix::each_piece(unit, [&](const matrix::Unit& piece) { matrix::run_piece(p, engine, piece, sums, scratch); });
+}
+
 // The parts of a call's workspace, and its size in bytes.
 struct Work {
   Work(char* memory, const Experts& call)
@@ -285,12 +342,14 @@ struct Work {
              (call.down.product.n + 63) / 64 * 64) {}
   Work(moe::Parts parts, const Experts& call, i64 rows, i64 columns, i64 sum_columns)
       : rows(rows),
-        between_row(columns * (call.int8_rows ? 4 : matrix::dtype_size(call.dtype))),
+        between_row(columns * (call.int8_rows || call.fp8 ? 4 : matrix::dtype_size(call.dtype))),
         sums_row(sum_columns),
         lists(parts, call),
         x(parts, call.int8_rows ? rows : 0, call.hidden),
         h(parts, call.int8_rows ? rows : 0, call.inter),
-        copied(parts.take<char>(call.int8_rows ? 0 : rows * call.hidden * matrix::dtype_size(call.dtype))),
+        x_blocks(parts, call.fp8 ? rows : 0, call.hidden),
+        h_blocks(parts, call.fp8 ? rows : 0, call.inter),
+        copied(parts.take<char>(call.int8_rows || call.fp8 ? 0 : rows * call.hidden * matrix::dtype_size(call.dtype))),
         between(parts.take<char>(rows * between_row)),
         sums(parts.take<float>(rows * sum_columns)),
         bytes(parts.bytes()) {}
@@ -298,6 +357,7 @@ struct Work {
   i64 rows, between_row, sums_row;  // bytes, floats
   Lists lists;
   Quantised x, h;
+  Blocks x_blocks, h_blocks;
   char *copied, *between;
   float* sums;
   i64 bytes;
@@ -331,7 +391,7 @@ tilekiln_status each_block(const StageCall<Experts>& call, const Lists& lists, c
   while (columns >= 512 && most * matrix::divide_up(p.n, columns) < 4 * i64{call.threads}) columns /= 2;
   const i64 across = matrix::divide_up(p.n, columns);
   return launch_stage(call, call.choice, e, most * across, static_cast<double>(rows) * products * p.n * (p.k + 1.0),
-                      engine.scratch_bytes, [&](i64 number, void* scratch) {
+                      e.fp8 ? matrix::block_scratch(engine) : engine.scratch_bytes, [&](i64 number, void* scratch) {
                         const int tile = static_cast<int>(number / across);
                         if (tile >= lists.tiles[e.experts]) return;
                         const int expert = lists.expert_of_tile(e, tile),
@@ -371,6 +431,7 @@ tilekiln_status launch(StageCall<Experts>& call) {
   TILEKILN_TRY(each_row(call, work.rows, e.hidden, [&](i64 row) {
     if (row >= lists.rows(e)) return;
     const char* from = e.x + lists.tokens[row] * e.x_row;
+    if (e.fp8) return work.x_blocks.fill(engine, row, from, e.dtype);
     if (!e.int8_rows) return void(std::memcpy(work.copied + row * x_bytes, from, static_cast<size_t>(x_bytes)));
     const float* smooth = e.smooth_scale;
     if (smooth != nullptr) smooth += lists.expert_of_row(e, static_cast<int>(row)) * e.smooth_row;
@@ -378,7 +439,7 @@ tilekiln_status launch(StageCall<Experts>& call) {
   }));
   // A product of the rows of one expert, from what `a` holds.
   const auto of_expert = [&](const Grouped& product, int expert, int m, i64 b_step, i64 scale_step, const Quantised& a,
-                             const void* rows, i64 row_bytes, const float* bias, i64 bias_row) {
+                             const Blocks& blocks, const void* rows, i64 row_bytes, const float* bias, i64 bias_row) {
     Grouped g = product;
     g.product.bias = bias != nullptr ? bias + expert * bias_row : nullptr;
     const i64 first = lists.firsts[expert];
@@ -386,6 +447,11 @@ tilekiln_status launch(StageCall<Experts>& call) {
     g.product.b = moved(g.product.b, expert * b_step);
     g.product.lda = g.product.k;
     g.product.a = moved(rows, first * row_bytes);
+    if (e.fp8) {
+      g.product.a = blocks.numbers + first * blocks.columns;
+      g.product.blocks.a = blocks.scale + first * blocks.count;
+      g.product.blocks.b = static_cast<const float*>(moved(g.product.blocks.b, expert * scale_step));
+    }
     if (e.quantised) g.b_scale = static_cast<const float*>(moved(g.b_scale, expert * scale_step));
     if (e.int8_rows) {
       g.product.a = a.numbers + first * a.columns;
@@ -404,12 +470,13 @@ tilekiln_status launch(StageCall<Experts>& call) {
   };
   const auto run = [&](const Grouped& g, const matrix::Unit& unit, void* scratch) {
     if (e.quantised) return engine.groups(g, unit, scratch);
+    if (e.fp8) return run_pieces(engine, g.product, unit, scratch);
     engine.run[static_cast<int>(g.product.dtype)](g.product, unit, scratch);
   };
   TILEKILN_TRY(each_block(call, lists, e.gate.product, tile_rows, e.gated ? 2 : 1,
                           [&](int expert, int m, const matrix::Unit& unit, void* scratch) {
                             Grouped g = of_expert(e.gate, expert, m, e.gate_step, e.gate_scale_step, work.x,
-                                                  work.copied, x_bytes, e.gate_bias, e.gate_bias_row);
+                                                  work.x_blocks, work.copied, x_bytes, e.gate_bias, e.gate_bias_row);
                             Problem& p = g.product;
                             p.out = work.between + lists.firsts[expert] * work.between_row;
                             p.out_row = p.n;
@@ -421,6 +488,7 @@ tilekiln_status launch(StageCall<Experts>& call) {
                             p.b = moved(p.b, e.up_offset);
                             if (p.bias != nullptr) p.bias += p.n;
                             g.b_scale = static_cast<const float*>(moved(g.b_scale, e.up_scale));
+                            if (e.fp8) p.blocks.b = static_cast<const float*>(moved(p.blocks.b, e.up_scale));
                             p.activation = matrix::Activation::none;
                             p.multiply = !e.swiglu, p.swiglu = e.swiglu;
                             p.d[0] = {p.out, p.out_row, 1};
@@ -434,16 +502,22 @@ tilekiln_status launch(StageCall<Experts>& call) {
       engine.rows(work.h.row(row, work.between + row * work.between_row, matrix::Dtype::fp32, smooth), 0);
     }));
   }
-  TILEKILN_TRY(each_block(call, lists, e.down.product, tile_rows, 1,
-                          [&](int expert, int m, const matrix::Unit& unit, void* scratch) {
-                            Grouped g = of_expert(e.down, expert, m, e.down_step, e.down_scale_step, work.h,
-                                                  work.between, work.between_row, e.down_bias, e.down_bias_row);
-                            if (!e.int8_rows) g.product.lda = work.between_row / size;
-                            g.product.out = work.sums + lists.firsts[expert] * work.sums_row;
-                            g.product.out_row = work.sums_row;
-                            g.product.after = after(e.down, e.down_step, g, expert, unit);
-                            run(g, unit, scratch);
-                          }));
+  if (e.fp8) {
+    TILEKILN_TRY(each_row(call, work.rows, e.inter, [&](i64 row) {
+      if (row < lists.rows(e))
+        work.h_blocks.fill(engine, row, work.between + row * work.between_row, matrix::Dtype::fp32);
+    }));
+  }
+  TILEKILN_TRY(each_block(
+      call, lists, e.down.product, tile_rows, 1, [&](int expert, int m, const matrix::Unit& unit, void* scratch) {
+        Grouped g = of_expert(e.down, expert, m, e.down_step, e.down_scale_step, work.h, work.h_blocks, work.between,
+                              work.between_row, e.down_bias, e.down_bias_row);
+        if (!e.int8_rows && !e.fp8) g.product.lda = work.between_row / size;
+        g.product.out = work.sums + lists.firsts[expert] * work.sums_row;
+        g.product.out_row = work.sums_row;
+        g.product.after = after(e.down, e.down_step, g, expert, unit);
+        run(g, unit, scratch);
+      }));
   return each_row(call, e.tokens, static_cast<double>(e.topk) * e.hidden, [&](i64 token) {
     int rows[127];
     float factors[127];

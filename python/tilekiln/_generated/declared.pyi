@@ -457,9 +457,12 @@ class GroupNormArguments(RunArguments, total=False):
     return_inv_std: bool
 
 class GroupedGemmArguments(RunArguments, total=False):
+    counts: Array | None
     out: Array | None
     bias: Array | None
     c: Array | None
+    a_scale: Array | None
+    b_scale: Array | None
     activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
     clamp_min: float
     clamp_max: float

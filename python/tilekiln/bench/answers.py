@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -37,7 +36,8 @@ def answer(operator: str, given: Given, made: Given, weight: Any = None, lost: f
     given: the arguments of the call, arrays as they were before it; made: its results by name; weight: of flatmm and
     flatmm_quant, before it was packed; lost: what a product of fp8 or bf8 may lose, as reference.gemm's.
     """
-    if lost and operator == "gemm" and given["a"].dtype.name.startswith("float8"):
+    bytes_of = {"gemm": "a", "grouped_gemm": "a", "fused_moe": "gate_up"}.get(operator)
+    if lost and bytes_of and given[bytes_of].dtype.name.startswith("float8"):
         given = {**given, "lost": lost}
     if operator.startswith("flatmm"):
         return _flat(operator, given, made, weight)
@@ -154,7 +154,7 @@ def _sorted(given: Given, made: Given) -> float:
 def _experts(given: Given, made: Given) -> float:
     names = (
         *("x", "topk_ids", "topk_weights", "gate_up", "down", "activation", "limit", "alpha", "expert_mask"),
-        *("gate_up_bias", "down_bias"),
+        *("gate_up_bias", "down_bias", "gate_up_scale", "down_scale", "lost"),
     )
     local = int(given["local_tokens"][0]) if "local_tokens" in given else None
     dtype = {"float32": "fp32", "float16": "fp16"}.get(made["out"].dtype.name, "bf16")
@@ -186,12 +186,15 @@ def _batched(given: Given, made: Given) -> float:
 
 def _grouped(given: Given, made: Given) -> float:
     worst, bias = 0.0, given.get("bias")
-    for g, (first, last) in enumerate(itertools.pairwise(given["starts"].tolist())):
+    for g, (first, last) in enumerate(gemm_.ends_of_groups(given)):
         if last <= first:
             continue
         own = {"bias": None if bias is None else bias[g], **_only(given, "activation", "beta"), **_ends(given)}
         if "c" in given:
             own["c"] = given["c"][first:last]
+        if "a_scale" in given:
+            own |= {"a_scale": given["a_scale"][first:last], "b_scale": given["b_scale"][g], "dtype": "bf16"}
+            own["lost"] = given.get("lost", 0.0)
         right = gemm_.gemm(given["a"][first:last], given["b"][g], **own)
         worst = max(worst, gemm_.excess(made["out"][first:last], right))
     return worst

@@ -23,7 +23,6 @@ int32 is exact modulo 2^32: the bound is 0. Scaled products of int8 are rounded 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -498,6 +497,14 @@ def _draw_words(random: Random, signature: Signature) -> Call:
     return Call(given, {"out": random.blank(m, width, dtype=to).copy().reshape(m, width // 64, 64)}, judge=judge)
 
 
+def ends_of_groups(given: dict[str, Any]) -> list[tuple[int, int]]:
+    """The first row of each group of a grouped product, and the end of those that count, as far as there are rows."""
+    starts = given["starts"].astype(np.int64)
+    counts = np.maximum(given.get("counts", np.diff(starts)), 0).astype(np.int64)
+    ends = np.minimum(np.minimum(starts[1:], len(given["a"])), starts[:-1] + counts)
+    return list(zip(starts[:-1].tolist(), ends.tolist(), strict=True))
+
+
 ROWS_OF_GROUPS = (0, 0, 1, 64, 127, 128, 129, 200)
 
 
@@ -505,6 +512,7 @@ def _draw_groups(random: Random, signature: Signature) -> Call:
     """Some groups without rows, and rows of no group, which stay as they are; starts that fall or end behind all rows
     where nobody checks them."""
     edges, dtype, count = random.edges, signature["dtype"], random.whole(1, 6)
+    to = "bf16" if dtype == "fp8" else dtype
     n, k = random.turn(edges.lines), random.turn(edges.steps)
     starts = np.cumsum([random.one((0, 0, 3)), *(random.one(ROWS_OF_GROUPS) for _ in range(count))])
     rows = int(starts[-1]) + random.one((0, 0, 5))
@@ -523,10 +531,19 @@ def _draw_groups(random: Random, signature: Signature) -> Call:
     if random.chance(0.3):
         given["b"] = np.broadcast_to(given["b"][:1], given["b"].shape)  # one for all
     if signature["c"]:
-        given |= {"c": _matrix(random, (rows, n), "row", dtype), "beta": random.one((1.0, 0.25, -2.0))}
+        given |= {"c": _matrix(random, (rows, n), "row", to), "beta": random.one((1.0, 0.25, -2.0))}
     if signature["bias"]:
         given["bias"] = random.normal(count, n, dtype="fp32")
+    if dtype == "fp8":
+        blocks = -(-k // BLOCK)
+        given["a_scale"] = random.normal(rows, blocks, dtype="fp32")
+        given["b_scale"] = random.normal(count, -(-n // BLOCK), blocks, dtype="fp32")
+    if random.chance(0.3):
+        most = np.maximum(np.diff(given["starts"]), 0) + 1
+        given["counts"] = random.laid((random.numbers.random(count) * most).astype(np.int32))
+        if edges.unchecked and random.chance(0.5):
+            given["counts"][random.whole(0, count - 1)] = random.one((-3, 2**31 - 1))
     free = np.ones(rows, bool)
-    for first, last in itertools.pairwise(given["starts"].tolist()):
+    for first, last in ends_of_groups(given):
         free[first : max(first, last)] = False
-    return Call(given, {"out": _matrix(random, (rows, n), "row", dtype, blank=True)}, untouched={"out": free})
+    return Call(given, {"out": _matrix(random, (rows, n), "row", to, blank=True)}, untouched={"out": free})

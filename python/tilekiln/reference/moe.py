@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .._core.dtypes import NUMPY
 from .drawn import Call, Random, Signature
-from .gemm import ACTIVATIONS, LARGEST, ROUNDING, SLOPE, Float, Result, U, excess, gemm
+from .gemm import ACTIVATIONS, BLOCK, LARGEST, ROUNDING, SLOPE, Float, Result, U, excess, gemm
 from .softmax import softmax
 
 
@@ -76,6 +76,29 @@ def _int8_rows(rows: Float, error: Float) -> tuple[Float, Float]:
     return numbers * step, near * step + np.abs(numbers) * step * relative
 
 
+def _fp8_rows(rows: Float, error: Float) -> tuple[Float, Float]:
+    """The same of e4m3, BLOCK numbers of a row by a factor of their own, max / 448."""
+    shape = rows.shape
+    rows, error = (one.reshape(shape[0], shape[1] // BLOCK, BLOCK) for one in (rows, error))
+    most = np.abs(rows).max(axis=2, initial=0, keepdims=True)
+    factor = np.where(most < 2.0**-100, 0.0, most / 448)
+    over = np.where(factor == 0, 1.0, factor)
+    exact = rows / over
+    step = np.exp2(np.maximum(np.floor(np.log2(np.maximum(np.abs(exact), 2.0**-20))), -6) - 3)
+    relative = error.max(axis=2, initial=0, keepdims=True) / np.where(most == 0, 1.0, most) + 2.0**-22
+    places = np.abs(exact) / step
+    near = np.abs(places - np.floor(places) - 0.5) <= (error / over + np.abs(exact) * relative) / step
+    numbers = np.where(np.isfinite(most), np.rint(exact / step) * step, np.nan) * (factor != 0)
+    bound = (near * step + np.abs(numbers) * relative) * factor
+    return (numbers * factor).reshape(shape), bound.reshape(shape)
+
+
+def blocks(matrices: NDArray[Any], scale: NDArray[np.float32]) -> Float:
+    """Matrices (experts, rows, columns) of e4m3 times the factors of their blocks."""
+    factors = scale.astype(np.float64).repeat(BLOCK, axis=1).repeat(BLOCK, axis=2)
+    return matrices.astype(np.float64) * factors[:, : matrices.shape[1], : matrices.shape[2]]
+
+
 def _clamped_swiglu(gate: Float, error: Float, up: Result, limit: float, alpha: float) -> tuple[Float, Float, Result]:
     """g sigmoid(alpha g), how far a kernel's may be, and what it is multiplied by, u + 1: of gpt-oss."""
     kept = np.minimum(gate, limit)
@@ -101,13 +124,17 @@ def fused_moe(
     gate_up_bias: NDArray[np.float32] | None = None,
     down_bias: NDArray[np.float32] | None = None,
     local_tokens: int | None = None,
+    gate_up_scale: NDArray[np.float32] | None = None,
+    down_scale: NDArray[np.float32] | None = None,
     dtype: str,
+    lost: float = 0.0,
 ) -> Result:
     """The weighted sums of experts (tokens, hidden) in float64, with how far a kernel may be from each.
 
     gate_up (experts, 2 inter or inter, hidden), down (experts, hidden, inter): numbers times their factors where they
     are quantised; rows then become int8 before each product. limit and alpha are those of the activation
-    clamped_swiglu. gate_up_bias (experts, 2 inter or inter), down_bias (experts, hidden). dtype: of x and out. What the
+    clamped_swiglu. gate_up_bias (experts, 2 inter or inter), down_bias (experts, hidden). gate_up_scale and down_scale
+    are those of blocks, of e4m3, by which rows become e4m3, and lost as gemm's. dtype: of x and out. What the
     bound of `gemm` says of both products is carried through the multiplication of gate and up, which round to dtype
     where nothing is quantised.
     """
@@ -118,7 +145,10 @@ def fused_moe(
     first_bias = np.zeros(gate_up.shape[:2]) if gate_up_bias is None else gate_up_bias
     second_bias = np.zeros(down.shape[:2]) if down_bias is None else down_bias
     out, error, magnitude = (np.zeros((tokens, hidden)) for _ in range(3))
-    between = "fp32" if quantised else dtype
+    narrow = _int8_rows if quantised else None
+    if gate_up_scale is not None and down_scale is not None:
+        gate_up, down, narrow = blocks(gate_up, gate_up_scale), blocks(down, down_scale), _fp8_rows
+    between = "fp32" if narrow else dtype
     local = np.arange(len(gate_up))
     if expert_mask is not None:
         local = np.where(expert_mask != 0, np.cumsum(expert_mask != 0) - 1, -1)
@@ -129,27 +159,27 @@ def fused_moe(
             mine, slots = np.nonzero(topk_ids == name)
             weights = topk_weights[mine, slots, None].astype(np.float64)
             rows, off = x[mine].astype(np.float64), np.zeros((len(mine), hidden))
-            if quantised:
+            if narrow:
                 rows = rows if smooth_scale is None else rows * smooth_scale[e]
-                rows, off = _int8_rows(rows, np.abs(rows) * U)
+                rows, off = narrow(rows, np.abs(rows) * U)
             wide = gate_up[e].astype(np.float64)
             carried = off @ np.abs(wide).T
             alone = "none" if activation == "clamped_swiglu" else activation
-            gate = gemm(rows, wide[:inter].T, bias=first_bias[e, :inter], activation=alone, dtype=between)
+            gate = gemm(rows, wide[:inter].T, bias=first_bias[e, :inter], activation=alone, dtype=between, lost=lost)
             h, h_error = gate.out, gate.bound + SLOPE * carried[:, :inter]
             if len(wide) != inter:
-                up = gemm(rows, wide[inter:].T, bias=first_bias[e, inter:], dtype="fp32")
+                up = gemm(rows, wide[inter:].T, bias=first_bias[e, inter:], dtype="fp32", lost=lost)
                 up_error = up.bound + carried[:, inter:]
                 if activation == "clamped_swiglu":
                     h, h_error, up = _clamped_swiglu(h, h_error, up, limit, alpha)
                 h, h_error = h * up.out, np.abs(h) * up_error + np.abs(up.out) * h_error + h_error * up_error
                 h_error += ROUNDING[between] * (np.abs(h) + h_error) + (2.0**-25 if between == "fp16" else 2.0**-126)
                 h = np.where(np.abs(h) >= LARGEST[between], np.copysign(np.inf, h), h)
-            if quantised:
+            if narrow:
                 smooth = np.float64(1) if down_smooth_scale is None else down_smooth_scale[e].astype(np.float64)
-                h, h_error = _int8_rows(h * smooth, np.abs(h * smooth) * U + h_error * smooth)
+                h, h_error = narrow(h * smooth, np.abs(h * smooth) * U + h_error * smooth)
             second = down[e].astype(np.float64).T
-            product = gemm(h, second, bias=second_bias[e], dtype="fp32")
+            product = gemm(h, second, bias=second_bias[e], dtype="fp32", lost=lost)
             np.add.at(out, mine, weights * product.out)
             np.add.at(error, mine, np.abs(weights) * (product.bound + h_error @ np.abs(second)))
             np.add.at(magnitude, mine, np.abs(weights * product.out))
@@ -223,9 +253,10 @@ def _draw_experts(random: Random, signature: Signature) -> Call:
     place of theirs a call of int4 is drawn.
     """
     dtype, kind, gated = str(signature["dtype"]), signature["weights"], bool(signature["gated"])
-    kind = kind if kind in ("same", "int8") else "int4"
+    kind = kind if kind in ("same", "int8", "fp8") else "int4"
     tokens, every, topk = random.one((0, 1, 2, 7, 140, 9 * random.times)), random.whole(1, 9), random.whole(1, 4)
-    hidden, inter = (8 * random.one((1, 2, 8, 9, 16, 17, 24, 33)) for _ in range(2))
+    sizes = (128, 256, 384) if kind == "fp8" else (8, 16, 64, 72, 128, 136, 192, 264)
+    hidden, inter = random.one(sizes), random.one(sizes)
     given: dict[str, Any] = {
         "x": _in_eights(random, random.numbers.standard_normal((tokens, hidden), np.float32).astype(NUMPY[dtype])),
         "topk_ids": random.laid(random.numbers.integers(-1, every + 1, (tokens, topk)).astype(np.int32)),
@@ -256,11 +287,13 @@ def _draw_experts(random: Random, signature: Signature) -> Call:
     biases: dict[str, Any] = {
         f"{name}_bias": random.numbers.standard_normal(shape[:2], np.float32)
         for name, shape in shapes.items()
-        if kind == "same" and random.chance(0.3)
+        if kind in ("same", "fp8") and random.chance(0.3)
     }
     made = {"out": random.blank(tokens, hidden, dtype=dtype)}
     if signature["layout"] != "packed":
         for name, matrix in matrices.items():
+            if kind == "fp8":
+                matrix, given[f"{name}_scale"] = _in_blocks(random, matrix)
             turned = signature["layout"] == "column"
             given[name] = _in_eights(random, matrix.transpose(0, 2, 1) if turned else matrix)
             given[name] = given[name].transpose(0, 2, 1) if turned else given[name]
@@ -288,9 +321,17 @@ def _draw_experts(random: Random, signature: Signature) -> Call:
     return Call(call, made, judge=judge)
 
 
+def _in_blocks(random: Random, matrices: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """The same as e4m3 and factors of blocks, of any size."""
+    experts, rows, columns = matrices.shape
+    shape = (experts, -(-rows // BLOCK), -(-columns // BLOCK))
+    scale = np.exp2(random.numbers.integers(-8, 3, shape)).astype(np.float32)
+    return matrices.astype(NUMPY["fp8"]), scale
+
+
 def _in_eights(random: Random, array: NDArray[Any]) -> NDArray[Any]:
-    """The same values; rows packed or further apart, by multiples of 8 elements."""
-    room = random.turn((0, 0, 8, 24))
+    """The same values; rows packed or further apart, by multiples of 8 elements, of bytes 16."""
+    room = random.turn((0, 0, 8, 24)) * (2 if array.itemsize == 1 else 1)
     spread = np.zeros((*array.shape[:-1], -(-array.shape[-1] // 8) * 8 + room), array.dtype)[..., : array.shape[-1]]
     spread[...] = array
     return spread

@@ -20,6 +20,7 @@
 #include "kernels/backends/cuda/tile/roles.h"
 #include "kernels/backends/cuda/tile/scheduler.h"
 #include "kernels/gemm/gemm/cuda/aligned.h"
+#include "kernels/gemm/gemm/cuda/block_factors.h"
 #include "kernels/gemm/gemm/cuda/few_rows.h"
 #include "kernels/gemm/gemm/cuda/gather.h"
 
@@ -40,40 +41,6 @@ enum NamedBarrier { kOfWarpgroup = 1, kRowsCleared = kOfWarpgroup + Warps::kCons
 #define BLOCKS 0
 #endif
 constexpr bool kBlocks = BLOCKS;
-
-// Factors of the blocks of a tile, as multiply_apart asks for them: those of the next step are on their way.
-template <int kParts> struct BlockFactors {
-  const float *of_a[2], *of_b[kParts];
-  int64_t step_a, step_b;
-  float a[2], b[kParts], next_a[2], next_b[kParts];
-
-  __device__ __forceinline__ BlockFactors(const Params& p, const TileCoord& tile, int columns, const Warpgroup& w,
-                                          int first, int last)
-      : step_a(p.of_a.step), step_b(p.of_b.step) {
-    const int row = tile.m * kTileRows + w.index * 64 + w.thread / 32 * 16 + w.lane() / 4;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) of_a[h] = p.of_a.data + min(row + 8 * h, p.m - 1) * p.of_a.line;
-#pragma unroll
-    for (int i = 0; i < kParts; ++i)
-      of_b[i] = p.of_b.data + min(tile.n * columns / 128 + i, (p.n - 1) / 128) * p.of_b.line;
-    if (first < last) load(first);
-  }
-  __device__ __forceinline__ void load(int k) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) next_a[h] = __ldg(of_a[h] + k * step_a);
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) next_b[i] = __ldg(of_b[i] + k * step_b);
-  }
-  __device__ __forceinline__ void step(int k, int last) {
-    a[0] = next_a[0], a[1] = next_a[1];
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) b[i] = next_b[i];
-    load(min(k + 1, last - 1));
-  }
-  __device__ __forceinline__ float operator()(float sum, float part, int i, int at) const {
-    return fmaf(a[i / 2 % 2] * b[at], part, sum);
-  }
-};
 
 template <int kForm, bool kApart = kRounds> struct Kernel {
   static constexpr int kColumns = kForms[kForm].columns, kBoxes = kForms[kForm].boxes, kPart = kForms[kForm].apart;
@@ -123,6 +90,13 @@ template <int kForm, bool kApart = kRounds> struct Kernel {
     }
   }
 
+  static __device__ __forceinline__ BlockFactors<kColumns / kPart> factors(const Params& p, const TileCoord& tile,
+                                                                           const Warpgroup& w, int first, int last) {
+    const int row = tile.m * kTileRows + w.index * 64 + w.thread / 32 * 16 + w.lane() / 4;
+    const auto block = [&](int i) { return min(tile.n * kColumns / 128 + i, (p.n - 1) / 128); };
+    return {p.of_a, row, p.m - 1, p.of_b, block, first, last};
+  }
+
   // Multiplies the steps of every tile, then its epilogue.
   static __device__ __forceinline__ void consume(const Params& p, Shared& s, Warpgroup w) {
     const int lane = w.lane();
@@ -132,8 +106,7 @@ template <int kForm, bool kApart = kRounds> struct Kernel {
       const int first = uniform(work.first), last = uniform(work.last);
       Fragment<kColumns> c;
       if constexpr (kBlocks)
-        multiply_apart<kPart>(pipe, c, 64 * w.index, first, last,
-                              BlockFactors<kColumns / kPart>(p, scheduler.coord(work), kColumns, w, first, last));
+        multiply_apart<kPart>(pipe, c, 64 * w.index, first, last, factors(p, scheduler.coord(work), w, first, last));
       else if constexpr (kApart)
         multiply_apart<kPart>(pipe, c, 64 * w.index, first, last, PlainSums());
       else

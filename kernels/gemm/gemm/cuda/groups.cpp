@@ -38,7 +38,8 @@ tilekiln_status launch_groups(const Site& site, const void* problem) {
   product.grid.steps = static_cast<int>(divide_up(p.k, build.steps));
   if (p.k > 0) TILEKILN_TRY(place_operands(all, build, form, site.device.id, &product));
   product.grid.pairs = product.features & (kGatherA | kGatherB) ? 0 : pairs;
-  params.starts = of.starts;
+  params.starts = of.starts, params.counts = of.counts;
+  params.factors_step = of.factors_step;
   params.groups = static_cast<int>(of.groups);
   params.bias_step = of.bias_step / static_cast<i64>(sizeof(float));
   if (p.bias != nullptr && params.bias_step % 2 != 0) product.features &= ~kAligned;  // pairs of it are read at once

@@ -28,6 +28,7 @@ template <int kRows, int kColumns> struct GroupScheduler {
     for (; group < p.groups; ++group) {
       const int begin = start(group);
       end = min(start(group + 1), p.product.m);
+      if (p.counts != nullptr) end = min(int64_t(end), int64_t(begin) + max(0, __ldg(p.counts + group)));
       const int rows = max(end - begin, 0), tiles_m = rows / kRows + (rows % kRows > 0);
       const int64_t tiles = int64_t(tiles_m) * tiles_n;
       if (tile < before + tiles) {

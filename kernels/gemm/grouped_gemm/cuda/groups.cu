@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: MIT
 // Grouped GEMM on Hopper: rows in groups, each with a b of its own, whose places are on the device; the roles, the
 // pipeline and the epilogue are those of gemm.cu. Of two CTAs, a cluster, with the same rows each multicasts half of
-// them to both.
+// them to both. e4m3 has factors of blocks, which multiply the sums of a stage on their way, and out is bf16.
 //
-// -D: LINES_B (1: b is contiguous along its columns, 0: along k), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16.
+// -D: LINES_B (1: b is contiguous along its columns, 0: along k), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16,
+// TILEKILN_FP8 for e4m3.
 #include "kernels/backends/cuda/tile/mainloop.h"
 #include "kernels/backends/cuda/tile/roles.h"
 #include "kernels/gemm/gemm/cuda/aligned.h"
+#include "kernels/gemm/gemm/cuda/block_factors.h"
 #include "kernels/gemm/gemm/cuda/gather.h"
 #include "kernels/gemm/grouped_gemm/cuda/group_scheduler.h"
 #include "kernels/gemm/grouped_gemm/cuda/of_group.h"
 
 namespace tilekiln::cuda::gemm {
 
-constexpr int kColumns = kForms[0].columns, kBoxes = kForms[0].boxes, kDepth = 64;
+constexpr int kColumns = kForms[0].columns, kBoxes = kForms[0].boxes, kBlock = 128;
+constexpr bool kBytes = BuildElement::kBytes == 1;
+constexpr int kDepth = 128 / BuildElement::kBytes;
 using Warps = Roles<2, LOADER_REGISTERS, REGISTERS>;
 using Scheduler = GroupScheduler<kTileRows, kColumns>;
 using Boxes = StoreBoxes<kBoxes>;
@@ -53,6 +57,14 @@ TILEKILN_DEVICE void produce(const GroupParams& of, Shared& s, int thread) {
   }
 }
 
+TILEKILN_DEVICE BlockFactors<kColumns / kBlock> factors(const GroupParams& of, const Scheduler& tile, int row,
+                                                        int steps) {
+  Factors b = of.product.of_b;
+  b.data += tile.group * of.factors_step;
+  const auto block = [&](int i) { return min(tile.n / kBlock + i, (of.product.n - 1) / kBlock); };
+  return {of.product.of_a, row, tile.end - 1, b, block, 0, steps};
+}
+
 // Multiplies the steps of every tile, then its epilogue.
 TILEKILN_DEVICE void consume(const GroupParams& of, Shared& s, Warpgroup w) {
   const Params& p = of.product;
@@ -61,10 +73,14 @@ TILEKILN_DEVICE void consume(const GroupParams& of, Shared& s, Warpgroup w) {
   Consumer<Pipe> pipe(s.pipe, lane, p.grid.pairs);
   for (Scheduler tile(of); tile.next();) {
     Fragment<kColumns> c;
-    multiply_stages(pipe, c, 64 * w.index, 0, steps);
-    finish_stages(pipe, c, 0, steps);
-    const OfGroup group = group_of(of, tile.group, tile.end);
     const int row = tile.row + w.index * 64 + warp * 16;
+    if constexpr (kBytes) {
+      multiply_apart<kBlock>(pipe, c, 64 * w.index, 0, steps, factors(of, tile, row + lane / 4, steps));
+    } else {
+      multiply_stages(pipe, c, 64 * w.index, 0, steps);
+      finish_stages(pipe, c, 0, steps);
+    }
+    const OfGroup group = group_of(of, tile.group, tile.end);
     if (row >= tile.end) continue;
     // Extra matrices are read by rows: without all of the warp's, each place is looked at.
     const bool whole = p.extra[0].data == nullptr || row + 16 <= tile.end;
@@ -97,6 +113,8 @@ TILEKILN_DEVICE void run(const GroupParams& of) {
       });
 }
 
+constexpr int kDtype = kBytes ? int(matrix::Dtype::fp8) : 0;
+
 }  // namespace tilekiln::cuda::gemm
 
 using namespace tilekiln::cuda;
@@ -109,9 +127,9 @@ extern "C" __constant__ gemm::Build gemm_build = {gemm::kTileRows,
                                                   0,
                                                   LINES_B,
                                                   std::is_same_v<BuildHalf, fp16>,
-                                                  0,
+                                                  gemm::kDtype,
                                                   1,
-                                                  0};
+                                                  gemm::kBytes};
 extern "C" __global__ void __launch_bounds__(gemm::Warps::kThreads, 1)
     gemm_groups(const __grid_constant__ gemm::GroupParams p) {
   gemm::run(p);

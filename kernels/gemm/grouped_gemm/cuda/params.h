@@ -7,11 +7,11 @@
 namespace tilekiln::cuda::gemm {
 
 // Groups of rows: rows [starts[g], starts[g + 1]) of a and out are multiplied by the g-th b. A group whose end is below its
-// start is empty; rows end where a does.
+// start is empty; rows end where a does, and after counts[g] of them.
 struct GroupParams {
-  Params product;  // of the first group, with all rows; its grid holds steps and pairs alone
-  const int* starts;
-  int64_t bias_step;  // in elements
+  Params product;                   // of the first group, with all rows; its grid holds steps and pairs alone
+  const int *starts, *counts;       // the second null: without
+  int64_t bias_step, factors_step;  // in elements; of b's factors of blocks
   int groups;
 };
 

@@ -30,6 +30,7 @@ struct Work {
       : rows(i64{e.tokens} * e.topk),
         tiles(e.experts == 0 ? 0 : std::min<i64>(e.experts, rows) + rows / kTileRows),
         parts(static_cast<int>(std::clamp<i64>(std::min(rows / 32, most_counts / std::max(all_experts, 1)), 1, 32))),
+        size(e.fp8 ? 1 : 2),
         x_row(divide_up(e.hidden, 8) * 8),
         h_row(divide_up(e.inter, 8) * 8),
         sums_row(divide_up(e.hidden, 8) * 8),
@@ -38,18 +39,22 @@ struct Work {
     counts = of.take<int>(all > moe::kSharedCounts ? all : 0);
     places = of.take<int>(rows), row_tokens = of.take<int>(rows);
     row_tiles = of.take<moe::RowTile>(tiles), tile_count = of.take<int>(1);
-    x = of.take<uint16_t>(rows * x_row), h = of.take<uint16_t>(rows * h_row), sums = of.take<float>(rows * sums_row);
+    x = of.take<char>(rows * x_row * size), h = of.take<char>(rows * h_row * size);
+    sums = of.take<float>(rows * sums_row);
+    x_scale = of.take<float>(e.fp8 ? rows * (e.hidden / matrix::kBlock) : 0);
+    h_scale = of.take<float>(e.fp8 ? rows * (e.inter / matrix::kBlock) : 0);
     if (all <= moe::kSharedCounts) counts = nullptr;
   }
   static constexpr i64 most_counts = 1 << 24;
   i64 rows, tiles;
   int parts;
+  i64 size;  // of an element of x and h
   i64 x_row, h_row, sums_row;
   Parts of;
   int *counts, *places, *row_tokens, *tile_count;
   moe::RowTile* row_tiles;
-  uint16_t *x, *h;
-  float* sums;
+  char *x, *h;
+  float *sums, *x_scale, *h_scale;
 };
 
 tilekiln_status refuse_rows(const char* name, const void* data, i64 row_bytes, i64 step_bytes) {
@@ -65,7 +70,7 @@ bool at_16(const void* data, i64 row_bytes, i64 step_bytes) {
 
 // One product of all rows, by tiles of `form`; b has `lines` columns of an expert, those of gate and up together.
 struct Product {
-  const char *name, *functions[2];  // by form
+  const char *name, *functions[2];  // by form, null: without
   const Problem* p;
   i64 lines, b_step, bias_step;
 };
@@ -80,7 +85,7 @@ tilekiln_status launch_rows(const Site& site, const Kernel* kernel, const Work& 
   const auto across = [&](const moe::Form& form) { return divide_up(p.n, gated ? form.columns / 2 : form.columns); };
   // Narrow tiles where wide ones are fewer than processors. Narrower ones yet, of 64 columns, took a token of Mixtral
   // 276 us for 249 (H200).
-  const int chosen = work.tiles * across(moe::kForms[0]) < workers ? 1 : 0;
+  const int chosen = one.functions[1] != nullptr && work.tiles * across(moe::kForms[0]) < workers ? 1 : 0;
   const moe::Form& form = moe::kForms[chosen];
   const i64 most = work.tiles * across(form);
   if (most > INT32_MAX / 2)
@@ -93,8 +98,9 @@ tilekiln_status launch_rows(const Site& site, const Kernel* kernel, const Work& 
     if (p.b_columns != (build.lines_b == 0))
       return fail_argument(one.name, "had fewer than 8 rows or columns an expert, must have 8 or more on cuda");
     const i64 b_step = experts > 1 ? one.b_step : 0;
-    if (!at_16(p.b, p.ldb * 2, b_step) || p.ldb <= 0 || b_step < 0)
-      return refuse_rows(one.name, p.b, p.ldb * 2, b_step);
+    const i64 row_bytes = p.ldb * work.size;
+    if (!at_16(p.b, row_bytes, b_step) || p.ldb <= 0 || b_step < 0)
+      return refuse_rows(one.name, p.b, row_bytes, b_step);
     const uint32_t half = static_cast<uint32_t>(form.columns / 2);
     const Operand b = {one.name,  p.b,     !p.b_columns,
                        one.lines, p.k,     p.ldb,
@@ -128,12 +134,16 @@ tilekiln_status launch_products(const Site& site, const Kernel* kernel, const Wo
   gate.out = work.h, gate.out_row = work.h_row;
   down.a = work.h, down.lda = work.h_row;
   down.out = work.sums, down.out_row = work.sums_row;
+  if (e.fp8) gate.blocks.a = work.x_scale, down.blocks.a = work.h_scale;
   moe::Rows first = {};
   fill_epilogue({gate, 1, 0, 0, 0, 0}, &first.of.product);
   first.slope = gate.slope, first.swiglu = e.swiglu ? 1 : 0;
+  first.factors_step = e.gate_scale_step / 4, first.scale = work.h_scale;
   constexpr Product of_one = {"", {"moe_rows_256", "moe_rows_128"}, nullptr, 0, 0, 0};
   constexpr Product of_both = {"", {"moe_gated_256", "moe_gated_128"}, nullptr, 0, 0, 0};
-  Product up = e.gated ? of_both : of_one, last = of_one;
+  constexpr Product to_bytes[] = {{"", {"moe_up_256", nullptr}, nullptr, 0, 0, 0},
+                                  {"", {"moe_gated_256", nullptr}, nullptr, 0, 0, 0}};
+  Product up = e.fp8 ? to_bytes[e.gated] : e.gated ? of_both : of_one, last = of_one;
   up.name = "gate_up", up.p = &gate, up.lines = i64{gate.n} * (e.gated ? 2 : 1);
   up.b_step = e.gate_step, up.bias_step = e.gate_bias_row;
   last.name = "down", last.p = &down, last.lines = down.n;
@@ -141,13 +151,16 @@ tilekiln_status launch_products(const Site& site, const Kernel* kernel, const Wo
   TILEKILN_TRY(launch_rows(site, kernel, work, up, e.experts, e.gated, &first));
   moe::Rows second = {};
   fill_epilogue({down, 1, 0, 0, 0, 0}, &second.of.product);
+  second.factors_step = e.down_scale_step / 4;
   return launch_rows(site, kernel, work, last, e.experts, false, &second);
 }
 
 tilekiln_status launch_experts(const Site& site, const void* problem) {
   const auto& e = *static_cast<const Experts*>(problem);
   if (e.tokens == 0 || e.hidden == 0) return TILEKILN_OK;
-  const Kernel* const kernel = find_kernel(e.gate.product, true);
+  Problem like = e.gate.product;
+  if (e.fp8) like.out_dtype = static_cast<OutDtype>(e.dtype), like.blocks.a = like.blocks.b;
+  const Kernel* const kernel = find_kernel(like, true);
   if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has fused_moe for cuda without its kernel");
   if (i64{e.tokens} * e.topk > INT32_MAX)
     return fail_argument("topk_ids", "had %lld choices of experts, must have fewer than 2^31 on cuda",
@@ -162,15 +175,9 @@ tilekiln_status launch_experts(const Site& site, const void* problem) {
       e.topk_ids,     e.expert_mask, e.local_tokens, e.ids_row,   e.tokens,        e.topk,         all,
       e.experts,      work.parts,    work.counts,    work.places, work.row_tokens, work.row_tiles, work.tile_count,
       gathers ? 1 : 0};
-  lists.gather = {e.x,
-                  reinterpret_cast<char*>(work.x),
-                  work.row_tokens,
-                  work.row_tiles,
-                  work.tile_count,
-                  e.x_row,
-                  work.x_row * 2,
-                  work.rows,
-                  e.hidden};
+  lists.gather = {
+      e.x,       work.x,   work.row_tokens, work.row_tiles, work.tile_count, e.x_row, work.x_row * work.size,
+      work.rows, e.hidden, work.x_scale};
   const auto threads = static_cast<unsigned>(32 * std::max(work.parts, 8));
   TILEKILN_TRY(launch(site, {kernel, "moe_lists", {1, 1, 1}, threads, sizeof(moe::ListMemory), &lists, false, false}));
   if (!gathers && work.tiles > 0) {

@@ -5,11 +5,41 @@
 
 #include "kernels/moe/cuda/items.h"
 #include "kernels/moe/fused_moe/cuda/params.h"
+#include "kernels/norm/cuda/quantise.h"
 
 namespace tilekiln::cuda::moe {
 
+// The same rows as e4m3, a warp at 128 numbers.
+TILEKILN_DEVICE void gather_bytes(const Gather& p, int rows, int first, int step) {
+  const int all = int(min((long long)rows + gemm::kTileRows, p.rows)), lane = threadIdx.x % 32;
+  const bool wide = (reinterpret_cast<uintptr_t>(p.from) | p.from_row) % 8 == 0;
+  for (int row = first; row < all; row += step) {
+    const int token = row < rows ? __ldcg(p.tokens + row) : 0;
+    const uint16_t* const from = reinterpret_cast<const uint16_t*>(p.from + token * p.from_row) + lane * 4;
+    char* const to = p.to + row * p.to_row + lane * 4;
+#pragma unroll 4
+    for (int block = threadIdx.x / 32; block < p.columns / 128; block += blockDim.x / 32) {
+      float v[4] = {};
+      if (row < rows && wide) {
+        const uint2 four = *reinterpret_cast<const uint2*>(from + block * 128);
+        unpack(four.x, v[0], v[1]), unpack(four.y, v[2], v[3]);
+      } else if (row < rows) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[i] = element(from[block * 128 + i]);
+      }
+      unsigned top = 0;  // the bits of the largest magnitude: those of NaN are above infinity's
+#pragma unroll
+      for (int i = 0; i < 4; ++i) top = max(top, __float_as_uint(v[i]) & 0x7fffffffu);
+      const norm::Scale of = norm::scale_of(__uint_as_float(__reduce_max_sync(~0u, top)), true);
+      *reinterpret_cast<uint32_t*>(to + block * 128) = of.some ? norm::quantised(v, of.by, true) : 0;
+      if (lane == 0) p.scale[row * (long long)(p.columns / 128) + block] = of.scale;
+    }
+  }
+}
+
 // Rows first, first + step and so on of `rows` that there are, by the block.
 TILEKILN_DEVICE void gather_rows(const Gather& p, int rows, int first, int step) {
+  if constexpr (BuildElement::kBytes == 1) return gather_bytes(p, rows, first, step);
   const int all = int(min((long long)rows + gemm::kTileRows, p.rows));
   const bool wide = (reinterpret_cast<uintptr_t>(p.from) | p.from_row) % 16 == 0;
   for (int row = first; row < all; row += step) {

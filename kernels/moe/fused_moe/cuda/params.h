@@ -10,7 +10,7 @@ namespace tilekiln::cuda::moe {
 struct alignas(16) RowTile { int expert, begin, end, first; };
 
 // Rows of x in their order: to[r] = from[tokens[r]], of as many rows as the last tile says there are; behind them those
-// of a tile are 0, of `rows` that there is room for.
+// of a tile are 0, of `rows` that there is room for. Builds of e4m3 quantise them, 128 numbers by a factor of `scale`.
 struct Gather {
   const char* from;
   char* to;
@@ -19,6 +19,7 @@ struct Gather {
   const int* tile_count;
   long long from_row, to_row, rows;  // bytes of the first two
   int columns;
+  float* scale;  // (rows, columns / 128)
 };
 
 // Rows of an expert follow each other, in the order of tokens; the rows of experts that are elsewhere are none.
@@ -43,8 +44,10 @@ struct Rows {
   gemm::GroupParams of;  // of the first expert; without starts, and with bias_step from expert to expert
   const RowTile* tiles;
   const int* tile_count;
-  float slope;  // of swiglu
-  int swiglu;   // gate and up together, as clamped_swiglu
+  float slope;             // of swiglu
+  int swiglu;              // gate and up together, as clamped_swiglu
+  long long factors_step;  // of b's, from expert to expert
+  float* scale;            // of out of e4m3, (rows, n / 128)
 };
 
 // out[token] = the sum over its rows, in their order, of the router's weight times the row of `sums`.
