@@ -26,7 +26,8 @@ extern "C" {
  * rounded to bf16; q is bf16 with hdim_q = 576, hdim_v is 512.
  *
  * Sums are fp32. The keys of a sequence go in num_splits parts, by the sizes alone where that is 0: results have the same bits for any
- * number of threads. Index arrays are int32 and read before the call returns. */
+ * number of threads. Index arrays are int32 and read before the call returns; on a GPU kernels read them, nothing waits for them, and they are
+ * not checked: lengths are cut to what there is, and the keys of a page out of the pool are zeros. */
 typedef struct tilekiln_fmha_mla_decode_args {
   size_t size; /* sizeof(tilekiln_fmha_mla_decode_args): set by tilekiln_fmha_mla_decode_defaults */
   const tilekiln_tensor* q; /* fp32, fp16 or bf16 (batch, seqlen_q, nhead_q, hdim_q). Absorbed queries */

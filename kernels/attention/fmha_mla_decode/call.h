@@ -9,10 +9,21 @@
 namespace tilekiln::mla {
 
 struct Call {
-  Problem problem;  // `table` is set when the call runs
+  static constexpr bool launches_kernels = true;
+  Problem problem;  // `table` is set when the call runs; where kernels read it, before
   std::vector<int32_t> seqlen_k, table;
   bool paged;
   int num_splits;
+  const int* device_seqlen_k;  // where kernels read it; null: all sequences have `room` keys
+  int room, pages;             // the keys that a sequence may have; of the pool
+};
+
+// A call for kernels, which read the index arrays themselves.
+struct Launched {
+  static constexpr bool launches_kernels = true;
+  Problem problem;
+  const int* seqlen_k;
+  int room, pages, num_splits;
 };
 
 }  // namespace tilekiln::mla

@@ -101,9 +101,29 @@ tilekiln_status latent(const Args& args, tilekiln_shape* shape) {
 
 tilekiln_status rows(const Args& args, Call& call) { return check_rows(args, call); }
 
+// Index arrays that kernels read: of a page out of the pool the keys are zeros.
+static tilekiln_status leave_there(Call& call, i64 room) {
+  const Arrays& in = call.in;
+  mla::Call& to = call.to.problem;
+  to.room = static_cast<int>(room);
+  if (in.seqlen_k.given()) {
+    TILEKILN_TRY(fmha::check_unread(in.seqlen_k, call.B, "batch"));
+    to.device_seqlen_k = reinterpret_cast<const int*>(in.seqlen_k.data);
+  }
+  if (call.form != Form::paged) return TILEKILN_OK;
+  if (in.block_table.stride[1] != 1 && in.block_table.shape[1] > 1 && call.B > 0)
+    return fail_argument("block_table", "the stride of its last dimension was %lld, must be 1 on a GPU",
+                         static_cast<ll>(in.block_table.stride[1]));
+  to.problem.table = reinterpret_cast<const int*>(in.block_table.data);
+  to.problem.table_row = in.block_table.stride[0];
+  to.pages = static_cast<int>(std::min<i64>(call.P, INT32_MAX));
+  return TILEKILN_OK;
+}
+
 tilekiln_status keys(const Args&, Call& call) {
   i64 room = 0;
   TILEKILN_TRY(room_of(call, &room));
+  if (!call.to.backend->takes_units) return leave_there(call, room);
   TILEKILN_TRY(read_lengths(call, room));
   return call.form == Form::paged ? read_table(call) : TILEKILN_OK;
 }
@@ -237,6 +257,10 @@ class Run {
 tilekiln_status launch(StageCall<mla::Call>& call) {
   const mla::Problem& p = call.problem.problem;
   if (p.batch == 0 || p.seqlen_q == 0 || p.nhead == 0) return TILEKILN_OK;
+  if (__builtin_expect(!call.backend->takes_units, 0)) {
+    const mla::Call& of = call.problem;
+    return launch_kernel(call, call.choice, mla::Launched{p, of.device_seqlen_k, of.room, of.pages, of.num_splits});
+  }
   return Run(call).run();
 }
 

@@ -85,10 +85,10 @@ def answer(given: Mapping[str, Any], made: Mapping[str, Any]) -> float:
 
 
 def draw(operator: str, random: Random, signature: Signature) -> Call:
-    """Few queries of some heads over a cache, paged or not; rows of any width, those of fp8 of theirs."""
+    """Few queries of some heads over a cache, paged or not; rows of any width, of GPUs of eights, those of fp8 of theirs."""
     fp8 = signature["dtype"] == "bf16_fp8"
     dtype = "bf16" if fp8 else str(signature["dtype"])
-    hdim_q = ROW if fp8 else random.one((1, 7, 24, 67, 576))
+    hdim_q = ROW if fp8 else random.one((8, 24, 64, 576) if random.edges.unchecked else (1, 7, 24, 67, 576))
     hdim_v = LATENT if fp8 else random.whole(1, min(hdim_q, LATENT))
     batch, queries, nhead = random.one((0, 1, 2, 3)), random.one((0, 1, 2, 5)), random.one((1, 3, 16, 40, 128))
     paged, room = random.chance(0.5), random.one((1, 3, 64, 65, 200, 700))
@@ -97,6 +97,7 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
     pages = batch * blocks + 1
     shape = (pages, page, hdim_q) if paged else (batch, room, hdim_q)
     cache = random.normal(*shape, dtype=dtype)
+    cache = np.ascontiguousarray(cache) if random.edges.unchecked else cache
     given: dict[str, Any] = {
         "q": random.normal(batch, queries, nhead, hdim_q, dtype=dtype),
         "cache": packed(cache) if fp8 else cache,

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+// The latent engine of fmha_mla_decode on Hopper: a checked call becomes one launch, or two where the keys go in parts.
+// Compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
+#include <algorithm>
+
+#include "kernels/attention/fmha_mla_decode/call.h"
+#include "kernels/attention/fmha_mla_decode/cuda/params.h"
+#include "kernels/attention/splits.h"
+#include "kernels/backends/cuda/held.h"
+
+#define TILEKILN_JOIN(a, b, c) a##b##c
+#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _fmha_mla_decode_latent)
+
+namespace tilekiln::cuda::mla {
+namespace {
+
+using i64 = long long;
+using tilekiln::mla::Launched;
+using tilekiln::mla::Problem;
+
+bool in_sixteens(const void* data, i64 first, i64 second, i64 third) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && (first | second | third) % 8 == 0;
+}
+
+tilekiln_status check(const Launched& of) {
+  const Problem& p = of.problem;
+  if (p.hdim_q % 8 != 0)
+    return fail_argument("q", "hdim was %d, must be a multiple of 8 on cuda: pad it with zeros", p.hdim_q);
+  if (p.hdim_v > kMostValues)
+    return fail_argument("hdim_v", "was %d, must be at most %d on cuda", p.hdim_v, kMostValues);
+  constexpr int most = 65535;
+  if (p.batch > most) return fail_argument("q", "batch was %d, must be at most %d on cuda", p.batch, most);
+  if (in_sixteens(p.cache, p.cache_page, p.cache_row, 0)) return TILEKILN_OK;
+  return fail_argument("cache",
+                       "rows began at %p and were %lld elements apart, pages %lld, must be at multiples of 16 "
+                       "bytes on cuda: pass a copy",
+                       p.cache, p.cache_row, p.cache_page);
+}
+
+// Parts of the keys by which processors have turns of like length, each of two tiles or more where it is full.
+i64 chosen_splits(const Launched& of, i64 units, i64 processors) {
+  if (of.num_splits > 0) return of.num_splits;
+  const i64 most = std::clamp<i64>(of.room / (2 * kKeys), 1, fmha::max_splits);
+  const auto turns = [&](i64 splits) {
+    return static_cast<double>((units * splits + processors - 1) / processors) / static_cast<double>(splits) +
+           .002 * static_cast<double>(splits);
+  };
+  i64 best = 1;
+  for (i64 splits = 2; splits <= most; ++splits)
+    if (turns(splits) < turns(best)) best = splits;
+  return best;
+}
+
+tilekiln_status launch_latent(const Site& site, const void* problem) {
+  const auto& of = *static_cast<const Launched*>(problem);
+  const Problem& p = of.problem;
+  TILEKILN_TRY(check(of));
+  const Kernel* const kernel = find_held([](const Kernel&) { return true; });
+  if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has fmha_mla_decode for cuda without its kernel");
+  const auto& build = *static_cast<const Build*>(kernel->build);
+  const i64 rows = i64{p.seqlen_q} * p.nhead;
+  if (rows > INT32_MAX / 2)
+    return fail_argument("q", "had %lld pairs of a query and a head, must have fewer than 2^30 on cuda", rows);
+  const int wide = rows > 16 ? 1 : 0;
+  const i64 tiles = (rows - 1) / (16 << wide) + 1;
+  const i64 splits = chosen_splits(of, tiles * p.batch, facts(site.device.id)->multiprocessors);
+  constexpr float log2_e = 1.4426950408889634F;
+  Params params = {p.q,
+                   p.cache,
+                   p.out,
+                   p.lse,
+                   of.seqlen_k,
+                   p.table,
+                   nullptr,
+                   nullptr,
+                   p.q_batch,
+                   p.q_row,
+                   p.q_head,
+                   p.cache_page,
+                   p.cache_row,
+                   p.out_batch,
+                   p.out_row,
+                   p.out_head,
+                   p.lse_batch,
+                   p.lse_head,
+                   p.table_row,
+                   p.batch,
+                   p.seqlen_q,
+                   p.nhead,
+                   p.hdim_q,
+                   p.hdim_v,
+                   p.page_size,
+                   of.pages,
+                   of.room,
+                   p.causal ? 1 : 0,
+                   static_cast<int>(splits),
+                   in_sixteens(p.q, p.q_batch, p.q_row, p.q_head) ? 1 : 0,
+                   p.softmax_scale * log2_e};
+  LaunchMemory memory;
+  if (splits > 1) {
+    const i64 parts = p.batch * splits * rows;
+    TILEKILN_TRY(memory.take(site, static_cast<size_t>(parts * (p.hdim_v + 1)) * sizeof(float), 0));
+    params.part_out = static_cast<float*>(memory.data());
+    params.part_lse = params.part_out + parts * p.hdim_v;
+  }
+  TILEKILN_TRY(
+      launch(site, {kernel,
+                    wide != 0 ? "latent_32" : "latent_16",
+                    {static_cast<unsigned>(tiles), static_cast<unsigned>(splits), static_cast<unsigned>(p.batch)},
+                    kThreads,
+                    static_cast<unsigned>(build.shared_bytes[wide]),
+                    &params,
+                    false,
+                    splits == 1}));
+  if (splits == 1) return TILEKILN_OK;
+  return launch(site, {kernel,
+                       "latent_combine",
+                       {static_cast<unsigned>(rows), static_cast<unsigned>(p.batch), 1},
+                       kCombineThreads,
+                       0,
+                       &params,
+                       false,
+                       true});
+}
+
+}  // namespace
+}  // namespace tilekiln::cuda::mla
+
+extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {tilekiln::cuda::mla::launch_latent};

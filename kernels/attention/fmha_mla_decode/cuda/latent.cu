@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: MIT
+// Latent attention on Hopper: rows of the cache are keys and, as far as hdim_v, values of all heads.
+//
+//   s = scale q row^T     of 16 or 32 pairs of a query and a head; a warp has 8 of a tile's 64 keys
+//   p = exp2(s - most)    a warp has rows of all 64 keys; sums and maxima stay in its registers
+//   o += p row            a warp has 64 of 512 columns: a row of the cache is read once from memory for all
+//
+// Rows come by cp.async, 64 of them in flight behind those that are multiplied. Parts of the keys (splits) are merged
+// by a second launch, in order.
+//
+// -D: none; TILEKILN_FP16 for fp16.
+#include <type_traits>
+
+#include "kernels/attention/fmha_mla_decode/cuda/params.h"
+#include "kernels/backends/cuda/mma.h"
+#include "kernels/backends/cuda/tile/shared_tile.h"
+
+namespace tilekiln::cuda::mla {
+
+constexpr int kChunks = kMostDims / 8;  // of 16 bytes, of a row
+constexpr float kNone = -kInfinity;
+constexpr float kLn2 = 0.693147180559945309f;
+
+// A 16-byte chunk of rows in shared memory; eight rows have it in eight places of banks.
+TILEKILN_DEVICE uint32_t chunk(const void* rows, int row, int c) {
+  return shared_address(rows) + row * (kMostDims * 2) + ((c ^ (row & 7)) << 4);
+}
+
+template <int kTiles> struct Kernel {
+  static constexpr int kRows = 16 * kTiles, kWarps = kThreads / 32, kOwn = kRows / kWarps;
+  struct Shared {
+    uint16_t q[kRows][kMostDims];
+    uint16_t keys[2][kKeys][kMostDims];
+    float scores[kRows][kKeys + 4];
+    uint16_t weights[kRows][kKeys + 8];
+    float scale[kRows];
+  };
+  static_assert(sizeof(Shared) <= 232448, "a CTA of Hopper has 227 KB of shared memory");
+
+  // What a CTA works at.
+  const Params& p;
+  Shared& s;
+  int warp, lane, batch, first_row, rows, keys, begin, end;
+
+  __device__ __forceinline__ Kernel(const Params& p)
+      : p(p), s(shared_memory<Shared>()), warp(threadIdx.x / 32), lane(threadIdx.x % 32), batch(blockIdx.z) {
+    rows = p.seqlen_q * p.nhead, first_row = blockIdx.x * kRows;
+    keys = p.seqlen_k == nullptr ? p.room : min(max(__ldg(p.seqlen_k + batch), 0), p.room);
+    const int each = (keys - 1) / p.splits + 1, per = (each + kKeys - 1) / kKeys * kKeys;
+    begin = int(min((long long)blockIdx.y * per, (long long)keys));
+    end = min(begin + per, limit(min(first_row + kRows, rows) - 1));
+  }
+  // The end of the keys that a row sees.
+  __device__ __forceinline__ int limit(int row) const {
+    return p.causal ? min(keys, row / p.nhead + keys - p.seqlen_q + 1) : keys;
+  }
+
+  // Copies a row of this sequence, or zeros, a warp at a time.
+  __device__ __forceinline__ void copy(void* to, int row, const uint16_t* from, bool there) const {
+#pragma unroll
+    for (int c = lane; c < kChunks; c += 32) {
+      const bool inside = there && c * 8 < p.hdim_q;
+      copy_async(chunk(to, row, c), inside ? from + c * 8 : static_cast<const uint16_t*>(p.q), inside);
+    }
+  }
+  __device__ __forceinline__ void load_q() const {
+    for (int r = warp; r < kRows; r += kWarps) {
+      const int row = first_row + r, query = row / p.nhead, head = row - query * p.nhead;
+      if (!p.wide_q) {
+        copy_elements(r, row, query, head);
+        continue;
+      }
+      copy(s.q, r, static_cast<const uint16_t*>(p.q) + batch * p.q_batch + query * p.q_row + head * p.q_head,
+           row < rows);
+    }
+  }
+  // A row of q that lies anywhere.
+  __device__ __forceinline__ void copy_elements(int r, int row, int query, int head) const {
+    const uint16_t* const from =
+        static_cast<const uint16_t*>(p.q) + batch * p.q_batch + query * p.q_row + head * p.q_head;
+    for (int d = lane; d < kMostDims; d += 32)
+      s.q[r][(d / 8 ^ (r & 7)) * 8 + d % 8] = row < rows && d < p.hdim_q ? from[d] : uint16_t(0);
+  }
+  // A tile of keys; a page out of the pool has zeros.
+  __device__ __forceinline__ void load(int tile) const {
+    const int first = begin + tile * kKeys + warp * 8, mine = first + (lane & 7);
+    int page = batch, at = mine;
+    bool there = mine < end;
+    if (p.table != nullptr && there) {
+      const int number = mine / p.page_size;
+      page = __ldg(p.table + batch * p.table_row + number), at = mine - number * p.page_size;
+      there = unsigned(page) < unsigned(p.pages);
+    }
+    const long long place = there ? page * p.cache_page + at * p.cache_row : -1;
+#pragma unroll
+    for (int r = 0; r < 8; ++r) {
+      const long long from = __shfl_sync(~0u, place, r);
+      copy(s.keys[tile & 1], warp * 8 + r, static_cast<const uint16_t*>(p.cache) + from, from >= 0);
+    }
+  }
+
+  // Scores of all rows with the warp's eight keys.
+  __device__ __forceinline__ void multiply_keys(int stage) const {
+    float sum[kTiles][2][4] = {};
+#pragma unroll 3
+    for (int k = 0; k < kChunks; k += 4) {
+      uint32_t b[4];
+      load_matrices(b, chunk(s.keys[stage], warp * 8 + (lane & 7), k + lane / 8));
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          uint32_t a[4];
+          load_matrices(a, chunk(s.q, m * 16 + (lane & 15), k + 2 * h + lane / 16));
+          multiply_add(sum[m][h], a, b[2 * h], b[2 * h + 1]);
+        }
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        *reinterpret_cast<float2*>(&s.scores[m * 16 + lane / 4 + 8 * h][warp * 8 + (lane & 3) * 2]) = {
+            sum[m][0][2 * h] + sum[m][1][2 * h], sum[m][0][2 * h + 1] + sum[m][1][2 * h + 1]};
+    }
+  }
+
+  // Weights of the warp's own rows.
+  __device__ __forceinline__ void weigh(int tile, float (&most)[kOwn], float (&total)[kOwn]) const {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int r = warp * kOwn + i, key = begin + tile * kKeys + lane * 2, last = min(end, limit(first_row + r));
+      const float2 two = *reinterpret_cast<const float2*>(&s.scores[r][lane * 2]);
+      const float x = key < last ? two.x * p.scale : kNone, y = key + 1 < last ? two.y * p.scale : kNone;
+      float top = fmaxf(x, y);
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
+      top = fmaxf(top, most[i]);
+      const float from = top == kNone ? 0.f : top;
+      const float one = exp2_approx(x - from), other = exp2_approx(y - from);
+      float sum = one + other;
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+      const float kept = exp2_approx(most[i] - from);
+      total[i] = total[i] * kept + sum, most[i] = top;
+      *reinterpret_cast<uint32_t*>(&s.weights[r][lane * 2]) = pack(one, other);
+      if (lane == 0) s.scale[r] = kept;
+    }
+  }
+
+  // o of the warp's 64 columns: [row tile][eight columns].
+  __device__ __forceinline__ void multiply_values(int stage, float (&o)[kTiles][8][4]) const {
+    scale_rows(o);
+#pragma unroll
+    for (int k = 0; k < kKeys; k += 16) {
+      uint32_t a[kTiles][4];
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m)
+        load_matrices(a[m], shared_address(&s.weights[m * 16 + (lane & 15)][k + lane / 16 * 8]));
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        uint32_t b[4];
+        load_matrices_transposed(b, chunk(s.keys[stage], k + (lane & 15), warp * 8 + n * 2 + lane / 16));
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+          multiply_add(o[m][2 * n], a[m], b[0], b[1]);
+          multiply_add(o[m][2 * n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void scale_rows(float (&o)[kTiles][8][4]) const {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      const float low = s.scale[m * 16 + lane / 4], high = s.scale[m * 16 + lane / 4 + 8];
+#pragma unroll
+      for (int n = 0; n < 8; ++n) o[m][n][0] *= low, o[m][n][1] *= low, o[m][n][2] *= high, o[m][n][3] *= high;
+    }
+  }
+
+  __device__ __forceinline__ void store(float (&o)[kTiles][8][4]) const {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = first_row + m * 16 + lane / 4 + 8 * h;
+        if (row >= rows) continue;
+        const int query = row / p.nhead, head = row - query * p.nhead;
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+          const int column = warp * 64 + n * 8 + (lane & 3) * 2;
+          const float one = o[m][n][2 * h], other = o[m][n][2 * h + 1];
+          if (p.part_out != nullptr) {
+            float* const to = p.part_out + part(row) * p.hdim_v + column;
+            if (column < p.hdim_v) to[0] = one;
+            if (column + 1 < p.hdim_v) to[1] = other;
+          } else {
+            uint16_t* const to =
+                static_cast<uint16_t*>(p.out) + batch * p.out_batch + query * p.out_row + head * p.out_head + column;
+            const uint32_t both = pack(one, other);
+            store_if(column < p.hdim_v, to, both);
+            store_if(column + 1 < p.hdim_v, to + 1, both >> 16);
+          }
+        }
+      }
+    }
+  }
+  // The number of a row's part.
+  __device__ __forceinline__ long long part(int row) const {
+    return ((long long)batch * p.splits + blockIdx.y) * rows + row;
+  }
+
+  __device__ __forceinline__ void run() const {
+    float o[kTiles][8][4] = {}, most[kOwn], total[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) most[i] = kNone, total[i] = 0;
+    const int tiles = max(end - begin + kKeys - 1, 0) / kKeys;
+    load_q();
+    for (int tile = 0; tile < 2; ++tile) {
+      if (tile < tiles) load(tile);
+      copy_async_commit();
+    }
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; ++tile) {
+      copy_async_wait<1>();
+      __syncthreads();
+      multiply_keys(tile & 1);
+      __syncthreads();
+      weigh(tile, most, total);
+      __syncthreads();
+      multiply_values(tile & 1, o);
+      __syncthreads();
+      if (tile + 2 < tiles) load(tile + 2);
+      copy_async_commit();
+    }
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int r = warp * kOwn + i, row = first_row + r;
+      if (lane != 0) continue;
+      s.scale[r] = total[i] == 0 ? 0 : 1 / total[i];
+      const float lse = total[i] == 0 ? kNone : (most[i] + log2_approx(total[i])) * kLn2;
+      if (row < rows && p.part_lse != nullptr) p.part_lse[part(row)] = lse;
+      if (row < rows && p.part_lse == nullptr && p.lse != nullptr)
+        p.lse[batch * p.lse_batch + row % p.nhead * p.lse_head + row / p.nhead] = lse;
+    }
+    __syncthreads();
+    scale_rows(o);
+    store(o);
+  }
+};
+
+// Merges the parts of a row, in the order of splits.
+TILEKILN_DEVICE void combine(const Params& p) {
+  const int row = blockIdx.x, batch = blockIdx.y, rows = p.seqlen_q * p.nhead;
+  const int query = row / p.nhead, head = row - query * p.nhead;
+  const long long first = (long long)batch * p.splits * rows + row;
+  float most = kNone, total = 0;
+  for (int s = 0; s < p.splits; ++s) most = larger_or_nan(most, p.part_lse[first + (long long)s * rows]);
+  const float from = most == kNone ? 0.f : most;
+  for (int s = 0; s < p.splits; ++s) total += exp2_approx((p.part_lse[first + (long long)s * rows] - from) / kLn2);
+  const float inverse = total == 0 ? 0 : 1 / total;
+  if (threadIdx.x == 0 && p.lse != nullptr)
+    p.lse[batch * p.lse_batch + head * p.lse_head + query] = total == 0 ? kNone : from + log2_approx(total) * kLn2;
+  uint16_t* const to = static_cast<uint16_t*>(p.out) + batch * p.out_batch + query * p.out_row + head * p.out_head;
+  for (int d = threadIdx.x; d < p.hdim_v; d += kCombineThreads) {
+    float sum = 0;
+    for (int s = 0; s < p.splits; ++s) {
+      const long long part = first + (long long)s * rows;
+      sum = fmaf(exp2_approx((p.part_lse[part] - from) / kLn2), p.part_out[part * p.hdim_v + d], sum);
+    }
+    store_if(true, to + d, pack(sum * inverse, 0.f));
+  }
+}
+
+}  // namespace tilekiln::cuda::mla
+
+using namespace tilekiln::cuda;
+
+extern "C" __constant__ mla::Build latent_build = {std::is_same_v<BuildHalf, fp16>,
+                                                   {sizeof(mla::Kernel<1>::Shared), sizeof(mla::Kernel<2>::Shared)}};
+
+extern "C" __global__ void __launch_bounds__(mla::kThreads) latent_16(const __grid_constant__ mla::Params p) {
+  begin_between_launches();
+  mla::Kernel<1>(p).run();
+}
+extern "C" __global__ void __launch_bounds__(mla::kThreads) latent_32(const __grid_constant__ mla::Params p) {
+  begin_between_launches();
+  mla::Kernel<2>(p).run();
+}
+extern "C" __global__ void __launch_bounds__(mla::kCombineThreads)
+    latent_combine(const __grid_constant__ mla::Params p) {
+  begin_between_launches();
+  mla::combine(p);
+}

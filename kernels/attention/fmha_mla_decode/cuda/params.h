@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+// Parameters of CUDA's kernels of latent attention, their one argument, and sizes that the host shares. Plain data.
+#pragma once
+
+namespace tilekiln::cuda::mla {
+
+constexpr int kMostDims = 576, kMostValues = 512;  // of a row of the cache, and of them the value
+constexpr int kThreads = 256, kKeys = 64;          // keys of a tile
+constexpr int kCombineThreads = 128;
+
+// Strides are in elements. Row r of a sequence is query r / nhead, head r % nhead; a split has keys of its own, in
+// whole tiles but for the last. With parts results go there, rows after rows of (batch, split).
+struct Params {
+  const void *q, *cache;
+  void* out;
+  float* lse;                   // null: not stored
+  const int *seqlen_k, *table;  // null: `room` keys; a page a sequence
+  float *part_out, *part_lse;   // (batch, splits, rows, hdim_v), (batch, splits, rows); null where there is one split
+  long long q_batch, q_row, q_head, cache_page, cache_row, out_batch, out_row, out_head, lse_batch, lse_head, table_row;
+  int batch, seqlen_q, nhead, hdim_q, hdim_v, page_size, pages, room, causal, splits;
+  int wide_q;   // rows of q begin at multiples of 16 bytes
+  float scale;  // of the exponents of 2
+};
+
+// Constants of a build that the host must know; the cubin holds one as `latent_build`.
+struct Build {
+  int fp16, shared_bytes[2];  // by rows, 16 and 32
+};
+
+}  // namespace tilekiln::cuda::mla
