@@ -7,7 +7,8 @@
 
 namespace tilekiln::matrix {
 
-constexpr i64 kBlockRows = 240;  // whose sums of kBlock columns are added up at once
+inline constexpr float kNoFactors = 0;  // in place of factors that have no memory: a product has them, or has not
+constexpr i64 kBlockRows = 240;         // whose sums of kBlock columns are added up at once
 
 // Sums of rows from m0 on and columns of a block from n0 on, all of k, to `sums`, whose rows have kBlock floats.
 // of_rows: room for a number a row.

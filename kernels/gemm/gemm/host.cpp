@@ -57,6 +57,7 @@ void fill(const Args& args, Call& call) {
     matrix::fill_rows(Matrix(in.a), Matrix(in.b), Matrix(in.out), &p);
     const Array &a = in.a_scale, &b = in.b_scale;
     p.blocks = {matrix::numbers(a), matrix::numbers(b), a.stride[0], a.stride[1], b.stride[0], b.stride[1]};
+    if (p.blocks.a == nullptr) p.blocks.a = p.blocks.b = &matrix::kNoFactors;  // without k there are none
   }
   // An empty sum: 0, even of infinities that an alpha of 0 would make NaN.
   if (args.alpha == 0) p.k = 0;

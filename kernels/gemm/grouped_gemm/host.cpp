@@ -117,6 +117,7 @@ void fill(const Args& args, Call& call) {
     p.blocks = {matrix::numbers(of_a), matrix::numbers(of_b), of_a.stride[0],
                 of_a.stride[1],        of_b.stride[1],        of_b.stride[2]};
     groups.factors_step = of_b.stride[0];
+    if (p.blocks.a == nullptr) p.blocks.a = p.blocks.b = &matrix::kNoFactors;  // without k there are none
   }
   matrix::fill_activation(args, call.signature, &p);
   p.bias = matrix::numbers(in.bias);

@@ -36,7 +36,7 @@ def answer(operator: str, given: Given, made: Given, weight: Any = None, lost: f
     given: the arguments of the call, arrays as they were before it; made: its results by name; weight: of flatmm and
     flatmm_quant, before it was packed; lost: what a product of fp8 or bf8 may lose, as reference.gemm's.
     """
-    bytes_of = {"gemm": "a", "grouped_gemm": "a", "fused_moe": "gate_up"}.get(operator)
+    bytes_of = {"gemm": "a", "gemm_quant": "a", "grouped_gemm": "a", "fused_moe": "gate_up"}.get(operator)
     if lost and bytes_of and given[bytes_of].dtype.name.startswith("float8"):
         given = {**given, "lost": lost}
     if operator.startswith("flatmm"):
@@ -230,7 +230,7 @@ def _multi(given: Given, made: Given) -> float:
 
 
 def _quantised_product(given: Given, made: Given) -> float:
-    names = ("a", "b", "bias", "alpha", "activation", "row_scale", "column_scale", "static_scale")
+    names = ("a", "b", "bias", "alpha", "activation", "row_scale", "column_scale", "static_scale", "lost")
     dtype = "int8" if made["out"].dtype.name == "int8" else "fp8"
     right = gemm_.gemm_quant(**_only(given, *names), dtype=dtype)
     out, scale = made["out"].astype(np.float64), made["out_scale"].astype(np.float64)

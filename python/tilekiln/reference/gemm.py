@@ -284,16 +284,25 @@ def gemm_quant(
     column_scale: Array | None = None,
     static_scale: float = 0.0,
     dtype: str = "int8",
+    lost: float = 0.0,
 ) -> Quantised:
     """The product of `gemm` of these arguments, quantised to int8 or fp8 by rows, or by static_scale, in float64.
 
     A scale is max |x| / 127 of its row (fp8: / 448), with the error of that x; 0 below 2^-100, NaN where a row holds a
-    NaN or an infinity. bound is half a step (int8), or half of the last place of fp8, more by the error of x. What
+    NaN or an infinity. lost is gemm's. bound is half a step (int8), or half of the last place of fp8, more by the error of x. What
     static_scale is too small for is saturated.
     """
     one = np.ones(a.shape[0], np.float32) if row_scale is None else row_scale  # so that int8 has numbers
     x, error = gemm(
-        a, b, bias=bias, alpha=alpha, activation=activation, row_scale=one, column_scale=column_scale, dtype="fp32"
+        a,
+        b,
+        bias=bias,
+        alpha=alpha,
+        activation=activation,
+        row_scale=one,
+        column_scale=column_scale,
+        dtype="fp32",
+        lost=lost,
     )
     largest = LARGEST_QUANTISED[dtype]
     with np.errstate(all="ignore"):

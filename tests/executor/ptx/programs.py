@@ -26,12 +26,13 @@ ALWAYS = (
         "words",
         "lists",
         "cache_bytes",
+        "latent",
     ),
 )
 """Libraries whose kernels run without --full."""
 TURNS = (
     ("caches", "fp8", "cache_bytes", "ampere_products", "products_of_bytes", "groups", "words"),
-    ("ampere_wide", "rows", "products_of_int8", "sums_of_int8", "experts", "lists"),
+    ("ampere_wide", "rows", "products_of_int8", "sums_of_int8", "experts", "lists", "latent"),
 )
 """Those of even and of odd days, for problems of the day and calls of the host: nvcc takes seconds for each kernel."""
 NEEDS = ("nvcc", "cuobjdump")

@@ -25,6 +25,7 @@ CASES = {
     "rows": 48,
     "fp8": 24,
     "cache_bytes": 40,
+    "latent": 30,
     "ampere_products": 12,
     "products": 60,
     "products_of_bytes": 40,

@@ -159,7 +159,7 @@ tilekiln_status launch_experts(const Site& site, const void* problem) {
   const auto& e = *static_cast<const Experts*>(problem);
   if (e.tokens == 0 || e.hidden == 0) return TILEKILN_OK;
   Problem like = e.gate.product;
-  if (e.fp8) like.out_dtype = static_cast<OutDtype>(e.dtype), like.blocks.a = like.blocks.b;
+  if (e.fp8) like.out_dtype = static_cast<OutDtype>(e.dtype), like.blocks.a = e.topk_weights;  // whatever is not null
   const Kernel* const kernel = find_kernel(like, true);
   if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has fused_moe for cuda without its kernel");
   if (i64{e.tokens} * e.topk > INT32_MAX)
