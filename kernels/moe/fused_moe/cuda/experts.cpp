@@ -140,8 +140,8 @@ tilekiln_status launch_products(const Site& site, const Kernel* kernel, const Wo
   first.slope = gate.slope, first.swiglu = e.swiglu ? 1 : 0;
   first.factors_step = e.gate_scale_step / 4, first.scale = work.h_scale;
   constexpr Product of_one = {"", {"moe_rows_256", "moe_rows_128"}, nullptr, 0, 0, 0};
-  constexpr Product of_both = {"", {"moe_gated_256", "moe_gated_128"}, nullptr, 0, 0, 0};
-  constexpr Product to_bytes[] = {{"", {"moe_up_256", nullptr}, nullptr, 0, 0, 0},
+  constexpr Product of_both = {"", {"moe_gated_256", "moe_other"}, nullptr, 0, 0, 0};
+  constexpr Product to_bytes[] = {{"", {"moe_other", nullptr}, nullptr, 0, 0, 0},
                                   {"", {"moe_gated_256", nullptr}, nullptr, 0, 0, 0}};
   Product up = e.fp8 ? to_bytes[e.gated] : e.gated ? of_both : of_one, last = of_one;
   up.name = "gate_up", up.p = &gate, up.lines = i64{gate.n} * (e.gated ? 2 : 1);

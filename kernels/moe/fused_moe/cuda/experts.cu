@@ -155,7 +155,7 @@ template <int kFormIndex, bool kGated, bool kNarrows = false> struct Kernel {
         char* const to = static_cast<char*>(of.out) + r * of.out_row + column + 8 * quad;
 #pragma unroll
         for (int d = 0; d < 16; d += 8) {
-          // Of a word the low half is of eight columns, the high half of the eight that are 32 further.
+          // Halves of a word: the low one is of eight columns, the high one of the eight that are 32 further.
           const auto word = [&](int i) {
             const float* const one = v + 4 * (d + i) + 2 * h;
             const float four[4] = {one[0], one[1], one[16], one[17]};
@@ -277,11 +277,8 @@ extern "C" __constant__ gemm::Build gemm_build = {moe::kTileRows,
     moe::Kernel<__VA_ARGS__>::run(p);                                                                             \
   }
 PRODUCT(moe_gated_256, 0, true, moe::kBytes)
-#ifdef TILEKILN_FP8
-PRODUCT(moe_up_256, 0, false, true)
-#else
-PRODUCT(moe_gated_128, 1, true)
-#endif
+// Narrow tiles of gate and up, or, of e4m3, those of the one matrix there is.
+PRODUCT(moe_other, moe::kBytes ? 0 : 1, !moe::kBytes, moe::kBytes)
 PRODUCT(moe_rows_256, 0, false)
 PRODUCT(moe_rows_128, 1, false)
 

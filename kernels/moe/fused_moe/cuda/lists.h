@@ -9,7 +9,7 @@
 
 namespace tilekiln::cuda::moe {
 
-// The same rows as e4m3, a warp at 128 numbers.
+// Rows as e4m3: a warp makes 128 numbers of one.
 TILEKILN_DEVICE void gather_bytes(const Gather& p, int rows, int first, int step) {
   const int all = int(min((long long)rows + gemm::kTileRows, p.rows)), lane = threadIdx.x % 32;
   const bool wide = (reinterpret_cast<uintptr_t>(p.from) | p.from_row) % 8 == 0;

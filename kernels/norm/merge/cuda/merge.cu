@@ -2,7 +2,7 @@
 // Rows of attention over two parts of the keys as those over all:
 //   lse = log(exp(lse_a) + exp(lse_b)), out = exp(lse_a - lse) out_a + exp(lse_b - lse) out_b
 // A part without keys, of lse -infinity, has weight 0 whatever its row holds, and so have two.
-// Run on an H200 in bf16, in rings; else under emulators alone. -D: HELD, STAGES (0); TILEKILN_FP16, TILEKILN_FP32.
+// -D: HELD, STAGES (0); TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/norm/cuda/rows.h"
 #include "kernels/norm/merge/engine.h"
 
