@@ -211,12 +211,6 @@ def experts(library: tk.Library) -> None:
     panels = (Device(4, 8, 256, 64, 2), Device(4, 8, 128, 64, 2))
     said = refused(lambda: library.fused_moe(x, ids, weights, *panels, out=out), tk.NoKernelError)
     assert "panels are the CPU's" in said, said
-    of_bytes = (Device(4, 512, 512, dtype="fp8"), Device(4, 512, 256, dtype="fp8"))
-    scales = {"gate_up_scale": Device(4, 4, 4, dtype="fp32"), "down_scale": Device(4, 4, 2, dtype="fp32")}
-    before = number("launches").value
-    library.fused_moe(x, ids, weights, *of_bytes, **scales, out=out)
-    assert (last(), number("launches").value - before) == ("moe_sums", 5)
-    assert numbers("boxes", ctypes.c_uint32, 3, 5)[:, :2].tolist() == [[128, 64], [128, 64], [128, 64]]
 
 
 def words(library: tk.Library) -> None:

@@ -37,7 +37,7 @@ template <int kTiles> struct Kernel {
   };
   static_assert(sizeof(Shared) <= 232448, "a CTA of Hopper has 227 KB of shared memory");
 
-  // What a CTA works at.
+  // The place of a CTA.
   const Params& p;
   Shared& s;
   int warp, lane, batch, first_row, rows, keys, begin, end;
