@@ -23,7 +23,7 @@ int32 is exact modulo 2^32: the bound is 0. Scaled products of int8 are rounded 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -506,7 +506,7 @@ def _draw_words(random: Random, signature: Signature) -> Call:
     return Call(given, {"out": random.blank(m, width, dtype=to).copy().reshape(m, width // 64, 64)}, judge=judge)
 
 
-def ends_of_groups(given: dict[str, Any]) -> list[tuple[int, int]]:
+def ends_of_groups(given: Mapping[str, Any]) -> list[tuple[int, int]]:
     """The first row of each group of a grouped product, and the end of those that count, as far as there are rows."""
     starts = given["starts"].astype(np.int64)
     counts = np.maximum(given.get("counts", np.diff(starts)), 0).astype(np.int64)
