@@ -289,8 +289,8 @@ def gemm_quant(
     """The product of `gemm` of these arguments, quantised to int8 or fp8 by rows, or by static_scale, in float64.
 
     A scale is max |x| / 127 of its row (fp8: / 448), with the error of that x; 0 below 2^-100, NaN where a row holds a
-    NaN or an infinity. lost is gemm's. bound is half a step (int8), or half of the last place of fp8, more by the error of x. What
-    static_scale is too small for is saturated.
+    NaN or an infinity. bound is half a step (int8), or half of the last place of fp8, more by the error of x. What
+    static_scale is too small for is saturated. lost is gemm's.
     """
     one = np.ones(a.shape[0], np.float32) if row_scale is None else row_scale  # so that int8 has numbers
     x, error = gemm(

@@ -85,7 +85,7 @@ def answer(given: Mapping[str, Any], made: Mapping[str, Any]) -> float:
 
 
 def draw(operator: str, random: Random, signature: Signature) -> Call:
-    """Few queries of some heads over a cache, paged or not; rows of any width, of GPUs of eights, those of fp8 of theirs."""
+    """Few queries of some heads over a cache, paged or not; rows of any width (GPUs: of eights), of fp8 of theirs."""
     fp8 = signature["dtype"] == "bf16_fp8"
     dtype = "bf16" if fp8 else str(signature["dtype"])
     hdim_q = ROW if fp8 else random.one((8, 24, 64, 576) if random.edges.unchecked else (1, 7, 24, 67, 576))
