@@ -6,7 +6,7 @@
 //   o += p row            a warp has 64 of 512 columns: a row of the cache is read once from memory for all
 //
 // Rows come by cp.async, 64 of them in flight behind those that are multiplied. Parts of the keys (splits) are merged
-// by a second launch, in order. Run by the executor of PTX alone, on no GPU yet.
+// by a second launch, in order.
 //
 // -D: none; TILEKILN_FP16 for fp16.
 #include <type_traits>
