@@ -38,6 +38,14 @@ struct BlockFactors {
 };
 constexpr int kBlock = 128;
 
+// Additions of the kernel of few rows on CUDA: an RMS norm of a's rows, and a second b, whose product multiplies what the activation made of the first. Null: without.
+struct FewRowsMore {
+  const void *norm, *up;
+  float epsilon;
+  bool rounds;  // x / rms, before norm multiplies it
+  i64 ld_up;
+};
+
 // out = activation((alpha row_scale column_scale a b + beta c + bias) op d0 op d1), with what is given: m x n, a m x k, b k x n.
 // Strides are in elements, signed; out[i][j] is at out + i out_row + j. Of the two strides of a and of b one is 1.
 struct Problem {
@@ -69,6 +77,7 @@ struct Problem {
   int tile_m, tile_k;          // cache blocks, at most: rows of out, 32-bit words along k; 0: the engine's
   float out_factor;            // by which what becomes int8 or fp8 is multiplied last
   BlockFactors blocks;         // of fp8
+  FewRowsMore more;
 };
 
 // The format of a quantised packed b. int4: two in a byte, 8 added to each; int8: 128 added; mxfp4: two e2m1 in a byte, with factors of

@@ -5,8 +5,18 @@
 #include <vector>
 
 #include "kernels/gemm/engine.h"
+#include "kernels/runtime/status.h"
 
 namespace tilekiln::matrix {
+
+// Refuses what the kernel of few rows alone does.
+[[nodiscard]] inline tilekiln_status refuse_more(const Problem& p) {
+  if (p.more.norm == nullptr && p.more.up == nullptr) return TILEKILN_OK;
+  return fail_argument(p.more.norm != nullptr ? "a_norm" : "b_up",
+                       "was given for %d x %d by %d columns, must be null but for up to 8 rows, of 64 numbers or more "
+                       "in multiples of 8, at addresses of 16 bytes, on a Hopper GPU: call %s",
+                       p.m, p.k, p.n, p.more.norm != nullptr ? "rmsnorm2d before" : "silu_and_mul behind");
+}
 
 // `count` products of one size: the first, and how many bytes lie from one to the next. 0: they share it.
 struct Batch {

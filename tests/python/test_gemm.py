@@ -295,6 +295,15 @@ def test_a_layer_of_one_column(linear: tk.Library) -> None:
         assert not fault, fault
 
 
+def test_what_few_rows_on_a_gpu_have_is_refused(linear: tk.Library) -> None:
+    x, w = np.ones((2, 64), np.float16), np.ones((8, 64), np.float16)
+    for more in ({"a_norm": x[0]}, {"b_up": w.T}):
+        with pytest.raises(
+            tk.ArgumentError, match=f"^{next(iter(more))}: was given for 2 x 64 by 8 columns, must be null"
+        ):
+            linear.gemm(x, w.T, **more)
+
+
 def test_dtypes_of_out(fp8: tk.Library, linear: tk.Library) -> None:
     a = np.zeros((2, 3), NUMPY["fp8"])
     assert fp8.gemm(a, a.T).dtype == np.float16

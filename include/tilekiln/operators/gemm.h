@@ -27,6 +27,12 @@ extern "C" {
  * over K)[i, j] + beta c + bias).
  * Sums of a block, and of blocks times their factors, are fp32. Their strides are anything; out is row-major, and there are no other factors.
  *
+ * The first layers of a decoder's blocks in one launch, where a has up to 8 rows on a Hopper GPU, out is row-major and b column-major: with a_norm
+ * rows of a are
+ * normalised first, as rmsnorm2d does it; with b_up out = activation(alpha a b) (a b_up), both sums in fp32, without c, bias and scales. Elsewhere
+ * both
+ * are refused: call rmsnorm2d before, silu_and_mul or gelu_and_mul behind.
+ *
  * Of fp8 and bf8 a GPU's tensor cores sum 128 products, of whose sum they keep
  * some 14 bits, and fp32 additions the rest; instances of accumulate=fast, called by number, leave all to the tensor cores.
  * NaN and infinity go where IEEE arithmetic takes them: into the rows and columns that they stand in. fp16 and bf16 overflow to
@@ -52,15 +58,20 @@ typedef struct tilekiln_gemm_args {
   const tilekiln_tensor* column_scale; /* fp32 (n); or null. One factor a column of the product, before c and bias */
   const tilekiln_tensor* a_scale; /* fp32; or null. a factor a row of a and 128 numbers along k */
   const tilekiln_tensor* b_scale; /* fp32; or null. a factor a block of 128 x 128 of b, (n / 128, k / 128) */
-  int32_t b_is_constant; /* 0 or 1. yes: nothing that is in the stream writes b, the weight of a layer: a GPU may read it before the launch before has
-     ended */
+  const tilekiln_tensor* a_norm; /* dtype of a (k); or null. Gamma of an RMS norm that rows of a go through first; of few rows on CUDA */
+  const tilekiln_tensor* b_up; /* dtype of b (k, n); or null. a second b, of a gated layer: out = activation(alpha a b) (a b_up); of few rows on CUDA */
+  float norm_epsilon; /* added to the mean of the squares of a row of a */
+  int32_t norm_rounding; /* 0 (pytorch) or 1 (transformers). Of a_norm, as rmsnorm2d has it */
+  int32_t b_is_constant; /* 0 or 1. yes: nothing that is in the stream writes b, b_up and a_norm, weights of a layer: a GPU may read them before the
+     launch before has ended */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */
   const tilekiln_executor* executor; /* null: the library's own pool */
 } tilekiln_gemm_args;
 
-/* All fields absent, clamp_min 0, clamp_max 6, alpha and beta 1, instance -1. Then set a, b, out and what else is wanted. */
+/* All fields absent, clamp_min 0, clamp_max 6, alpha and beta 1, norm_epsilon 1e-6, norm_rounding pytorch, instance -1. Then set a, b, out and what
+ * else is wanted. */
 static inline tilekiln_gemm_args tilekiln_gemm_defaults(void) {
   tilekiln_gemm_args args;
   memset(&args, 0, sizeof(args));
@@ -68,6 +79,7 @@ static inline tilekiln_gemm_args tilekiln_gemm_defaults(void) {
   args.alpha = 1.0f;
   args.beta = 1.0f;
   args.clamp_max = 6.0f;
+  args.norm_epsilon = 1e-06f;
   args.instance = -1;
   return args;
 }

@@ -26,8 +26,32 @@ tilekiln_status blocks_of_b(const Args& args, tilekiln_shape* shape) {
   return TILEKILN_OK;
 }
 
+// Checks arrays of the kernel of few rows on CUDA, which looks at their number itself.
+static tilekiln_status check_few_rows(const Call& call) {
+  const Arrays& in = call.in;
+  const bool narrow = in.a.dtype == TILEKILN_BF16 || in.a.dtype == TILEKILN_FP16;
+  for (const Array* array : {&in.a_norm, &in.b_up}) {
+    if (!array->given()) continue;
+    if (!narrow || in.out.dtype != in.a.dtype || in.a_scale.given())
+      return fail_argument(array->name, "was given, must be null but for products of bf16 and fp16 of their own dtype");
+    if (!Matrix(in.a).may_be_row() || !Matrix(in.out).is_row_out() || Matrix(in.b).is_row_b())
+      return fail_argument(array->name,
+                           "was given, must be null but for row-major a and out and a column-major b, the weight of a "
+                           "linear layer");
+  }
+  if (in.a_norm.given()) TILEKILN_TRY(check_last_contiguous(in.a_norm));
+  if (!in.b_up.given()) return TILEKILN_OK;
+  if (Matrix(in.b_up).is_row_b())
+    return fail_argument("b_up", "was row-major, must be column-major, the weight of a linear layer, as b");
+  for (const Array* array : {&in.c, &in.bias, &in.row_scale, &in.column_scale}) {
+    if (array->given()) return fail_argument(array->name, "was given, must be null with b_up");
+  }
+  return TILEKILN_OK;
+}
+
 tilekiln_status features(const Args& args, Call& call) {
   TILEKILN_TRY(matrix::check_clamp(args));
+  TILEKILN_TRY(check_few_rows(call));
   const Arrays& in = call.in;
   auto& signature = call.signature;
   signature.scaled = in.row_scale.given() || in.column_scale.given();
@@ -73,6 +97,10 @@ void fill(const Args& args, Call& call) {
   p.alpha = args.alpha;
   p.beta = args.beta;
   p.b_constant = args.b_is_constant != 0 && !transposed;
+  p.more = {};
+  if (in.a_norm.given()) p.more.norm = in.a_norm.data;
+  if (in.b_up.given()) p.more.up = in.b_up.data, p.more.ld_up = Matrix(in.b_up).column;
+  p.more.epsilon = args.norm_epsilon, p.more.rounds = args.norm_rounding == 1;
   int64_t* const sizes = call.to.query.sizes;
   sizes[tilekiln::gemm::sizes::m] = call.M;
   sizes[tilekiln::gemm::sizes::n] = call.N;
@@ -82,6 +110,7 @@ void fill(const Args& args, Call& call) {
 tilekiln_status launch(StageCall<Problem>& call) {
   namespace at = tilekiln::gemm::fields;
   const uint32_t* const how = call.choice.how->fields;
+  if (call.backend->takes_units) TILEKILN_TRY(matrix::refuse_more(call.problem));
   call.problem.fast_sums = static_cast<matrix::Accumulate>(how[at::accumulate]) == matrix::Accumulate::fast;
   if (call.problem.blocks.a != nullptr && call.backend->takes_units)
     return matrix::run_blocks(call, call.choice, call.problem);

@@ -404,11 +404,15 @@ class GemmArguments(RunArguments, total=False):
     column_scale: Array | None
     a_scale: Array | None
     b_scale: Array | None
+    a_norm: Array | None
+    b_up: Array | None
     alpha: float
     beta: float
     activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
     clamp_min: float
     clamp_max: float
+    norm_epsilon: float
+    norm_rounding: Literal["pytorch", "transformers"]
     b_is_constant: bool
     out_dtype: Literal["fp16", "fp32", "bf16", "int32"] | None
 

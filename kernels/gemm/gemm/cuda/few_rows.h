@@ -5,6 +5,9 @@
 // (cp.async) and meets the others once every kFewTiles tiles, to add their sums in one order. In mma.m16n8k16 the rows of a are the 16 and
 // the columns of b the 8; elements along k are taken in the order in which 16 bytes hold them, of both alike.
 // What a launch reads of b first is on its way while the launch before it ends: to L2 alone, as that one may write b, unless it is said not to.
+// L2 asked for kAhead chunks of a warp all the way was slower: 11264 x 2048 19.3 us for 15.7 (H200).
+// Rows of a may be normalised on their way to shared memory (norm). Of a product with `up` a tile of columns is one of b, then the same of
+// up: out = activation(a b) (a up).
 #pragma once
 
 #include "kernels/backends/cuda/mma.h"
@@ -15,17 +18,21 @@ namespace tilekiln::cuda::gemm {
 struct FewRows {
   static constexpr int kWarps = kFewWarps, kStages = kFewStages, kDepth = kFewDepth, kTile = kFewColumns;
   static constexpr int kRowBytes = kDepth * 2, kStageBytes = kTile * kRowBytes;
-  static constexpr int kAhead = 16;  // chunks of a warp that L2 is asked for
+  static constexpr int kAhead = 16, kAsked = 4;  // chunks of a warp that L2 is asked for, and of a time
   using Sums = float[2][kFewTiles][kWarps][kFewRows * kTile];
 
   const Params& p;
   int warp, lane, chunks, mine, tiles;  // along k, of them this warp's, and tiles of the CTA
+  bool gated;                           // every other tile is up's
   uint32_t ring, x;
   int x_row;  // bytes
 
-  __device__ __forceinline__ int column(int tile) const { return (int(blockIdx.x) + tile * int(gridDim.x)) * kTile; }
-  __device__ __forceinline__ const uint16_t* weight(int column, int k) const {
-    return p.from_b.data + column * p.from_b.line + k;
+  __device__ __forceinline__ int column(int tile) const {
+    return (int(blockIdx.x) + (gated ? tile >> 1 : tile) * int(gridDim.x)) * kTile;
+  }
+  __device__ __forceinline__ const uint16_t* weight(int tile, int column, int k) const {
+    const Gathered& from = gated && tile & 1 ? p.from_up : p.from_b;
+    return from.data + column * from.line + k;
   }
 
   // The place of a warp in its tiles and chunks.
@@ -36,18 +43,16 @@ struct FewRows {
     }
   };
 
-  __device__ __forceinline__ void ask_ahead(Cursor at) const {
-    for (int i = 0; i < kAhead && at.tile < tiles; i += 4) {
-      const int of = lane / 8;  // of four chunks
-      Cursor one = at;
-      for (int j = 0; j < 4; ++j) {
-        if (j == of) one = at;
-        at.advance(mine);
-      }
-      const int n = column(one.tile) + lane % 8, k = (warp + one.chunk * kWarps) * kDepth;
-      if (one.tile < tiles && n < p.n && k < p.k)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(weight(n, k)) : "memory");
+  // Asks for kAsked chunks from a cursor on.
+  __device__ __forceinline__ void ask_ahead(Cursor& at) const {
+    Cursor one = at;
+    for (int j = 0; j < kAsked; ++j) {
+      if (j == lane / kTile) one = at;
+      at.advance(mine);
     }
+    const int n = column(one.tile) + lane % kTile, k = (warp + one.chunk * kWarps) * kDepth;
+    if (one.tile < tiles && n < p.n && k < p.k)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(weight(one.tile, n, k)) : "memory");
   }
 
   // The chunk of a cursor to a stage; nothing past the last one, whose group there is all the same.
@@ -59,22 +64,92 @@ struct FewRows {
         const int row = i * 4 + lane / 8, n = column(at.tile) + row;
         const bool inside = n < p.n && k < p.k;
         copy_async(ring + stage * kStageBytes + row * kRowBytes + ((piece ^ (row & 1) << 2) << 4),
-                   weight(inside ? n : 0, inside ? k : 0), inside);
+                   weight(at.tile, inside ? n : 0, inside ? k : 0), inside);
       }
     }
     copy_async_commit();
   }
 
-  // a, of rows 64 bytes past a multiple of 128 apart, so that two rows lie in different banks.
-  __device__ __forceinline__ void load_rows() const {
-    for (int row = 0; row < p.m; ++row) {
-      const uint16_t* const from = p.from_a.data + row * p.from_a.line;
-      for (int i = threadIdx.x; i < chunks * 8; i += 32 * kWarps) {
-        const bool inside = i * 8 < p.k;
-        copy_async(x + row * x_row + i * 16, from + (inside ? i * 8 : 0), inside);
+  // a, of rows 64 bytes past a multiple of 128 apart, so that two rows lie in different banks. part: kWarps numbers a row. As many loads as
+  // there are rows, or four of one, are on their way at once.
+  __device__ __forceinline__ void load_rows(float* part) const {
+    const uint4 gamma = load_vector_if(p.norm != nullptr && int(threadIdx.x) * 8 < p.k, p.norm + threadIdx.x * 8);
+    float sum[kFewRows] = {};
+    if (p.m == 1)
+      load_pieces<1, 4>(sum);
+    else
+      load_pieces<kFewRows, 1>(sum);
+    if (p.norm != nullptr) {
+#pragma unroll
+      for (int row = 0; row < kFewRows; ++row) {
+        if (row >= p.m) break;
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) sum[row] += __shfl_xor_sync(~0u, sum[row], step);
+        if (lane == 0) part[row * kWarps + warp] = sum[row];
       }
     }
-    copy_async_commit();
+    __syncthreads();
+    if (p.norm != nullptr) normalise_rows(part, gamma);
+  }
+  template <int kRows, int kAtOnce> __device__ __forceinline__ void load_pieces(float (&sum)[kFewRows]) const {
+    for (int first = threadIdx.x; first < chunks * 8; first += kAtOnce * 32 * kWarps) {
+      uint4 v[kRows][kAtOnce];
+#pragma unroll
+      for (int row = 0; row < kRows; ++row)
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          const int i = first + j * 32 * kWarps;
+          v[row][j] = load_vector_if(row < p.m && i * 8 < p.k, p.from_a.data + row * p.from_a.line + i * 8);
+        }
+#pragma unroll
+      for (int row = 0; row < kRows; ++row)
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          const int i = first + j * 32 * kWarps;
+          if (row >= p.m || i >= chunks * 8) continue;
+          store_shared(x + row * x_row + i * 16, v[row][j]);
+          if (p.norm != nullptr) add_squares(sum[row], v[row][j]);
+        }
+    }
+  }
+  static __device__ __forceinline__ void add_squares(float& sum, const uint4& v) {
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float low, high;
+      unpack(word[i], low, high);
+      sum = fmaf(low, low, sum), sum = fmaf(high, high, sum);
+    }
+  }
+  // x / sqrt(mean(x^2) + epsilon) norm, as rmsnorm2d rounds it, of the pieces that this thread has stored; gamma: norm's of the first.
+  __device__ __forceinline__ void normalise_rows(const float* part, uint4 gamma) const {
+    static_assert(kFewRows == 8 && kWarps == 8, "four lanes add up a row");
+    const bool rounds = p.features & kNormRounds;
+    float sum = lane / 4 < p.m ? part[lane * 2] + part[lane * 2 + 1] : 0.f;
+    sum += __shfl_xor_sync(~0u, sum, 1), sum += __shfl_xor_sync(~0u, sum, 2);
+    const float of_lane = 1.f / sqrtf(sum / float(p.k) + p.norm_epsilon);
+    for (int first = 0; first * 8 < p.k; first += 32 * kWarps) {
+      const int i = first + threadIdx.x;
+      if (first > 0) gamma = load_vector_if(i * 8 < p.k, p.norm + i * 8);
+      const uint32_t factor[4] = {gamma.x, gamma.y, gamma.z, gamma.w};
+      for (int row = 0; row < p.m; ++row) {
+        const float root = __shfl_sync(~0u, of_lane, row * 4);
+        if (i * 8 >= p.k) continue;
+        const uint32_t place = x + row * x_row + i * 16;
+        const uint4 v = load_shared(place);
+        uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          float low, high, by_low, by_high;
+          unpack(word[j], low, high), unpack(factor[j], by_low, by_high);
+          low *= root, high *= root;
+          if (rounds) unpack(pack(low, high), low, high);
+          word[j] = pack(low * by_low, high * by_high);
+        }
+        store_shared(place, make_uint4(word[0], word[1], word[2], word[3]));
+      }
+    }
+    __syncthreads();
   }
 
   // c += the chunk of a stage times its rows of a.
@@ -85,28 +160,24 @@ struct FewRows {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int piece = half * 4 + t;
-      const uint4 w = load_four(from + ((piece ^ (g & 1) << 2) << 4));
+      const uint4 w = load_shared(from + ((piece ^ (g & 1) << 2) << 4));
       uint4 v = make_uint4(0, 0, 0, 0);
-      if (g < p.m) v = load_four(row + piece * 16);
+      if (g < p.m) v = load_shared(row + piece * 16);
       multiply_add(c, {v.x, 0, v.y, 0}, w.x, w.y);
       multiply_add(c, {v.z, 0, v.w, 0}, w.z, w.w);
     }
-  }
-
-  static __device__ __forceinline__ uint4 load_four(uint32_t from) {
-    uint4 v;
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(from)
-                 : "memory");
-    return v;
   }
 
   __device__ __forceinline__ float number(const void* data, int64_t at) const {
     return p.features & kOutFp32 ? static_cast<const float*>(data)[at]
                                  : element(static_cast<const uint16_t*>(data)[at]);
   }
-  __device__ __forceinline__ void finish_one(int row, int column, float sum) const {
+  // Returns the element of the first extra matrix at the place of one of out.
+  __device__ __forceinline__ float first_extra(int row, int column) const {
+    const Extra& extra = p.extra[0];
+    return extra.data != nullptr ? number(extra.data, row * extra.row + column * extra.column) : 0.f;
+  }
+  __device__ __forceinline__ void finish_one(int row, int column, float sum, float up, float first) const {
     float v[1] = {sum * p.alpha};
     if (p.row_scale != nullptr) v[0] *= p.row_scale[row];
     if (p.column_scale != nullptr) v[0] *= p.column_scale[column];
@@ -115,27 +186,37 @@ struct FewRows {
     for (int e = 0; e < 2; ++e) {
       const Extra& extra = p.extra[e];
       if (extra.data == nullptr) continue;
-      const float other = number(extra.data, row * extra.row + column * extra.column);
+      const float other = e == 0 ? first : number(extra.data, row * extra.row + column * extra.column);
       v[0] = extra.multiply ? v[0] * other : fmaf(extra.factor, other, v[0]);
     }
     activate(p, v);
+    if (gated) v[0] *= up;
     const int64_t to = row * p.out_row + column;
     if (p.features & kOutFp32)
       static_cast<float*>(p.out)[to] = v[0];
     else
       store_if(true, static_cast<uint16_t*>(p.out) + to, pack(v[0], v[0]));
   }
-  // `count` tiles from `first` on, whose sums all warps have left.
-  __device__ __forceinline__ void finish(const Sums& sums, int turn, int first, int count) const {
-    for (int at = threadIdx.x; at < count * kFewRows * kTile; at += 32 * kWarps) {
-      const int tile = at / (kFewRows * kTile), place = at % (kFewRows * kTile), row = place / kTile;
-      const int n = column(first + tile) + place % kTile;
-      if (row >= p.m || n >= p.n) continue;
-      float sum = sums[turn][tile][0][place];
+  // The element of out that a thread finishes of tiles from `first` on, before the next meeting of the warps.
+  struct Place { int tile, at, row, column; };
+  __device__ __forceinline__ Place place_of(int first) const {
+    constexpr int kSize = kFewRows * kTile;
+    const int tile = threadIdx.x / kSize, at = threadIdx.x % kSize,
+              last = gated ? 0 : min(kFewTiles, tiles - first) - 1;
+    const int n = tile <= last ? column(first + tile) + at % kTile : p.n;
+    return {tile, at, n < p.n ? at / kTile : p.m, n};
+  }
+  // `other`: first_extra of the place. All warps have left their sums.
+  __device__ __forceinline__ void finish(const Sums& sums, int turn, const Place& of, float other) const {
+    static_assert(kFewTiles * kFewRows * kTile <= 32 * kWarps, "a thread finishes one element");
+    if (of.row >= p.m) return;
+    const auto sum = [&](int tile) {
+      float all = sums[turn][tile][0][of.at];
 #pragma unroll
-      for (int w = 1; w < kWarps; ++w) sum += sums[turn][tile][w][place];
-      finish_one(row, n, sum);
-    }
+      for (int w = 1; w < kWarps; ++w) all += sums[turn][tile][w][of.at];
+      return all;
+    };
+    finish_one(of.row, of.column, sum(of.tile), gated ? sum(1) : 0.f, other);
   }
 
   __device__ __forceinline__ void run(Sums& sums) const {
@@ -145,18 +226,20 @@ struct FewRows {
     };
     const bool constant = p.features & kConstantB;
     if (constant) fill();
-    ask_ahead(loaded);
+    Cursor asked = loaded;
+    for (int i = 0; i < kAhead; i += kAsked) ask_ahead(asked);
     wait_for_launch_before();
-    load_rows();
-    if (constant) {
-      copy_async_wait<0>();
-    } else {
-      fill();
-      copy_async_wait<kStages - 1>();
-    }
-    __syncthreads();
+    load_rows(sums[0][0][0]);
+    if (!constant) fill();
     int stage = 0, turn = 0;
+    Place place = {};
+    float other = 0;
     for (int tile = 0; tile < tiles; ++tile) {
+      const int in_turn = tile % kFewTiles;
+      if (in_turn == 0) {
+        place = place_of(tile);
+        if (place.row < p.m) other = first_extra(place.row, place.column);  // on its way meanwhile
+      }
       float c[4] = {};
       for (int chunk = 0; chunk < mine; ++chunk) {
         copy_async_wait<kStages - 2>();
@@ -165,11 +248,10 @@ struct FewRows {
         multiply(c, stage, chunk);
         stage = stage == kStages - 1 ? 0 : stage + 1;
       }
-      const int place = tile % kFewTiles;
-      *reinterpret_cast<float2*>(&sums[turn][place][warp][lane / 4 * kTile + lane % 4 * 2]) = make_float2(c[0], c[1]);
-      if (place + 1 < kFewTiles && tile + 1 < tiles) continue;
+      *reinterpret_cast<float2*>(&sums[turn][in_turn][warp][lane / 4 * kTile + lane % 4 * 2]) = make_float2(c[0], c[1]);
+      if (in_turn + 1 < kFewTiles && tile + 1 < tiles) continue;
       __syncthreads();
-      finish(sums, turn, tile - place, place + 1);
+      finish(sums, turn, place, other);
       turn ^= 1;
     }
   }
@@ -180,6 +262,7 @@ TILEKILN_DEVICE void few_rows(const Params& p) {
   extern __shared__ __align__(16) char memory[];
   auto& sums = *reinterpret_cast<FewRows::Sums*>(memory);
   const int warp = uniform(int(threadIdx.x) / 32), chunks = (p.k + kFewDepth - 1) / kFewDepth;
+  const bool gated = p.features & kGated;
   const int tiles = (p.n + kFewColumns - 1) / kFewColumns;
   const uint32_t ring = shared_address(memory) + sizeof(FewRows::Sums), own = kFewStages * FewRows::kStageBytes;
   const FewRows self = {p,
@@ -187,7 +270,8 @@ TILEKILN_DEVICE void few_rows(const Params& p) {
                         int(threadIdx.x) & 31,
                         chunks,
                         (chunks - warp + kFewWarps - 1) / kFewWarps,
-                        (tiles - int(blockIdx.x) + int(gridDim.x) - 1) / int(gridDim.x),
+                        (tiles - int(blockIdx.x) + int(gridDim.x) - 1) / int(gridDim.x) * (gated ? 2 : 1),
+                        gated,
                         ring + warp * own,
                         ring + kFewWarps * own,
                         chunks * FewRows::kRowBytes + 64};

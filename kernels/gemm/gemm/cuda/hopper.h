@@ -77,7 +77,8 @@ bool are_few(const Batch& of, const Kernel& kernel) {
   };
   return of.count == 1 && p.m <= kFewRows && !p.a_columns && p.b_columns && build.bytes == 0 && build.lines_a == 0 &&
          build.lines_b == 0 && build.groups == 0 && p.k >= kFewDepth && p.k % 8 == 0 && whole(p.a, p.lda, p.m) &&
-         whole(p.b, p.ldb, p.n) && few_shared_bytes(p.m, p.k) <= build.shared_bytes;
+         whole(p.b, p.ldb, p.n) && whole(p.more.norm, 0, 1) && whole(p.more.up, p.more.ld_up, p.n) &&
+         few_shared_bytes(p.m, p.k) <= build.shared_bytes;
 }
 
 tilekiln_status launch_few(const Site& site, const Batch& of, const Kernel* kernel) {
@@ -88,6 +89,10 @@ tilekiln_status launch_few(const Site& site, const Batch& of, const Kernel* kern
   params.m = p.m, params.n = p.n, params.k = p.k;
   params.from_a = {static_cast<const uint16_t*>(p.a), 0, p.lda, 1};
   params.from_b = {static_cast<const uint16_t*>(p.b), 0, p.ldb, 1};
+  if (p.more.up != nullptr) params.features |= kGated;
+  params.from_up = {static_cast<const uint16_t*>(p.more.up), 0, p.more.ld_up, 1};
+  if (p.more.rounds) params.features |= kNormRounds;
+  params.norm = static_cast<const uint16_t*>(p.more.norm), params.norm_epsilon = p.more.epsilon;
   const i64 blocks = std::min<i64>(divide_up(p.n, kFewColumns), facts(site.device.id)->multiprocessors);
   return launch(site, {kernel,
                        "gemm_few_rows",

@@ -249,6 +249,7 @@ tilekiln_status launch_product(const Site& site, const void* problem, const Choo
   const auto& of = *static_cast<const Batch*>(problem);
   const Problem& p = of.first;
   if (p.m == 0 || p.n == 0 || of.count == 0) return TILEKILN_OK;
+  TILEKILN_TRY(matrix::refuse_more(p));
   const Kernel* const kernel = find_kernel(p);
   if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has a matrix product for cuda without its kernel");
   const Build& build = build_of(*kernel);

@@ -17,9 +17,11 @@ enum Feature : int {
   kBiasOfRows = 8,
   kGatherA = 16,  // a or b lies where TMA cannot follow, or otherwise than the build has it: element by element
   kGatherB = 32,
-  kAligned = 64,     // kWideOut, kWideExtras, and numbers of columns from an address of two on
-  kOutSums = 128,    // out is the int32 sums of int8, as they are
-  kConstantB = 256,  // no launch that has not ended writes b
+  kAligned = 64,      // kWideOut, kWideExtras, and numbers of columns from an address of two on
+  kOutSums = 128,     // out is the int32 sums of int8, as they are
+  kConstantB = 256,   // no launch that has not ended writes b, nor norm
+  kNormRounds = 512,  // rows are rounded before they are multiplied by norm
+  kGated = 1024,      // out = activation(alpha a b) (a up)
 };
 
 // A matrix that the epilogue reads, null: none. Then sum = sum x, where `multiply`, else sum + factor x.
@@ -59,7 +61,10 @@ struct alignas(128) Params {
   int a_batches, b_batches;  // 0: all products share the operand
   int activation;            // matrix::Activation
   int features;
-  Factors of_a, of_b;  // of blocks, where the build has them
+  Factors of_a, of_b;    // of blocks, where the build has them
+  Gathered from_up;      // of gemm_few_rows: a second b
+  const uint16_t* norm;  // and factors of a norm of a's rows, null: none
+  float norm_epsilon;
 };
 
 // The kernels of a build for Hopper: tiles of kTileRows rows, two warpgroups with half of them each. All have stages of

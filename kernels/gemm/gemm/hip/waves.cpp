@@ -39,6 +39,7 @@ void fill_extra(const matrix::Extra& from, i64 batch_bytes, i64 size, float fact
 tilekiln_status launch_waves(const Site& site, const void* problem) {
   const auto& of = *static_cast<const Batch*>(problem);
   const Problem& p = of.first;
+  TILEKILN_TRY(matrix::refuse_more(p));
   if (p.m == 0 || p.n == 0 || of.count == 0) return TILEKILN_OK;
   const bool bf16 = p.dtype == Dtype::bf16, fp32 = p.out_dtype == OutDtype::fp32;
   const Kernel* const kernel =
