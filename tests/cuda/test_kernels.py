@@ -70,16 +70,18 @@ def test_cubins_are_reproducible(built: Path, tools: tuple[Path, Path], tmp_path
 def test_row_has_the_layout_that_the_compiler_gives_it(built: Path, tools: tuple[Path, Path]) -> None:
     from tools.gpu import driver, forward
 
-    for family, header, alignment in (
-        ("fmha_fwd", forward.HEADER, 128),
-        ("fmha_decode", "kernels/attention/fmha_fwd_splitkv/cuda/params.h", 8),
+    for family, header, alignment, more in (
+        ("fmha_fwd", forward.HEADER, 128, ()),
+        ("fmha_decode", "kernels/attention/fmha_fwd_splitkv/cuda/params.h", 8, ("Step",)),
     ):
         name = f"{family}_d64-bf16"
         elf = subprocess.run(
             [tools[1], "-elf", built / f"{name}.cubin"], capture_output=True, text=True, check=True
         ).stdout
         sizes = {int(size, 16) for size in re.findall(r"Ordinal : 0x0\s.*Size\s+: (0x[0-9a-f]+)", elf)}
-        assert sizes == {-(-ctypes.sizeof(driver.structure(header, "Params")) // alignment) * alignment}
+        of = {part: ctypes.sizeof(driver.structure(header, part)) for part in ("Params", *more)}
+        whole = -(-of["Params"] // alignment) * alignment
+        assert sizes == {whole, *(whole + of[part] for part in more)}  # a step has both
 
 
 def test_a_serialised_product_fails_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

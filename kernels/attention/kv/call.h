@@ -122,6 +122,7 @@ struct KvDevicePlaces {
   bool first_is_start;                     // seqlen_k counts from first_key
 };
 
+struct AppendKernelProblem;
 // The whole call, which a kernel of a device takes in place of units: of the main stage, and of the one that combines its splits.
 struct KvKernelProblem {
   KvProblem problem;
@@ -134,6 +135,7 @@ struct KvKernelProblem {
   float *part_out, *part_lse;
   i64 cache_bytes;         // as size_cache_bytes; 0: of a family that has no such size
   const float* out_scale;  // of an fp8 out, in the memory of its device; null: 1. problem.out_scale is not read
+  const AppendKernelProblem* append = nullptr;  // what the same launch appends first
 };
 
 struct AppendKernelProblem {
@@ -142,6 +144,9 @@ struct AppendKernelProblem {
   KvDevicePlaces places;
   int batch, seqlen_q, seqlen_new;
   i64 positions;  // that have a row of cos and sin
+  // The attention that follows, with splits to be chosen, null: none; a launch that does it, too, says so.
+  const KvKernelProblem* attention = nullptr;
+  bool* attended = nullptr;
 };
 
 // Checks values that are known only when the stream comes to a call: its scales must be numbers.

@@ -173,10 +173,14 @@ int splits_of_kernels(const KvCall& call) {
   return chosen;
 }
 
+static KvKernelProblem kernel_problem(const KvCall& call) {
+  return {call.problem,  call.steps, {},      call.batch, call.seqlen_q,
+          call.seqlen_k, 1,          nullptr, nullptr,    call.query.sizes[size_cache_bytes],
+          call.out_scale};
+}
+
 tilekiln_status run_kernels(KvCall& call) {
-  KvKernelProblem problem = {call.problem,  call.steps, {},      call.batch, call.seqlen_q,
-                             call.seqlen_k, 1,          nullptr, nullptr,    call.query.sizes[size_cache_bytes],
-                             call.out_scale};
+  KvKernelProblem problem = kernel_problem(call);
   if (call.batch == 0 || call.seqlen_q == 0) return TILEKILN_OK;
   CallMemory places, parts;
   if (call.unread) {
@@ -209,7 +213,17 @@ tilekiln_status run_kernels(AppendCall& call) {
     AppendKernelProblem problem = {call.problem, call.steps, {}, call.batch, queries, call.seqlen_new, call.positions};
     CallMemory places;
     TILEKILN_TRY(place_append(call, &places, &problem.places));
+    const KvCall& next = call.attention;
+    KvKernelProblem attention = {};
+    bool attended = false;
+    if (call.attends && next.unread && next.num_splits == 0 && queries == 1 && call.seqlen_new == 1 &&
+        next.choice.how->pipeline == static_cast<uint8_t>(fmha_fwd_splitkv::Pipeline::decode)) {
+      attention = kernel_problem(next);
+      attention.places = unread_places(*next.unread_keys);
+      problem.attention = &attention, problem.attended = &attended;
+    }
     TILEKILN_TRY(launch_kernel(call, call.choice, problem));
+    if (attended) return TILEKILN_OK;
   }
   return call.attends ? run_kv(call.attention) : TILEKILN_OK;
 }

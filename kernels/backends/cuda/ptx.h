@@ -122,6 +122,10 @@ TILEKILN_DEVICE void cluster_arrive_if(bool condition, uint32_t there) {
 #else
 TILEKILN_DEVICE void wait_for_launch_before() {}
 TILEKILN_DEVICE void let_next_launch_begin() {}
+TILEKILN_DEVICE void cluster_arrive() {}
+TILEKILN_DEVICE void cluster_arrive_relaxed() {}
+TILEKILN_DEVICE void cluster_wait() {}
+TILEKILN_DEVICE void cluster_store(uint32_t, int, float) {}
 constexpr int kEarly = 0;
 #endif
 

@@ -3,6 +3,9 @@
 #include "kernels/attention/fmha_fwd_appendkv/cuda/params.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/launch.h"
 
+extern "C" __attribute__((weak, visibility("hidden")))
+const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET, decode);
+
 namespace tilekiln::cuda::fmha_append {
 namespace {
 
@@ -83,6 +86,14 @@ bool is_wide(const Params& p) {
          whole(p.vnew, {p.vnew_batch, p.vnew_head, p.vnew_row});
 }
 
+// Tells whether the decode kernel may append, too: one token of every sequence to a linear cache, rotated whole or not at all.
+bool may_be_step(const AppendKernelProblem& of, const Params& params) {
+  const AppendProblem& p = of.problem;
+  return of.attention != nullptr && params.wide != 0 && params.seqlen_k != nullptr && params.first_is_start == 0 &&
+         p.pages.page_size == 0 && p.q != nullptr && p.dtype != fmha::KvDtype::fp8 && params.hdim_q % 32 == 0 &&
+         of.attention->problem.q == p.q;
+}
+
 tilekiln_status launch_append(const Site& site, const void* problem) {
   const auto& of = *static_cast<const AppendKernelProblem*>(problem);
   const AppendProblem& p = of.problem;
@@ -105,6 +116,13 @@ tilekiln_status launch_append(const Site& site, const void* problem) {
   params.nhead_q = p.nhead_q;
   params.nhead_k = p.nhead_k;
   params.wide = is_wide(params) ? 1 : 0;
+  const Engine* const decode = &TILEKILN_ENGINE(TILEKILN_TARGET, decode);
+  if (may_be_step(of, params) && decode != nullptr) {
+    fmha::KvKernelProblem attention = *of.attention;
+    attention.append = &of;
+    TILEKILN_TRY(decode->launch(site, &attention));
+    if (*of.attended) return TILEKILN_OK;
+  }
   const auto threads = static_cast<unsigned>(build_of(*kernel)->threads);
   const bool early = build_of(*kernel)->early != 0;
   return launch(site,

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The decode engine of the families over a KV cache: a checked call becomes the row of one launch.
+#include <algorithm>
+
 #include "kernels/attention/fmha_fwd_splitkv/cuda/fill.h"
 
 namespace tilekiln::cuda::fmha_decode {
@@ -103,6 +105,59 @@ bool fill_cache(const KvKernelProblem& of, Params* params) {
   return true;
 }
 
+// Splits of a step; 0: two launches and as many splits as keep the processors busy are faster. Behind 128 tokens a step takes 6.8 us for 9.7
+// (D64, 32 heads over 8), behind 4,096 14.3 for 12.3; H200.
+int step_splits(const KvKernelProblem& of, i64 workers) {
+  constexpr i64 least_keys = 192, most_keys = 2048;  // the first: what a block has on its way at once
+  const i64 blocks = i64(of.batch) * of.problem.nhead_k;
+  if (blocks > workers || of.seqlen_k > most_keys) return 0;
+  int splits = 1;
+  while (splits < kStepSplits && blocks * splits <= workers && splits * least_keys < of.seqlen_k) splits *= 2;
+  return splits;
+}
+
+// Launches a step, append and attention, where its kernel takes the call, and says so in of.append->attended.
+tilekiln_status launch_step(const Site& site, const KvKernelProblem& of, const Kernel* kernel, const Params& params) {
+  const KvProblem& p = of.problem;
+  const Build& build = build_of(*kernel);
+  const fmha::AppendProblem& from = of.append->problem;
+  const bool rotates = from.rope != fmha::Rope::none;
+  const i64 rows = p.nhead_q / p.nhead_k;
+  const int splits = step_splits(of, facts(site.device.id)->multiprocessors), all = facts(site.device.id)->shared_bytes;
+  const int bytes = build.shared_bytes + step_bytes(splits, static_cast<int>(rows), p.hdim_v);
+  if (build.early == 0 || build.bytes != 0 || rows > build.rows || splits == 0 || bytes > all ||
+      (rotates && p.hdim_q != build.hdim))
+    return TILEKILN_OK;
+  StepParams step = {params, {}};
+  step.decode.splits = splits;
+  step.step = {static_cast<const uint16_t*>(from.knew),
+               static_cast<const uint16_t*>(from.vnew),
+               static_cast<uint16_t*>(from.q),
+               from.rotary_cos,
+               from.rotary_sin,
+               of.append->steps.knew,
+               from.knew_head,
+               of.append->steps.vnew,
+               from.vnew_head,
+               from.rotary_cos_row,
+               from.rotary_sin_row,
+               of.append->positions,
+               rotates ? 1 : 0,
+               from.rotary_fp32 ? 1 : 0};
+  *of.append->attended = true;
+  const int most = std::min(all, build.shared_bytes + step_bytes(kStepSplits, build.rows, build.hdim));
+  return launch(site, {kernel,
+                       "fmha_decode_step",
+                       {static_cast<unsigned>(i64(of.batch) * p.nhead_k * splits), 1, 1},
+                       static_cast<unsigned>(build.threads),
+                       static_cast<unsigned>(bytes),
+                       &step,
+                       false,
+                       true,
+                       static_cast<unsigned>(splits),
+                       static_cast<unsigned>(most)});
+}
+
 tilekiln_status launch_decode(const Site& site, const void* problem) {
   const auto& of = *static_cast<const KvKernelProblem*>(problem);
   const KvProblem& p = of.problem;
@@ -126,6 +181,7 @@ tilekiln_status launch_decode(const Site& site, const void* problem) {
   Params params = {};
   fill_params(of, &params);
   const bool vectorized = fill_cache(of, &params), general = fill_scores(of, &params);
+  if (of.append != nullptr) return vectorized || general ? TILEKILN_OK : launch_step(site, of, kernel, params);
   static const char* const functions[2][2][2] = {
       {{"fmha_decode_linear", "fmha_decode_linear_rows"},
        {"fmha_decode_linear_general", "fmha_decode_linear_general_rows"}},

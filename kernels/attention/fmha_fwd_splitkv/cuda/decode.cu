@@ -20,6 +20,7 @@
 #include "kernels/attention/cuda/places.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/bytes.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/params.h"
+#include "kernels/attention/fmha_fwd_splitkv/cuda/step.h"
 #include "kernels/backends/cuda/mma.h"
 #include "kernels/backends/cuda/tile/element.h"
 #include "kernels/backends/cuda/tile/pipeline.h"
@@ -315,25 +316,6 @@ TILEKILN_DEVICE void add_chunks(const Params& p, const Seen& seen, const uint32_
   }
 }
 
-// A row of the result: where it lies, and of which query and head.
-struct Place {
-  int i, h;
-
-  __device__ __forceinline__ Place(const Params& p, int head, int row) {
-    const int group = p.nhead_q / p.nhead_k;
-    i = row / group, h = head * group + row % group;
-  }
-};
-
-TILEKILN_DEVICE void store(const Params& p, int b, int row, int h, int d, float out0, float out1, float lse_log2) {
-  const int64_t at = b * p.out_batch + h * p.out_head + row * p.out_row + d;
-  if (kOfBytes && p.features & kBytesOut)
-    store_bytes(p, at, out0, out1);
-  else
-    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p.out) + at) = pack(out0, out1);
-  if (p.lse && d == 0) p.lse[b * p.lse_batch + h * p.lse_head + row] = lse_log2 * kLn2;
-}
-
 template <int kTiles> TILEKILN_DEVICE void wait_for_warps() {
   if constexpr (kTiles == 1) __syncwarp();
   if constexpr (kTiles != 1) __syncthreads();
@@ -386,9 +368,10 @@ struct Block {
     }
   }
 
-  // Two columns of a row: the sums of every kTiles-th warp merged, and stored as the result or as a split's.
-  template <int kTiles>
-  __device__ __forceinline__ void merge(int row, int d, const float* outs, const float* ends) const {
+  // Two columns of a row: the sums of every kTiles-th warp merged by log-sum-exp, and stored as the result or as a split's.
+  template <int kTiles, bool kSteps>
+  __device__ __forceinline__ void merge(int row, int d, const float* outs, const float* ends,
+                                        const ClusterParts& parts) const {
     const Place at(p, head, first_row + row);
     const float sink = p.sink && split == 0 ? p.sink[at.h] * kLog2E : -kInfinity;
     float most = -kInfinity, out0 = 0.f, out1 = 0.f;
@@ -411,6 +394,10 @@ struct Block {
     const float lse = sum == 0.f ? -kInfinity : reference + log2_approx(sum);
     if (p.splits == 1) {
       store(p, b, queries.start + at.i, at.h, d, out0 * scale, out1 * scale, lse);
+    } else if constexpr (kSteps) {
+      cluster_store(parts.out(split, row, d), 0, out0 * scale);
+      cluster_store(parts.out(split, row, d + 1), 0, out1 * scale);
+      if (d == 0) cluster_store(parts.sum(p.splits, split, row), 0, lse);
     } else {
       const int64_t part = ((int64_t(b) * p.seqlen_q_most + at.i) * p.nhead_q + at.h) * p.splits + split;
       *reinterpret_cast<float2*>(p.part_out + part * p.hdim_v + d) = make_float2(out0 * scale, out1 * scale);
@@ -419,19 +406,28 @@ struct Block {
   }
 };
 
-// A CTA: x = (sequence, key head, split), y = kTiles tiles of rows. Warp w has the rows of tile w % kTiles.
-template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void decode(const Params& p, char* raw) {
+// A CTA: x = (sequence, key head, split), y = kTiles tiles of rows. Warp w has the rows of tile w % kTiles. kSteps: see step.h.
+template <bool kVectorized, bool kGeneral, int kTiles, bool kSteps = false>
+TILEKILN_DEVICE void decode(const Params& p, char* raw, const Step* step = nullptr) {
   static_assert(kTiles == 1 || kTiles == kWarps, "a tile of rows is read by every warp, or has a warp of its own");
   constexpr int kTogether = kHdim > 128 ? 1 : kTiles;  // chunks in registers
   let_next_launch_begin();
-  wait_for_launch_before();
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, split = blockIdx.x % p.splits;
   const int head = blockIdx.x / p.splits % p.nhead_k, b = blockIdx.x / p.splits / p.nhead_k;
+  if constexpr (kSteps) {
+    if (p.splits > 1) cluster_arrive_relaxed();
+    ask_for_keys<kHdim, kWarps, kChunk, kStages>(p, *step, b, head, split, warp, lane);
+  }
+  wait_for_launch_before();
   const int group = p.nhead_q / p.nhead_k, first_row = blockIdx.y * (kTiles * kRows);
   const Queries queries = find_queries(p, b);
   const int rows = min(queries.count * group - first_row, kTiles * kRows);
   if (rows <= 0) return;
   const Block of{p, b, head, split, first_row, rows, kTiles == 1 ? 0 : warp * kRows, warp, lane, queries};
+  uint32_t q[kHdim / 16][4];
+  Line line[2];
+  std::conditional_t<kSteps, NewKey<kHdim>, NoKey> added(p, step, b, head, lane);
+  if constexpr (kSteps) of.load_queries<false>(0, 0, q, line);
   const Keys keys = find_keys(p, b);
   const int shift = p.features & kBottomRight ? keys.count - queries.count : 0;
   const Seen seen = find_seen<kGeneral>(p, first_row / group, (first_row + rows - 1) / group, shift, keys.count);
@@ -448,9 +444,19 @@ template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void deco
   if (begin + warp < last) loader.look_ahead(begin + warp, end);
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) load(begin + warp + i * kWarps, i);
-  uint32_t q[kHdim / 16][4];
-  Line line[2];
-  of.load_queries<kGeneral>(shift, keys.count, q, line);
+  if constexpr (!kSteps) of.load_queries<kGeneral>(shift, keys.count, q, line);
+  const auto column = [&](int i, int j) { return i * 16 + key_of(lane, j * 4); };  // head dims have the order of keys
+  int new_key = -1;  // of the sequence's, if it is the warp's to append
+  if constexpr (kSteps) {
+    const int place = p.seqlen_k[b], chunk = (place - keys.first) / kChunk;
+    const int64_t position = clamp(place, 0, step->positions - 1);
+    rotate_queries<kHdim>(*step, position, q, column);
+    if (place >= keys.first && place < p.room_k && chunk >= begin && chunk < end && (chunk - begin) % kWarps == warp) {
+      new_key = place - keys.first;
+      added.rotate(p, *step, position, lane);
+      added.append(p, keys, head, place, lane);
+    }
+  }
   Sums sums = {{}, {-kInfinity, -kInfinity}, {}};
   PipelineState<kStages> at;
   for (int i = begin + (kTiles == 1 ? warp : 0); i < end; i += kWarps, at.advance()) {
@@ -458,6 +464,14 @@ template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void deco
     copy_async_wait<kStages - 1>();
     wait_for_warps<kTiles>();
     const uint32_t from = (kTiles == 1 ? ring : shared_address(raw)) + at.index() * kStage;
+    if constexpr (kSteps) {
+      if (new_key >= 0 && new_key / kChunk == i) {  // over what the cache had there
+        added.each(p, lane, [&](bool of_key, int word, uint32_t value) {
+          store_word(from + (of_key ? 0 : kBytes) + place(new_key % kChunk, word / 4) + word % 4 * 4, value);
+        });
+        __syncwarp();
+      }
+    }
 #pragma unroll
     for (int j = 0; j < kTiles; j += kTogether) {
       int first[kTogether], left[kTogether];
@@ -483,9 +497,20 @@ template <bool kVectorized, bool kGeneral, int kTiles> TILEKILN_DEVICE void deco
   float* ends = outs + kWarps * kRows * kHdim;
   of.tell<kVectorized>(sums, outs, ends);
   __syncthreads();
+  const ClusterParts parts = {shared_address(raw) + kSharedBytes, rows, p.hdim_v};
+  if (kSteps && p.splits > 1) cluster_wait();
   for (int e = threadIdx.x; e < rows * (kHdim / 2); e += kWarps * 32) {
     const int d = e % (kHdim / 2) * 2;
-    if (d < p.hdim_v) of.merge<kTiles>(e / (kHdim / 2), d, outs, ends);
+    if (d < p.hdim_v) of.merge<kTiles, kSteps>(e / (kHdim / 2), d, outs, ends, parts);
+  }
+  if constexpr (kSteps) {
+    if (p.splits > 1) {
+      __syncwarp();
+      cluster_arrive(), cluster_wait();
+    }
+    if (split > 0) return;
+    if (p.splits > 1) merge_parts(p, parts, queries, b, head);
+    if (warp == 0 && step->rotates) store_queries<kHdim>(p, *step, b, head, rows, q, lane, column);
   }
 }
 
@@ -559,6 +584,15 @@ TILEKILN_DECODE(fmha_decode_linear_rows, false, false, fmha_decode::kWarps)
 TILEKILN_DECODE(fmha_decode_vectorized_rows, true, false, fmha_decode::kWarps)
 TILEKILN_DECODE(fmha_decode_linear_general_rows, false, true, fmha_decode::kWarps)
 TILEKILN_DECODE(fmha_decode_vectorized_general_rows, true, true, fmha_decode::kWarps)
+
+#if !BYTES && __CUDA_ARCH__ >= 900
+// A decode step: a cluster of splits a sequence and key head.
+extern "C" __global__ void __launch_bounds__(fmha_decode::kWarps * 32, 1)
+    fmha_decode_step(const __grid_constant__ fmha_decode::StepParams p) {
+  extern __shared__ __align__(128) char raw[];
+  fmha_decode::decode<false, false, 1, true>(p.decode, raw, &p.step);
+}
+#endif
 
 extern "C" __global__ void __launch_bounds__(fmha_decode::threads_of_combine(fmha_decode::kHdim))
     fmha_decode_combine(const __grid_constant__ fmha_decode::Params p) {

@@ -81,6 +81,30 @@ struct Params {
   int64_t page_scale_page, page_scale_head;
 };
 
+// Arrays of a decode step, of one token a sequence: keys and values for the cache, and angles. Strides are in elements.
+struct Step {
+  const uint16_t* knew;
+  const uint16_t* vnew;
+  uint16_t* q;             // rotated in place
+  const void* rotary_cos;  // [positions][hdim_q / 2], fp32 or of the dtype of k
+  const void* rotary_sin;
+  int64_t knew_batch, knew_head;
+  int64_t vnew_batch, vnew_head;
+  int64_t cos_row, sin_row;
+  int64_t positions;
+  int rotates;  // by pairs (i, i + hdim_q / 2)
+  int rotary_fp32;
+};
+struct StepParams {
+  Params decode;
+  Step step;
+};
+// Splits of a step at most, the CTAs of a cluster, and the bytes behind the rings in which they merge.
+constexpr int kStepSplits = 8;
+constexpr int step_bytes(int splits, int rows, int hdim_v) {
+  return splits == 1 ? 0 : splits * rows * (hdim_v + 1) * 4;
+}
+
 // Constants of a build that the host must know; the cubin holds one as `fmha_decode_build`.
 struct Build {
   int hdim;  // the largest that it takes, of q and v
