@@ -26,13 +26,13 @@ DTYPE = torch.float32 if DEVICE == "cpu" else torch.bfloat16
 MODELS: dict[str, dict[str, Any]] = {
     "Llama": {}, "Qwen2": {}, "Qwen3": {}, "Mistral": {"sliding_window": None}, "Phi3": {}, "Granite": {},
 }  # fmt: skip
-FUSED = ("Llama", "Qwen2", "Qwen3", "Mistral", "Phi3")
+FUSED = ("Llama", "Qwen2", "Qwen3", "Mistral", "Phi3", "Qwen3Moe", "Mixtral")
 
 
 @pytest.fixture(autouse=True)
 def libraries(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [load("flash"), *([load("fp32")] if DEVICE == "cpu" else [])]
-    found += [load(name, targets="all") for name in ("gemm_default", "norm_default")]
+    found += [load(name, targets="all") for name in ("gemm_default", "norm_default", "moe_default")]
     monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
     monkeypatch.setattr("tilekiln.api.operators._served", {})
 
@@ -99,6 +99,7 @@ def alike(one: Any, other: Any) -> bool:
     return one.shape == other.shape and bool((one == other).float().mean() > 0.6)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", FUSED)
 def test_tokens_are_those_of_stock(name: str, replays: list[int]) -> None:
     model = make(name)

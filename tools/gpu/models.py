@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import os
 import statistics
@@ -21,6 +22,15 @@ SHAPES: dict[str, dict[str, int]] = {
            "num_key_value_heads": 8, "vocab_size": 128256},
 }  # fmt: skip
 """Llama shapes by their parameters."""
+MIXTURES: dict[str, dict[str, Any]] = {
+    "Qwen3Moe": {"hidden_size": 2048, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8,
+                 "num_hidden_layers": 8, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+                 "vocab_size": 32000},
+    "Mixtral": {"hidden_size": 4096, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2,
+                "num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000},
+}  # fmt: skip
+"""Fewer layers of models with experts, by the class of Transformers."""
+TOKENS = 1, 16, 256, 4096
 DECODES = (1, 128), (1, 4096), (8, 128), (64, 128)
 """Sequences, and tokens before the first one that is decoded."""
 PREFILLS = 2048, 8192
@@ -46,21 +56,21 @@ def events(function: Callable[[], Any], times: int) -> float:
         end.record()
         end.synchronize()
         series.append(begin.elapsed_time(end) / times / 1e3)
-    return statistics.median(series)
+    return float(statistics.median(series))
 
 
-def make(shape: dict[str, int]) -> Any:
-    """A Llama with random weights, bf16."""
+def make(shape: dict[str, Any], kind: str = "Llama") -> Any:
+    """A model of a class of Transformers with random weights, bf16."""
     import transformers
 
-    config = transformers.LlamaConfig(
+    config = getattr(transformers, f"{kind}Config")(
         **shape, max_position_embeddings=16384, eos_token_id=None, bos_token_id=None, pad_token_id=0
     )
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("cuda"):
-            return transformers.LlamaForCausalLM(config).eval()
+            return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -131,13 +141,44 @@ def measure(name: str, options: argparse.Namespace, rate: float) -> None:
     torch.cuda.empty_cache()
 
 
+@torch.no_grad()
+def mixture(name: str) -> None:
+    """A forward of so many tokens, and a token of generate, beside the stock model with the best of its experts'
+    implementations."""
+    import tilekiln.torch
+
+    model = make(MIXTURES[name], name)
+    prompts = {tokens: torch.randint(1, 1000, (1, tokens), device="cuda") for tokens in TOKENS}
+    stock = dict.fromkeys((*TOKENS, "token"), float("inf"))
+
+    def times() -> dict[Any, float]:
+        took: dict[Any, float] = {
+            tokens: events(functools.partial(model, ids, logits_to_keep=1), 5) for tokens, ids in prompts.items()
+        }
+        return took | {"token": decode(model, prompts[256], 24)}
+
+    for implementation in ("grouped_mm", "batched_mm", "eager"):
+        try:
+            model.set_experts_implementation(implementation)
+            stock = {key: min(stock[key], one) for key, one in times().items()}
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            print(f"{implementation}: {next(iter(str(error).splitlines()), type(error).__name__)}")
+    model.set_experts_implementation("grouped_mm")
+    print(tilekiln.torch.optimize(model))
+    for key, ours in times().items():
+        print(f"{name}, {key}: {stock[key] * 1e3:.3f} ms, ours {ours * 1e3:.3f}, {stock[key] / ours:.2f}", flush=True)
+
+
 def main(options: argparse.Namespace) -> int:
     if options.library:
         folders = {str(Path(one).resolve().parent) for one in options.library}
         os.environ["TILEKILN_PATH"] = os.pathsep.join(sorted(folders))
     rate = copy_rate()
-    for name in options.names or SHAPES:
+    for name in options.names or (*SHAPES, *MIXTURES):
+        if name in MIXTURES:
+            mixture(name)
+            continue
         if name not in SHAPES:
-            raise SystemExit(f"tools/gpu models: {name}: must be one of {', '.join(SHAPES)}")
+            raise SystemExit(f"tools/gpu models: {name}: must be one of {', '.join((*SHAPES, *MIXTURES))}")
         measure(name, options, rate)
     return 0

@@ -166,7 +166,7 @@ def optimize(
                 shared = any(owners[id(p)] > 1 for p in module.parameters(recurse=False))
                 kept = any(module is embedding for embedding in embeddings)
                 _replace(done, kinds, name, parent, key, module, None if kept else weights, shared)
-        exact = weights is None and not any("experts" in one.name for one in done.changes if one.became)
+        exact = weights is None and not any("experts" in one.name + one.became for one in done.changes if one.became)
         for (_, one), check in zip(models, before, strict=True):
             _verify(one, check, exact, done, steps)
             forget(one)

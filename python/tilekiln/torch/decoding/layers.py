@@ -23,6 +23,7 @@ from ..fused_decoder import KNOWN, PARTS, SAID
 from ..fused_layers import FUSED, NAMES, WHOLE, _recorded, agree, cache_word, give_back, halves_of, told_of
 from ..layers import GATES
 from ..norms import RMSNorm
+from . import experts
 
 FEW = 8
 """Rows up to which the kernel of few rows multiplies, which reads weights at memory's rate; beyond, cuBLAS does."""
@@ -31,16 +32,25 @@ FEW_NUMBERS = 65536
 DTYPES = (torch.bfloat16, torch.float16)
 
 
-def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
-    """rows (m, k) times weight (n, k) transposed, + bias (n) + residual (m, n): (m, n), no gradient recorded."""
-    few = rows.shape[0] <= FEW and rows.numel() <= FEW_NUMBERS
-    if not few or rows.device.type != "cuda":
+def are_few(rows: Tensor) -> bool:
+    """Does the kernel of few rows multiply rows (m, k)?"""
+    return rows.device.type == "cuda" and rows.shape[0] <= FEW and rows.numel() <= FEW_NUMBERS
+
+
+def product(
+    rows: Tensor, weight: Tensor, bias: Tensor | None = None, residual: Tensor | None = None, **more: Any
+) -> Tensor:
+    """rows (m, k) times weight (n, k) transposed, + bias (n) + residual (m, n): (m, n), no gradient recorded.
+
+    more: further options of gemm, where they are few.
+    """
+    if not are_few(rows):
         if residual is None:
             return torch.nn.functional.linear(rows, weight, bias)
         made = torch.addmm(residual, rows, weight.t())
         return made if bias is None else made.add_(bias)
     added = residual if bias is None else bias.expand(rows.shape[0], -1)
-    how: dict[str, Any] = {"b_is_constant": True}
+    how: dict[str, Any] = {"b_is_constant": True, **more}
     if added is not None:
         how |= {"c": added, "beta": 1.0}
     out: Tensor = _call("gemm", (rows, weight.t()), how)
@@ -52,6 +62,8 @@ class Joined:
 
     weight: Tensor
     bias: Tensor | None
+    takes_norms: bool
+    """May gemm's kernel of few rows normalise them, and gate? It is Hopper's, of whole pieces of 16 bytes."""
 
     def __init__(self, owner: torch.nn.Module, names: tuple[str, ...]) -> None:
         """ValueError says why they cannot, and nothing is changed."""
@@ -66,9 +78,29 @@ class Joined:
         biased = self.layers[0].bias is not None
         self.bias = _side_by_side([one.bias for one in self.layers]) if biased else None
         self._places = [one.weight.data_ptr() for one in self.layers]
+        device, (_, columns) = self.weight.device, self.weight.shape
+        self.takes_norms = (
+            device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+            and columns >= 64 and columns % 8 == 0
+        )  # fmt: skip
 
-    def product(self, rows: Tensor) -> Tensor:
-        return product(rows, self.weight, self.bias)
+    def normed(self, rows: Tensor, norm: Any, how: dict[str, Any]) -> Tensor:
+        """The product of rows that a norm has normalised; how: its options of rmsnorm2d."""
+        if not self.takes_norms or not are_few(rows):
+            return product(_norm(rows, norm, how), self.weight, self.bias)
+        return product(rows, self.weight, self.bias, **_of_norm(norm, how))
+
+    def gated(self, rows: Tensor, norm: Any, how: dict[str, Any], activation: str) -> Tensor:
+        """act(gate) up of such rows; the layers are those of gate and up."""
+        half = len(self.weight) // 2
+        if self.takes_norms and self.bias is None and are_few(rows):
+            more = {"b_up": self.weight[half:].t(), "activation": activation, **_of_norm(norm, how)}
+            return product(rows, self.weight[:half], **more)
+        both = self.normed(rows, norm, how)
+        gate = both[:, :half]
+        operator, options = GATES[activation]
+        _call(operator, (gate, both[:, half:]), {"y": gate, **options})
+        return gate
 
     def ready(self, owner: torch.nn.Module) -> bool:
         """Are these the layers of the module, without hooks? Weights that were moved are joined anew."""
@@ -150,8 +182,9 @@ class Layer(NamedTuple):
     """Of PARTS."""
     qkv: Joined
     out: Joined
-    gate_up: Joined
-    down: Joined
+    gate_up: Joined | None
+    down: Joined | None
+    """None of both: the last part has experts, and computes as it is."""
     norms: tuple[dict[str, Any], ...]
     """Options of rmsnorm2d for the layer's two norms."""
     heads: tuple[int, int]
@@ -175,8 +208,11 @@ class Layer(NamedTuple):
             all(modules[name] is one and _plain(one) for name, one in zip(PARTS, self.parts, strict=True))
             and self.qkv.ready(attention)
             and self.out.ready(attention)
-            and self.gate_up.ready(mlp)
-            and self.down.ready(mlp)
+            and (
+                self.gate_up.ready(mlp) and self.down.ready(mlp)
+                if self.gate_up is not None and self.down is not None
+                else experts.is_ready(mlp, experts.experts_of(mlp))
+            )
         )
 
 
@@ -189,6 +225,12 @@ def is_ready(model: torch.nn.Module) -> bool:
 def _norm(x: Tensor, module: Any, how: dict[str, Any]) -> Tensor:
     made: Tensor = _call("rmsnorm2d", (x, module._parameters["weight"]), how)
     return made
+
+
+def _of_norm(module: Any, how: dict[str, Any]) -> dict[str, Any]:
+    """Options of gemm by which it normalises its rows so."""
+    weight = module._parameters["weight"]
+    return {"a_norm": weight, "norm_epsilon": how["epsilon"], "norm_rounding": how["rounding"]}
 
 
 def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) -> Any:
@@ -214,11 +256,11 @@ def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) ->
 
 def _compute(fused: Layer, hidden: Tensor, angles: Any, cache: Any, named: dict[str, Any]) -> Tensor:
     """Norm, projections, rotary, cache, attention, sum, norm, gate and up, gate, down, sum."""
-    first, second, attention, _ = fused.parts
+    first, second, attention, mlp = fused.parts
     batch, tokens, columns = hidden.shape
     x = hidden.reshape(-1, columns)
     of_q, of_k = fused.heads
-    qkv = fused.qkv.product(_norm(x, first, fused.norms[0])).view(batch, tokens, -1, attention.head_dim)
+    qkv = fused.qkv.normed(x, first, fused.norms[0]).view(batch, tokens, -1, attention.head_dim)
     q, k, v = qkv[:, :, :of_q], qkv[:, :, of_q : of_q + of_k], qkv[:, :, of_q + of_k :]
     cos, sin = halves_of(angles[0], angles[1], x.dtype, fused.doubled)
     cos, sin = cos.flatten(0, 1), sin.flatten(0, 1)
@@ -245,12 +287,11 @@ def _compute(fused: Layer, hidden: Tensor, angles: Any, cache: Any, named: dict[
     else:
         attended = _attended(attention, fused, q, k, v, cache, named)
     x = product(attended.reshape(len(x), -1), fused.out.weight, fused.out.bias, x)
-    both = fused.gate_up.product(_norm(x, second, fused.norms[1]))
-    half = both.shape[1] // 2
-    gate = both[:, :half]
-    operator, more = GATES[fused.activation]
-    _call(operator, (gate, both[:, half:]), {"y": gate, **more})
-    return product(gate, fused.down.weight, fused.down.bias, x).view(hidden.shape)
+    if fused.gate_up is None or fused.down is None:
+        made: Any = mlp(_norm(x, second, fused.norms[1]).view(hidden.shape))
+        return (made[0] if isinstance(made, tuple) else made) + x.view(hidden.shape)
+    gated = fused.gate_up.gated(x, second, fused.norms[1], fused.activation)
+    return product(gated, fused.down.weight, fused.down.bias, x).view(hidden.shape)
 
 
 def _rows(batch: int, tokens: int, device: torch.device) -> Tensor:
@@ -314,11 +355,17 @@ def fuse_device_layer(module: Any, activation: Any, undo: list[Any]) -> str:
     norms = norm_of(first), norm_of(second)
     names = WHOLE if hasattr(attention, "qkv_proj") else NAMES
     ups = ("gate_up_proj",) if hasattr(mlp, "gate_up_proj") else ("gate_proj", "up_proj")
-    if not all(hasattr(mlp, name) for name in (*ups, "down_proj")):
-        raise ValueError("has no gated feed-forward layer")
-    function = getattr(mlp, "act_fn", None) or getattr(mlp, "activation_fn", None)
+    mixture = experts.experts_of(mlp)
+    if mixture is None and not all(hasattr(mlp, name) for name in (*ups, "down_proj")):
+        raise ValueError("has no gated feed-forward layer and no experts")
+    of = mlp if mixture is None else mixture
+    function = getattr(of, "act_fn", None) or getattr(of, "activation_fn", None)
     qkv, out = join(attention, names, undo), join(attention, ("o_proj",), undo)
-    gate_up, down = join(mlp, ups, undo), join(mlp, ("down_proj",), undo)
+    gate_up = down = None
+    if mixture is None:
+        gate_up, down = join(mlp, ups, undo), join(mlp, ("down_proj",), undo)
+    else:
+        experts.fuse_experts(mixture, activation(function), undo)
     head_norms = tuple(
         (getattr(attention, name), norm_of(getattr(attention, name)))
         for name in ("q_norm", "k_norm") if hasattr(attention, name)
@@ -344,18 +391,32 @@ def fuse_device_layer(module: Any, activation: Any, undo: list[Any]) -> str:
                 said.get("scaling"), activation(function), word, attention.layer_idx,
             )  # fmt: skip
             given = {"attention_mask": None, "position_embeddings": (cos, sin)}
-            theirs = type(module).forward(module, x, **given)
+            theirs, ours = _without_experts(module, fused, x, given)
             if type(theirs) is not Tensor:
                 raise ValueError("gives something else than rows")
-            agree(theirs, _compute(fused, x, (cos, sin), None, given))
+            agree(theirs, ours)
         except (ValueError, RuntimeError, TypeError) as error:
             problem = problem or next(iter(str(error).splitlines()), "")
             continue
         undo.append(functools.partial(give_back, module))
         module.__dict__[FUSED] = fused
         module.forward = functools.partial(layer_forward, module)
-        return "one pass, joined weights"
+        return "one pass, joined weights" + (", experts by fused_moe" if mixture is not None else "")
     raise ValueError(problem)
+
+
+def _without_experts(module: Any, fused: Layer, x: Tensor, given: dict[str, Any]) -> tuple[Any, Tensor]:
+    """Rows as the class of a layer and `_compute` make them; of one with experts, whose choice a rounding can change,
+    with nothing in their place."""
+    mlp = fused.parts[3]
+    if fused.gate_up is None:
+        module._modules["mlp"] = torch.nn.Identity()
+    try:
+        tried = fused._replace(parts=(*fused.parts[:3], module._modules["mlp"]))
+        angles = given["position_embeddings"]
+        return type(module).forward(module, x, **given), _compute(tried, x, angles, None, given)
+    finally:
+        module._modules["mlp"] = mlp
 
 
 def head_forward(self: Any, x: Tensor) -> Tensor:
