@@ -29,7 +29,7 @@ int drawn(int below) { return int(random_words() % unsigned(below)); }
 bool chance(int of) { return drawn(of) == 0; }
 float number() { return float(drawn(2001) - 1000) / 1000; }
 
-int bytes_of(Dtype dtype) { return dtype == Dtype::bf16 ? 2 : 1; }
+int bytes_of(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::fp16 ? 2 : 1; }
 int bytes_of(OutDtype dtype) {
   return dtype == OutDtype::fp32 || dtype == OutDtype::int32 ? 4 : dtype >= OutDtype::int8 ? 1 : 2;
 }
@@ -42,6 +42,7 @@ void put(std::vector<char>& to, Dtype dtype, size_t at, float x) {
   };
   switch (dtype) {
     case Dtype::bf16: return as(core::bf16());
+    case Dtype::fp16: return as(core::fp16());
     case Dtype::fp8: return as(core::fp8());
     case Dtype::bf8: return as(core::bf8());
     default: to[at] = char(std::lrint(x * 127));
@@ -90,8 +91,9 @@ int size_of(int kind, int most) {
 
 void draw(Given& g, long most_work) {
   Problem& p = g.p;
-  const Dtype dtypes[] = {Dtype::bf16, Dtype::bf16, Dtype::int8, Dtype::fp8, Dtype::bf8};
-  p.dtype = dtypes[drawn(5)];
+  const Dtype dtypes[] = {Dtype::bf16, Dtype::bf16, Dtype::int8, Dtype::fp8, Dtype::bf8, Dtype::fp16, Dtype::fp16};
+  p.dtype = dtypes[drawn(7)];
+  const bool fp16 = p.dtype == Dtype::fp16;
   do {
     p.m = size_of(drawn(3), 200), p.n = size_of(drawn(3), 250), p.k = chance(20) ? 0 : size_of(drawn(3), 700);
     if (chance(8)) p.k = 2000 + drawn(3000), p.m = 1 + drawn(20), p.n = 1 + drawn(70);
@@ -101,21 +103,31 @@ void draw(Given& g, long most_work) {
     p.out_dtype = OutDtype::int32;
   } else {
     const OutDtype outs[] = {OutDtype::fp32, OutDtype::bf16, OutDtype::fp16, OutDtype::int8, OutDtype::fp8};
-    p.out_dtype = outs[drawn(p.dtype == Dtype::bf16 ? 2 : 5)];
+    p.out_dtype = outs[drawn(p.dtype == Dtype::bf16 ? 2 : fp16 ? 3 : 5)];
   }
   p.a_columns = chance(3), p.b_columns = chance(2);
-  if (p.dtype == Dtype::bf16 && chance(3)) p.b_panels = 2, p.b_columns = false, p.n = (p.n + 63) / 64 * 64;
+  if ((p.dtype == Dtype::bf16 || fp16) && chance(3))
+    p.b_panels = fp16 ? 1 : 2, p.b_columns = false, p.n = (p.n + 63) / 64 * 64;
   p.lda = (p.a_columns ? p.m : p.k) + drawn(3), p.ldb = (p.b_columns ? p.k : p.n) + drawn(3);
   p.out_row = p.n + (chance(2) ? 0 : drawn(5));
   if (chance(4)) p.tile_m = 1 + drawn(150), p.tile_k = 1 << drawn(8);
   const size_t rows = size_t(p.a_columns ? p.k : p.m), b_rows = size_t(p.b_columns ? p.n : p.k);
   g.a.resize(rows * size_t(p.lda) * bytes_of(p.dtype));
   for (size_t i = 0; i < rows * size_t(p.lda); ++i) put(g.a, p.dtype, i, number());
-  const size_t b_count = p.b_panels ? size_t(p.n) * ((p.k + 1) / 2) * 2 : b_rows * size_t(p.ldb);
+  const size_t b_count = p.b_panels == 2   ? size_t(p.n) * ((p.k + 1) / 2) * 2
+                         : p.b_panels == 1 ? size_t(p.n) * size_t(p.k)
+                                           : b_rows * size_t(p.ldb);
   g.b.resize(b_count * bytes_of(p.dtype));
   for (size_t i = 0; i < b_count; ++i) {
-    const bool missing = p.b_panels && p.k % 2 != 0 && i % 2 != 0 && i / 128 % ((p.k + 1) / 2) == size_t(p.k / 2);
+    const bool missing = p.b_panels == 2 && p.k % 2 != 0 && i % 2 != 0 && i / 128 % ((p.k + 1) / 2) == size_t(p.k / 2);
     put(g.b, p.dtype, i, missing ? 0 : number());
+  }
+  for (int i = fp16 && chance(3) ? 4 : 0; i > 0;
+       --i) {  // numbers that have no two parts, and those that nearly have none
+    constexpr float odd[] = {
+        __builtin_inff(), -__builtin_inff(), __builtin_nanf(""), 65504, 0x1p-24f, -0x1.004p-14f, 0, -0.f};
+    std::vector<char>& to = chance(2) ? g.a : g.b;
+    if (!to.empty()) put(to, p.dtype, size_t(drawn(int(to.size() / 2))), odd[drawn(8)]);
   }
   p.a = g.a.data(), p.b = g.b.data();
   p.alpha = 1;

@@ -55,12 +55,14 @@ class Finishing {
     blocks_[(first_ + count_++) % kMost] = {sums, m, n, rows, columns};
   }
   TILEKILN_INLINE void some() {
-    if (count_ > 0) rows(kFinishedRows);
+    if (count_ > 0 && !lacking_) rows(kFinishedRows);
   }
   // Waits until no more than so many blocks wait.
   void down_to(int count) {
     while (count_ > count) rows(kBlockRows);
   }
+  // Products that sums lack are added before they become out.
+  void lack(Epilogue products) { lacking_ = products; }
 
  private:
   struct Block {
@@ -71,6 +73,7 @@ class Finishing {
     const Block& of = blocks_[first_ % kMost];
     const int rows = least(most, of.rows - done_);
     float* const sums = of.sums + done_ * kPanel;
+    if (lacking_) lacking_(p_, sums, of.m + done_, of.n, rows, of.columns);
     if (streams_ && of.columns == kPanel)
       stream(sums, of.m + done_, of.n, rows);
     else
@@ -95,6 +98,7 @@ class Finishing {
   static constexpr int kMost = 2 * kGroupBlocks;
   const matrix::Problem& p_;
   const Finish finish_;
+  Epilogue lacking_ = nullptr;
   bool streams_;
   Block blocks_[kMost];
   int first_ = 0, count_ = 0, done_ = 0;
@@ -134,6 +138,29 @@ template <class Dot, bool kTwo> TILEKILN_INLINE void multiply_step(const float* 
   }
 }
 
+// Floats from step to step.
+template <class Dot> constexpr int kStepOfA = Dot::kParts * kBlockRows * kStepWords;
+template <class Dot> constexpr int kStepOfB = Dot::kParts * kStepWords * kPanel;
+
+// Products of the other parts of a step, after that of the first ones: every tile is loaded once, but A's first twice.
+template <class Dot, bool kTwo> TILEKILN_INLINE void multiply_parts(const float* a, const float* b) {
+  using namespace tiles;
+  if constexpr (Dot::kParts == 2) {
+    constexpr long row = kPanel * 4;
+    const auto dots = []() __attribute__((always_inline)) {
+      Dot::template dot<0, 4, 6>(), Dot::template dot<1, 4, 7>();
+      if constexpr (kTwo) Dot::template dot<2, 5, 6>(), Dot::template dot<3, 5, 7>();
+    };
+    const auto load_a = [](const float* from) __attribute__((always_inline)) {
+      load_t1<4>(from, kLineBytes);
+      if constexpr (kTwo) load_t1<5>(from + kTileWords, kLineBytes);
+    };
+    load_a(a + kBlockRows * kStepWords), dots();
+    load<6>(b + kStepWords * kPanel, row), load<7>(b + kStepWords * kPanel + kTile, row), dots();
+    load_a(a), dots();
+  }
+}
+
 // `steps` >= 1 of a block: A packed, B words of half a panel. kTwo: whether it has more than 16 rows. `last`: sums of the block before.
 template <class Dot, bool kTwo>
 TILEKILN_INLINE void block_steps(const float* a, const float* b, int steps, const float* from, float* last,
@@ -149,9 +176,11 @@ TILEKILN_INLINE void block_steps(const float* a, const float* b, int steps, cons
   if constexpr (kTwo) enter<2, kPanel>(from), Dot::template dot<2, 5, 6>();
   leave<3, kPanel>(last);
   if constexpr (kTwo) enter<3, kPanel>(from), Dot::template dot<3, 5, 7>();
+  multiply_parts<Dot, kTwo>(a, b);
   for (int i = 1; i < steps; ++i) {
-    a += kBlockRows * kStepWords, b += kStepWords * kPanel;
+    a += kStepOfA<Dot>, b += kStepOfB<Dot>;
     multiply_step<Dot, kTwo>(a, b);
+    multiply_parts<Dot, kTwo>(a, b);
     ahead.some(), finishing.some();
   }
 }
@@ -197,15 +226,16 @@ template <class Dot, class T> class TiledUnit {
   void run() {
     const int rows = u_.m1 - u_.m0;
     if (p_.k == 0) return run_empty();
-    const bool thin = rows <= kThinRows;
-    const int named = p_.tile_k ? least(p_.tile_k, kMostTileWords) : kMostTileWords;
+    const bool thin = rows <= kThinRows && kParts == 1;
+    constexpr int most_named = kMostTileWords / (kParts * kParts);  // for as many products
+    const int named = p_.tile_k ? least(p_.tile_k, most_named) : most_named;
     const i64 most_words = thin && p_.b_panels ? kPackedWords / kTile : named < kStepWords ? kStepWords : named;
     const i64 words = (p_.k + Dot::kWord - 1) / Dot::kWord;
     // Steps of K that lie packed at a time, in even parts.
     const i64 all_steps = (words + kStepWords - 1) / kStepWords,
               most_steps = least<i64>(most_words / kStepWords, all_steps);
     const i64 parts = (all_steps + most_steps - 1) / most_steps, part = (all_steps + parts - 1) / parts;
-    const i64 fit = kPackedWords / (part * kStepWords) / kBlockRows * kBlockRows;
+    const i64 fit = kPackedWords / (part * kStepWords * kParts) / kBlockRows * kBlockRows;
     const int most = p_.tile_m ? least(p_.tile_m, kMostTileRows) / kBlockRows * kBlockRows : kMostTileRows;
     const int most_rows = int(least<i64>(fit, most > kBlockRows ? most : kBlockRows));
     const int blocks = (rows + most_rows - 1) / most_rows;  // of like height
@@ -215,7 +245,8 @@ template <class Dot, class T> class TiledUnit {
       for (i64 s = 0; s < all_steps; s += part) {
         const i64 k0 = s * kStepWords * Dot::kWord;
         const i64 k1 = least<i64>(p_.k, k0 + part * kStepWords * Dot::kWord);
-        pack_a<T>(x_.a, p_, m0, m1, k0, k1, thin ? kThinRows : kBlockRows);
+        pack_a<T>(x_.a, p_, m0, m1, k0, k1, thin ? kThinRows : kBlockRows, parts_);
+        lack_specials();
         tiles::fence();
         for (int n = u_.n0; n < u_.n1; n += kPanel) {
           if (thin)
@@ -240,9 +271,21 @@ template <class Dot, class T> class TiledUnit {
     }
   }
 
+  void lack_specials() {
+    if constexpr (kParts > 1) {
+      if (parts_.special) finishing_.lack(add_specials<T>);
+    }
+  }
+
   PanelOfB panel_of_b(int n, i64 k0, i64 k1) {
     const i64 words = (k1 - k0 + Dot::kWord - 1) / Dot::kWord;
     const int whole = int(words / kStepWords), rest = int(words % kStepWords);
+    if constexpr (kParts > 1) {
+      pack_b_parts<T>(x_.b, p_, n, least(u_.n1 - n, kPanel), k0, k1, parts_);
+      lack_specials();
+      tiles::fence();
+      return {x_.b, whole + (rest != 0), nullptr};
+    }
     if (p_.b_panels) {
       const i64 all = (i64(p_.k) + Dot::kWord - 1) / Dot::kWord;
       const float* const from = (const float*)p_.b + (n / kPanel * all + k0 / Dot::kWord) * kPanel;
@@ -261,7 +304,7 @@ template <class Dot, class T> class TiledUnit {
 
   // The panel after that of column n; null where it is packed first, or there is none.
   const float* next_panel(int n, i64 k0) const {
-    if (p_.b_panels == 0 || n + kPanel >= u_.n1) return nullptr;
+    if (p_.b_panels == 0 || kParts > 1 || n + kPanel >= u_.n1) return nullptr;
     const i64 all = (i64(p_.k) + Dot::kWord - 1) / Dot::kWord;
     return (const float*)p_.b + ((n / kPanel + 1) * all + k0 / Dot::kWord) * kPanel;
   }
@@ -276,7 +319,7 @@ template <class Dot, class T> class TiledUnit {
     const int columns = least(u_.n1 - n, kPanel);
     const PanelOfB b = panel_of_b(n, k0, k1);
     Ahead ahead(next_panel(n, k0), b.steps, (m1 - m0 + kBlockRows - 1) / kBlockRows);
-    const i64 a_block = (b.steps + (b.tail != nullptr)) * i64(kBlockRows) * kStepWords;
+    const i64 a_block = (b.steps + (b.tail != nullptr)) * i64(kStepOfA<Dot>);
     for (int g0 = m0; g0 < m1; g0 += kGroupBlocks * kBlockRows, turn_ ^= 1) {
       const int g1 = least(m1, g0 + kGroupBlocks * kBlockRows);
       finishing_.down_to(before_);  // those that have the sums which this group writes
@@ -284,14 +327,14 @@ template <class Dot, class T> class TiledUnit {
       for (int half = 0; half < columns; half += kHalfColumns) {
         for (int step = 0; step < b.steps + (b.tail != nullptr);) {
           const bool in_tail = step == b.steps;
-          const int steps = in_tail ? 1 : least(kChunkSteps, b.steps - step), next = step + steps;
-          const float* const words = (in_tail ? b.tail : b.words + i64(step) * kStepWords * kPanel) + half;
+          const int steps = in_tail ? 1 : least(kChunkSteps / kParts, b.steps - step), next = step + steps;
+          const float* const words = (in_tail ? b.tail : b.words + i64(step) * kStepOfB<Dot>)+half;
           const bool first = step == 0, last = next == b.steps + (b.tail != nullptr);
           for (int m = g0; m < g1; m += kBlockRows) {
             float* const own = sums + (m - g0) * kPanel + half;
             float* const kept = waiting(m, m0, n) + half;
             const float* const from = !first ? own : begins ? nullptr : kept;
-            const float* const a = x_.a + (m - m0) / kBlockRows * a_block + i64(step) * kBlockRows * kStepWords;
+            const float* const a = x_.a + (m - m0) / kBlockRows * a_block + i64(step) * kStepOfA<Dot>;
             if (g1 - m > kTile)
               block_steps<Dot, true>(a, words, steps, from, last_, finishing_, ahead);
             else
@@ -336,10 +379,12 @@ template <class Dot, class T> class TiledUnit {
     before_ = 0;
   }
 
+  static constexpr int kParts = Dot::kParts;
   const matrix::Problem& p_;
   const matrix::Unit& u_;
   TileScratch& x_;
   Finishing finishing_;
+  PartsOf<kParts> parts_;
   float* last_ = nullptr;  // sums whose tiles have yet to be stored
   int before_ = 0;         // blocks of the last group
   int turn_ = 0;

@@ -8,7 +8,8 @@
 
 // Functions in the order of Dtype. Rows of a are packed as they lie, whatever their type.
 extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
-    {nullptr, nullptr, tilekiln::cpu::run_tiles<tilekiln::cpu::Bf16Tiles, tilekiln::cpu::bf16>,
+    {nullptr, tilekiln::cpu::run_tiles<tilekiln::cpu::Fp16Tiles, tilekiln::cpu::fp16>,
+     tilekiln::cpu::run_tiles<tilekiln::cpu::Bf16Tiles, tilekiln::cpu::bf16>,
      tilekiln::cpu::run_tiles<tilekiln::cpu::Int8Tiles, tilekiln::cpu::int8>,
      tilekiln::cpu::run_tiles<tilekiln::cpu::Bf16Tiles, tilekiln::cpu::fp8>,
      tilekiln::cpu::run_tiles<tilekiln::cpu::Bf16Tiles, tilekiln::cpu::bf8>},
