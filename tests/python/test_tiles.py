@@ -16,15 +16,15 @@ from tests.python import tiles
 pytestmark = tiles.of_x86_64
 
 CASES: list[tuple[str, Callable[..., None], list[str]]] = [
-    ("gemm_default", gemm.test_every_shape_and_layout, ["bf16", "int8"]),
-    ("gemm_default", gemm.test_few_rows_of_linear_layers, ["bf16", "int8"]),
-    ("gemm_default", gemm.test_epilogues, ["bf16"]),
-    ("gemm_default", gemm.test_guard_pages, ["bf16", "int8"]),
+    ("gemm_default", gemm.test_every_shape_and_layout, ["bf16", "int8", "fp16"]),
+    ("gemm_default", gemm.test_few_rows_of_linear_layers, ["bf16", "int8", "fp16"]),
+    ("gemm_default", gemm.test_epilogues, ["bf16", "fp16"]),
+    ("gemm_default", gemm.test_guard_pages, ["bf16", "int8", "fp16"]),
     ("gemm_fp8", gemm.test_fp8, ["fp8", "bf8"]),
-    ("gemm_multi_d", lists.test_multi_d, ["bf16"]),
-    ("gemm_default", lists.test_batched, ["bf16", "int8"]),
-    ("gemm_default", lists.test_grouped, ["bf16"]),
-    ("gemm_default", lists.test_grouped_with_packed_weights, ["bf16"]),
+    ("gemm_multi_d", lists.test_multi_d, ["bf16", "fp16"]),
+    ("gemm_default", lists.test_batched, ["bf16", "int8", "fp16"]),
+    ("gemm_default", lists.test_grouped, ["bf16", "fp16"]),
+    ("gemm_default", lists.test_grouped_with_packed_weights, ["bf16", "fp16"]),
     ("gemm_linear", quant.test_against_float64, ["bf16", "int8", "fp8"]),
 ]
 """Receipt, matrix, dtypes that tiles multiply."""
