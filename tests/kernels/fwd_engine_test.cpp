@@ -32,7 +32,9 @@ namespace {
 //   rms:     roundings are independent and uniform: each adds about 0.4 u, so 0.57 u = 2.2e-3 for bf16; the rest is slack for
 //            rows of few keys. What fp32 scores add is 6.3e-7 where measured worst, and 4.6e-6 at a scale of 10.
 //   lse:     fp32 sums; bf16's 2^x error of 1.0e-4 goes straight into the sum.
+//   tiles:   P without an LSE is within 7.3e-3 where its rounding alone has 3.9e-3 (kernels/backends/cpu/amx/powers.h).
 struct Tolerance { double rms, element, lse; };
+constexpr double kFixedPowers = 3.4e-3;
 Tolerance tolerance(Dtype dtype) {
   switch (dtype) {
     case Dtype::fp32: return {3e-6, 1.2e-5, 2e-5};
@@ -185,7 +187,8 @@ const std::vector<const char*> dtype_names = {"fp32", "fp16", "bf16", "fp8bf16",
 int test(const Target<fmha::FwdEngine>& target, Dtype dtype, Steps steps) {
   Guarded memory(Kind::byte, target.engine->scratch_bytes);
   void* const scratch = memory.data();
-  const Tolerance allowed = tolerance(dtype);
+  Tolerance allowed = tolerance(dtype);
+  if (std::strncmp(target.name, "cpu_amx", 7) == 0) allowed.element += kFixedPowers;
   int visited = 0, count = 0, failures = 0;
   Errors worst;
   double sum = 0;  // the same where all results are

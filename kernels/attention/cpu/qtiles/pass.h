@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/attention/cpu/qtiles/groups.h"
+#include "kernels/backends/cpu/exp2.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
@@ -142,7 +143,7 @@ template <class Powers> class Pass {
   }
 
   void shift(int i, float to) {
-    w_.shift[i] = to;
+    w_.shift[i] = Powers::near(to);
     w_.base[i] = Powers::base(to);
   }
 
@@ -268,7 +269,7 @@ template <class Powers> class Pass {
       w_.l[i] = w_.block_l[i];
       if (to == old) continue;
       shift(i, to);
-      const vf alpha = exp2<5>(broadcast(old - to));
+      const vf alpha = exp2<5>(broadcast(old - w_.shift[i]));
       w_.l[i] = mul(w_.l[i], alpha);
       if (j == 0) continue;
       for (int d = 0; d < 2 * o_pairs; ++d) {
