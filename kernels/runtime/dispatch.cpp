@@ -191,8 +191,8 @@ Refusal Dispatcher::compare(const Query& query, const Entry& a, const Entry& b) 
   if (a.how != b.how) {
     const int first = preference(query, *a.how), second = preference(query, *b.how);
     if (first != second) return first > second ? Refusal::best_elsewhere : Refusal::chosen;
-    // Slower targets of a device lack its instructions, which no tile makes good.
-    if (machine_.device().type != Device().type && a.order != b.order)
+    // Slower targets of a device lack its instructions, which no tile makes good; nor where a faster one says that it is best.
+    if ((machine_.device().type != Device().type || first == 0) && a.order != b.order)
       return a.order < b.order ? Refusal::slower_target : Refusal::chosen;
     const tilekiln_fit fit = fitted(query, *a.how), other = fitted(query, *b.how);
     const int fits = tilekiln_fit_compare(&fit, &other);
