@@ -27,17 +27,21 @@ TILEKILN_INLINE RandomBytes random_bytes(u64 seed, u64 first_lane, uint32_t row3
   return {{join_words(c0, c1), join_words(c2, c3)}};
 }
 
+// kCounters keys from the lane on, in the column, by the 32 queries of the vectors `group` and the next.
+TILEKILN_INLINE void keep_patch(lane_bits* keep, int group, int column, u64 seed, u64 lane, uint32_t row32,
+                                uint32_t key32, uint8_t threshold) {
+  const RandomBytes low = random_bytes(seed, lane, row32, key32), high = random_bytes(seed, lane + 32, row32, key32);
+  for (int g = 0; g < 2; ++g)
+    store_keep(keep, group + g, column, bytes_at_most(low.group[g], threshold),
+               bytes_at_most(high.group[g], threshold));
+}
+
 // offset: of this head. row, key: of the block, multiples of 32.
 inline void keep_block(lane_bits* keep, u64 seed, u64 offset, int row, int key, uint8_t threshold) {
   for (int column = 0; column < kTileK; column += kCounters) {
-    for (int patch = 0; patch < kTileQ / 32; ++patch) {
-      const uint32_t row32 = uint32_t(row / 32 + patch), key32 = uint32_t((key + column) / 32);
-      const RandomBytes low = random_bytes(seed, offset + column % 32, row32, key32);
-      const RandomBytes high = random_bytes(seed, offset + 32 + column % 32, row32, key32);
-      for (int g = 0; g < 2; ++g)
-        store_keep(keep, 2 * patch + g, column, bytes_at_most(low.group[g], threshold),
-                   bytes_at_most(high.group[g], threshold));
-    }
+    for (int patch = 0; patch < kTileQ / 32; ++patch)
+      keep_patch(keep, 2 * patch, column, seed, offset + column % 32, uint32_t(row / 32 + patch),
+                 uint32_t((key + column) / 32), threshold);
   }
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/attention/cpu/qtiles/groups.h"
+#include "kernels/attention/cpu/qtiles/scores.h"
 #include "kernels/backends/cpu/exp2.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
@@ -25,6 +26,8 @@ struct PassScratch {
   vf l[kPassRows], block_l[kPassRows];        // sums of each row; those before the block
   float base[kPassRows], shift[kPassRows];    // of the powers; fl(c m)
   alignas(64) float again[kBlockGroups * kPassRows * kGroupKeys];
+  alignas(64) uint16_t keep[2 * kBlockGroups][2 * kGroupKeys];  // bits of a group, by its number
+  unsigned odd;                                                 // some logit is far or no number
 };
 
 // Row i sees the keys [i + first, i + last], and up to i + last those below sink, where they exist: below `keys`.
@@ -62,10 +65,11 @@ struct Groups {
   TILEKILN_INLINE const float* block(int g) const { return room + key(g - g % 2) / kTileK * block_words; }
 };
 
-template <class Powers> class Pass {
+template <class Powers, class Scores> class Pass {
  public:
-  Pass(PassScratch& w, const Groups& groups, const Sight& sight, float c, int k_steps, int o_pairs)
-      : w_(w), groups_(groups), sight_(sight), c_(c), k_steps_(k_steps), o_pairs_(o_pairs) {}
+  Pass(PassScratch& w, const Groups& groups, const Sight& sight, float c, int k_steps, int o_pairs,
+       const Scores& logits)
+      : w_(w), groups_(groups), sight_(sight), c_(c), k_steps_(k_steps), o_pairs_(o_pairs), logits_(logits) {}
 
   // first_shift, first_sum: of a sink logit in log2 units, a key whose V is 0; kNoShift and 0 where there is none.
   // kSteps, kPairs: words of q and head dims of v, in 32s; 0: any.
@@ -74,6 +78,8 @@ template <class Powers> class Pass {
     PassScratch& w = w_;
     const Groups groups = groups_;
     const Sight sight = sight_;
+    const Scores logits = logits_;
+    w.odd = 0;
     const int k_steps = kSteps ? kSteps : k_steps_, o_pairs = kPairs ? kPairs : o_pairs_;
     const int count = groups.count, blocks = (count + kBlockGroups - 1) / kBlockGroups;
     for (int i = 0; i < kPassRows; ++i) {
@@ -90,7 +96,7 @@ template <class Powers> class Pass {
     tiles::settle(last);
     if (first_sum == 0) first_maxima(k_steps);
 
-    const vf factor = broadcast(Powers::factor(c_));
+    const vf factor = broadcast(Powers::factor(Scores::kPlain ? c_ : 1.f));
     const Powers powers;
     for (int j = 0; j <= blocks; ++j) {
       const int here = j < blocks ? of_block(j) : 0, before = j > 0 ? of_block(j - 1) : 0;
@@ -108,14 +114,19 @@ template <class Powers> class Pass {
         const i64 key = g < here ? groups.key(group) : 0;
         const bool masked = g < here && !sight.whole(key);
         u64 row = g < here ? 0 : kPassRows;
+        uint16_t* keep = nullptr;
+        if constexpr (!Scores::kPlain) {
+          if (g < here && logits.drops()) logits.keep(keep = w.keep[group % (2 * kBlockGroups)], key);
+        }
         const auto work = [&](u64 rows) __attribute__((always_inline)) {
           const u64 end = row + rows < kPassRows ? row + rows : kPassRows;
           if (masked) {
-            for (; row < end; ++row) top = probabilities(powers, w, s, p, row, sight.row(int(row), key), factor, top);
+            for (; row < end; ++row)
+              top = probabilities(powers, logits, w, s, p, row, key, sight.row(int(row), key), factor, top, keep);
           } else {
             for (; row < end; row += 2) {
-              top = probabilities(powers, w, s, p, row, factor, top);
-              top = probabilities(powers, w, s, p, row + 1, factor, top);
+              top = probabilities(powers, logits, w, s, p, row, key, factor, top, keep);
+              top = probabilities(powers, logits, w, s, p, row + 1, key, factor, top, keep);
             }
           }
         };
@@ -202,54 +213,79 @@ template <class Powers> class Pass {
   }
 
   static TILEKILN_INLINE vh probabilities(const Powers& powers, PassScratch& w, float* p, u64 i, vf first, vf second,
-                                          vf factor, vh top) {
+                                          vf factor, vh top, const uint16_t* keep) {
     vf l = w.l[i];
     const vh power = powers(first, second, factor, broadcast(w.base[i]), l);
     w.l[i] = l;
-    store(p + 16 * i, words(power));
+    if (!Scores::kPlain && keep)
+      store(p + 16 * i, words(kept(power, load_halves((const bf16*)keep + i / 16 * kGroupKeys), int(i % 16))));
+    else
+      store(p + 16 * i, words(power));
     return higher(top, power);
   }
-  static TILEKILN_INLINE vh probabilities(const Powers& powers, PassScratch& w, const float* s, float* p, u64 i,
-                                          vf factor, vh top) {
+  static TILEKILN_INLINE vh probabilities(const Powers& powers, const Scores& logits, PassScratch& w, const float* s,
+                                          float* p, u64 i, i64 key, vf factor, vh top, const uint16_t* keep) {
     const float* const x = row_of(s, i);
-    return probabilities(powers, w, p, i, load(x), load(x + tiles::kTileWords), factor, top);
+    vf first = load(x), second = load(x + tiles::kTileWords);
+    logits(int(i), key, ~0u, first, second, w.odd);
+    return probabilities(powers, w, p, i, first, second, factor, top, keep);
   }
   // seen: a bit a key.
-  static TILEKILN_INLINE vh probabilities(const Powers& powers, PassScratch& w, const float* s, float* p, u64 i,
-                                          uint32_t seen, vf factor, vh top) {
+  static TILEKILN_INLINE vh probabilities(const Powers& powers, const Scores& logits, PassScratch& w, const float* s,
+                                          float* p, u64 i, i64 key, uint32_t seen, vf factor, vh top,
+                                          const uint16_t* keep) {
     const float* const x = row_of(s, i);
     const vf none = broadcast(-kInfinity);
-    return probabilities(powers, w, p, i, select(lane_bits(seen), load(x), none),
-                         select(lane_bits(seen >> 16), load(x + tiles::kTileWords), none), factor, top);
+    vf first = load(x), second = load(x + tiles::kTileWords);
+    logits(int(i), key, seen, first, second, w.odd);
+    return probabilities(powers, w, p, i, select(lane_bits(seen), first, none),
+                         select(lane_bits(seen >> 16), second, none), factor, top, keep);
   }
 
-  // c times the largest score that row i sees of a group; below kNoShift where it sees none.
+  // The largest logit that row i sees of a group; below kNoShift where it sees none.
   float highest_of(const float* s, int i, i64 key) const {
     const uint32_t seen = sight_.row(i, key);
-    const vf none = broadcast(-kInfinity), first = load(row_of(s, i)), second = load(row_of(s, i) + tiles::kTileWords);
-    return c_ * highest(max(select(lane_bits(seen), first, none), select(lane_bits(seen >> 16), second, none)));
+    const vf none = broadcast(-kInfinity);
+    vf first = load(row_of(s, i)), second = load(row_of(s, i) + tiles::kTileWords);
+    logits_(i, key, seen, first, second, w_.odd);
+    return (Scores::kPlain ? c_ : 1.f) *
+           highest(max(select(lane_bits(seen), first, none), select(lane_bits(seen >> 16), second, none)));
   }
 
-  // Maxima of the first group, and of the second for rows that begin there, as those of a window do.
+  // The group in which a key lies, or the nearest.
+  int group_of(i64 key) const {
+    const i64 g = groups_.near + (key - groups_.begin) / kGroupKeys;
+    return int(g < 0 ? 0 : g < groups_.count ? g : groups_.count - 1);
+  }
+
+  // Maxima of the first group, and of the second for rows that begin there, as those of a window do. With alibi those beside the diagonal,
+  // from which logits fall to both sides, come first.
   void first_maxima(int k_steps) {
-    const float* s = w_.s[0];
-    for (int g = 0; g < 2 && g < groups_.count; ++g) {
+    int order[4], count = 0;
+    if (logits_.has_alibi) {
+      order[count++] = group_of(logits_.distance);
+      order[count++] = group_of(logits_.distance + kPassRows - 1);
+    }
+    order[count++] = 0, order[count++] = 1;
+    for (int n = 0; n < count && order[n] < groups_.count; ++n) {
       bool all = true;
-      if (g == 1) {
+      const float* s = w_.s[0];
+      if (order[n] > 0) {
         float* last = nullptr;
-        scores(w_.q, groups_.k(1), k_steps, w_.again, last, [] {});
+        scores(w_.q, groups_.k(order[n]), k_steps, w_.again, last, [] {});
         tiles::settle(last);
         s = w_.again;
       }
       for (int i = 0; i < kPassRows; ++i) {
-        if (w_.shift[i] != kNoShift) continue;
-        const float highest = highest_of(s, i, groups_.key(g));
-        if (highest > kNoShift)
+        // Both groups beside the diagonal are asked: the higher one is right.
+        if (w_.shift[i] != kNoShift && !(logits_.has_alibi && n == 1)) continue;
+        const float highest = highest_of(s, i, groups_.key(order[n]));
+        if (highest > w_.shift[i])
           shift(i, highest);
         else
-          all = false;
+          all &= w_.shift[i] != kNoShift;
       }
-      if (all) return;
+      if (all && !(logits_.has_alibi && n == 0)) return;
     }
   }
 
@@ -277,12 +313,16 @@ template <class Powers> class Pass {
         store(o, mul(load(o), alpha));
       }
     }
-    const vf factor = broadcast(Powers::factor(c_));
+    const vf factor = broadcast(Powers::factor(Scores::kPlain ? c_ : 1.f));
     const Powers powers;
     for (int g = 0; g < count; ++g) {
+      const int group = j * kBlockGroups + g;
+      const uint16_t* keep = nullptr;
+      if constexpr (!Scores::kPlain) keep = logits_.drops() ? w_.keep[group % (2 * kBlockGroups)] : nullptr;
+      const i64 key = groups_.key(group);
       for (int i = 0; i < kPassRows; ++i)
-        probabilities(powers, w_, w_.again + g * 2 * kTwoTiles, w_.p[j % 2] + g * kTwoTiles, u64(i),
-                      sight_.row(i, groups_.key(j * kBlockGroups + g)), factor, zero_halves());
+        probabilities(powers, logits_, w_, w_.again + g * 2 * kTwoTiles, w_.p[j % 2] + g * kTwoTiles, u64(i), key,
+                      sight_.row(i, key), factor, zero_halves(), keep);
     }
     tiles::fence();
   }
@@ -292,6 +332,7 @@ template <class Powers> class Pass {
   const Sight sight_;
   const float c_;
   const int k_steps_, o_pairs_;
+  const Scores logits_;
 };
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Units without a score stage and without dropout, whatever their mask, scales, sink and head dims: two passes over the keys. Their
-// keys are packed once for the units of a head that follow each other.
+// Units whatever their mask, scores, scales, sink and head dims: two passes over the keys. Their keys are packed once for the units of a
+// head that follow each other.
 #pragma once
 
 #include "kernels/attention/cpu/qlanes/forward.h"
@@ -105,24 +105,33 @@ void finish_pass(const Problem& a, const Unit& u, const PassScratch& w, int row,
   }
 }
 
-template <class Powers> TILEKILN_INLINE void run_pass(PassScratch& w, const Groups& groups, const Sight& sight, float c,
-                                                      int k_steps, int o_pairs, float shift, float sum) {
-  Pass<Powers> pass(w, groups, sight, c, k_steps, o_pairs);
-  if (k_steps == 4 && o_pairs == 4)
+template <class Powers, class Scores>
+TILEKILN_INLINE void run_pass(PassScratch& w, const Groups& groups, const Sight& sight, float c, int k_steps,
+                              int o_pairs, float shift, float sum, const Scores& logits) {
+  Pass<Powers, Scores> pass(w, groups, sight, c, k_steps, o_pairs, logits);
+  if (Scores::kPlain && k_steps == 4 && o_pairs == 4)
     pass.template run<4, 4>(shift, sum);
-  else if (k_steps == 2 && o_pairs == 2)
+  else if (Scores::kPlain && k_steps == 2 && o_pairs == 2)
     pass.template run<2, 2>(shift, sum);
   else
     pass.template run<0, 0>(shift, sum);
 }
 
-// False: nothing is written, the unit is for qlanes' blocks. So are scores that may not be numbers or lie far from 0, and a V of which
+// Tells whether logits and their maxima were numbers that are not far from 0, in every row.
+inline bool are_near(const PassScratch& w, int rows) {
+  bool near = w.odd == 0;
+  for (int i = 0; i < rows; ++i) near &= __builtin_fabsf(w.shift[i]) < kFar && total(w.l[i]) > 0;
+  return near;
+}
+
+// False: the unit is for qlanes' blocks, which write all of it. So are scores that may not be numbers or lie far from 0, and a V of which
 // some is no number, which a P of 0 must not meet.
 // q of Q, keys and values of T, bf16 or fp32 results. The keys of the unit: [begin_key, end_key).
 template <class Q, class T, class Out, class Rows, class Problem, class Unit, class Space>
 bool plain_forward(const Problem& a, const Unit& u, const Descales& descales, const Rows& keys_at, i64 begin_key,
                    i64 end_key, bool sinks, Space& w) {
-  if (a.features.bias != Bias::none || a.features.softcap || a.features.dropout || descales.blocked()) return false;
+  if (descales.blocked() || (a.features.dropout && a.randval)) return false;
+  const bool plain = a.features.bias == Bias::none && !a.features.softcap && !a.features.dropout;
   const float scale = a.softmax_scale * descales.q, c = __builtin_fabsf(scale) * kLog2e;
   if (!(__builtin_fabsf(scale) >= 1e-30f)) return false;
   float shift = kNoShift, sum = 0;
@@ -131,6 +140,8 @@ bool plain_forward(const Problem& a, const Unit& u, const Descales& descales, co
     if (!(__builtin_fabsf(shift) < kFar)) return false;
   }
   const int rows = u.seqlen_q - u.row < kTileQ ? u.seqlen_q - u.row : kTileQ;
+  if (a.features.softcap && !(__builtin_fabsf(a.softcap) * kLog2e < kFar && __builtin_fabsf(scale / a.softcap) < 1e30f))
+    return false;
 
   // Keys that some row sees, in whole blocks: those below the sink, and [begin, end).
   const fmha::Window window = fmha::window_of(a, u);
@@ -140,6 +151,11 @@ bool plain_forward(const Problem& a, const Unit& u, const Descales& descales, co
   i64 begin = aligned < begin_key ? begin_key : aligned, near_end = begin_key;
   while (near_end < window.sink && near_end < begin) near_end += kTileK;
   if (near_end >= begin) begin = near_end = begin_key;
+
+  if (a.features.bias == Bias::alibi) {
+    const float slope = __builtin_fabsf(a.alibi_slopes[u.alibi_offset + u.head]);
+    if (!(slope * kLog2e * float(__builtin_llabs(shifted) + rows + end_key) < kFar)) return false;
+  }
 
   GroupKeys<T> keys(w, w.tops, keys_at, a.hdim_q, a.hdim_v);
   if (end > begin && !keys.has_place(end - 1)) return false;
@@ -172,11 +188,20 @@ bool plain_forward(const Problem& a, const Unit& u, const Descales& descales, co
     groups.count += groups.near;
 
     const int k_steps = (a.hdim_q + 31) / 32, o_pairs = (a.hdim_v + 31) / 32;
-    if (a.features.lse)
-      run_pass<RoundedPowers>(w.pass, groups, sight, c, k_steps, o_pairs, shift, sum);
-    else
-      run_pass<FixedPowers>(w.pass, groups, sight, c, k_steps, o_pairs, shift, sum);
-    finish_pass<Out>(a, u, w.pass, u.row + first, left, descales.v);
+    const auto run = [&](const auto& logits) {
+      if (a.features.lse)
+        run_pass<RoundedPowers>(w.pass, groups, sight, c, k_steps, o_pairs, shift, sum, logits);
+      else
+        run_pass<FixedPowers>(w.pass, groups, sight, c, k_steps, o_pairs, shift, sum, logits);
+    };
+    if (plain) {
+      run(PlainScores());
+    } else {
+      run(ChangedScores(a, u, scale, c, first, left, shifted));
+      if (!are_near(w.pass, left)) return false;
+    }
+    finish_pass<Out>(a, u, w.pass, u.row + first, left,
+                     a.features.dropout ? descales.v / (1 - a.dropout_p) : descales.v);
   }
   return true;
 }
