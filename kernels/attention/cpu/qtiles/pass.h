@@ -27,7 +27,7 @@ struct PassScratch {
   float base[kPassRows], shift[kPassRows];    // of the powers; fl(c m)
   alignas(64) float again[kBlockGroups * kPassRows * kGroupKeys];
   alignas(64) uint16_t keep[2 * kBlockGroups][2 * kGroupKeys];  // bits of a group, by its number
-  unsigned odd;                                                 // some logit is far or no number
+  unsigned odd;                                                 // bits where a logit is far or no number
 };
 
 // Row i sees the keys [i + first, i + last], and up to i + last those below sink, where they exist: below `keys`.
@@ -277,7 +277,7 @@ template <class Powers, class Scores> class Pass {
         s = w_.again;
       }
       for (int i = 0; i < kPassRows; ++i) {
-        // Both groups beside the diagonal are asked: the higher one is right.
+        // Groups beside the diagonal are two: the higher maximum is right.
         if (w_.shift[i] != kNoShift && !(logits_.has_alibi && n == 1)) continue;
         const float highest = highest_of(s, i, groups_.key(order[n]));
         if (highest > w_.shift[i])
