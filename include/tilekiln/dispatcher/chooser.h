@@ -217,6 +217,7 @@ static inline int tilekiln_goes_first(const tilekiln_score* a, const tilekiln_sc
   if (a->waste != b->waste) return a->waste < b->waste;
   if (a->priority != b->priority) return a->priority > b->priority;
   if (a->preference != b->preference) return a->preference < b->preference;
+  if (a->preference == 0 && a->order != b->order) return a->order > b->order; /* both say that they are best */
   const int fits = tilekiln_fit_compare(&a->fit, &b->fit);
   if (fits != 0) return fits < 0;
   if (a->order != b->order) return a->order > b->order;
