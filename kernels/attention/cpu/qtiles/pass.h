@@ -8,7 +8,6 @@
 
 #include "kernels/attention/cpu/qtiles/groups.h"
 #include "kernels/attention/cpu/qtiles/scores.h"
-#include "kernels/backends/cpu/exp2.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
@@ -154,7 +153,7 @@ template <class Powers, class Scores> class Pass {
   }
 
   void shift(int i, float to) {
-    w_.shift[i] = Powers::near(to);
+    w_.shift[i] = to;
     w_.base[i] = Powers::base(to);
   }
 

@@ -3,7 +3,7 @@
 // The vectors are AVX-512's, which every processor with tiles has, with byte permutations (VBMI).
 #pragma once
 
-#include "kernels/backends/cpu/vocabulary.h"
+#include "kernels/backends/cpu/exp2.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
@@ -48,7 +48,6 @@ class FixedPowers {
   // Factor and base of logits in log2 units: c of the scores, and the shift that is subtracted.
   static float factor(float c) { return 128 * c; }
   static float base(float shift) { return 127 * 128 - 128 * shift; }
-  static float near(float shift) { return shift; }
 
   TILEKILN_INLINE vh operator()(vf first, vf second, vf factor, vf base, vf& sum) const {
     const __m512i low = _mm512_cvtps_epi32(fma(first, factor, base).v),
@@ -64,34 +63,17 @@ class FixedPowers {
   __m512i table_;
 };
 
-// Powers within 1e-4, summed before rounding: what a log-sum-exp is made of. As bits of fp32 they are fixed point, too; a polynomial of the
-// linear mantissa t makes it 2^(t - 1). Below 2^-126, and of -inf, a power is subnormal, which becomes 0 of bf16; from 2^129 on it is -0,
-// whose bits are above those of any power.
+// Powers by the polynomial that other engines take, summed before rounding: what a log-sum-exp is made of.
 class RoundedPowers {
  public:
-  static float factor(float c) { return 0x1p23f * c; }
-  static float base(float shift) { return 0x1p23f * (127 - shift); }
-  // A shift that base does not round: it is added to the logarithm again.
-  static float near(float shift) { return 127 - (127 - shift); }
+  static float factor(float c) { return c; }
+  static float base(float shift) { return -shift; }
 
   TILEKILN_INLINE vh operator()(vf first, vf second, vf factor, vf base, vf& sum) const {
-    const vf low = power(fma(first, factor, base)), high = power(fma(second, factor, base));
+    const vf low = exp2<3>(fma(first, factor, base)), high = exp2<3>(fma(second, factor, base));
     sum = add(sum, add(low, high));
     const __m512i in_turn = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     return {_mm512_permutexvar_epi64(in_turn, both(low, high).v)};
-  }
-
- private:
-  // Bits of b where those of a are set, else of c.
-  static constexpr int kSelect = 0xca;
-  static TILEKILN_INLINE vf power(vf fixed) {
-    const __m512i mantissas = _mm512_set1_epi32(0x7fffff), one = _mm512_set1_epi32(0x3f800000);
-    const __m512i bits = _mm512_cvtps_epi32(max(fixed, zero()).v);
-    const vf t = {_mm512_castsi512_ps(_mm512_ternarylogic_epi32(mantissas, bits, one, kSelect))};
-    // exp2's polynomial of degree 3 over [0, 1], of t - 1: 1 at 1, and 2 at 2.
-    const vf y = fma(fma(fma(broadcast(.078268028f), t, broadcast(-.0084964833f)), t, broadcast(.4776132605f)), t,
-                     broadcast(.4526151948f));
-    return {_mm512_castsi512_ps(_mm512_ternarylogic_epi32(mantissas, _mm512_castps_si512(y.v), bits, kSelect))};
   }
 };
 
