@@ -77,6 +77,11 @@ class Array:
             device.copy(device.kind.to_device, self._memory, ctypes.c_void_p(low), self._bytes)
         self._freed = weakref.finalize(self, device.driver[device.kind.give_back], self._memory)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of its dimensions."""
+        return tuple(self.array.shape)
+
     def host(self) -> Any:
         """The NumPy array, with what is in it now."""
         if self._bytes:

@@ -34,6 +34,12 @@ def add(commands: Any) -> None:
     source.add_argument("--shapes", metavar="FILE", help="the calls, a line each")
     source.add_argument("--trace", metavar="LOG", help="the calls, as TILEKILN_LOG=calls wrote them")
     parser.add_argument("--threads", default="1", help="of a call; several with commas are candidates [%(default)s]")
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda", "hip"),
+        default="cpu",
+        help="where calls run; a GPU's events time [%(default)s]",
+    )
     parser.add_argument("--rounds", type=count, default=60, help="at most, of a shape [%(default)s]")
     parser.add_argument("--out", metavar="FILE", help="the table; what it holds already stays [RECEIPT.tuned.json]")
     parser.add_argument(
@@ -55,12 +61,13 @@ def run(given: argparse.Namespace) -> int:
         library = load(given.receipt)
         if given.pin and given.out:
             raise ArgumentError("--pin: was given with --out, must be without: it says where the table goes")
+        _check_device(given, threads)
         out = str(beside(library)) if given.pin else given.out or f"{library.receipt}.tuned.json"
         _check_place(out, given.pin)
         left = 0
         if given.trace:
             calls, left = shapes.from_trace(given.trace)
-            listed = [call for call in calls if _answered(library, call)]
+            listed = [call for call in calls if given.device != "cpu" or _answered(library, call)]
         else:
             listed = shapes.from_file(given.shapes)
         before = _before(out)
@@ -98,6 +105,20 @@ def _threads(text: str) -> list[int]:
     return list(map(int, words))
 
 
+def _check_device(given: argparse.Namespace, threads: tuple[int, ...]) -> None:
+    """Refuses what is of processors alone beside --device."""
+    from .._core.native import ArgumentError
+
+    if given.device == "cpu":
+        return
+    if given.pin:
+        raise ArgumentError("--pin: was given with --device, must be without: loading asks no GPU")
+    if given.scheduler:
+        raise ArgumentError("--scheduler: was given with --device, must be without: workers ask no GPU")
+    if threads != (1,):
+        raise ArgumentError(f"--threads: was {given.threads} with --device, must be 1: a GPU's call is one launch")
+
+
 def _check_place(out: str, pin: bool) -> None:
     """Refuses a place where the table cannot be written, before anything is measured."""
     import os
@@ -129,12 +150,11 @@ def _measured(given: argparse.Namespace, library: Any, listed: list[Any], thread
         from .farm import measured
 
         return measured(given.scheduler, library, listed, threads, given.rounds, print)
-    from .._core.native import machine_key
     from .measure import tune
-    from .table import Table, library_key
+    from .table import Table, library_key, machine_of
 
     winners = {}
     for shape in listed:
-        winner = tune(library, shape, threads, given.rounds, lambda text: print(text, flush=True))
+        winner = tune(library, shape, threads, given.rounds, lambda text: print(text, flush=True), given.device)
         winners[winner.key] = winner
-    return [Table(library.receipt, library_key(library), machine_key(), winners)]
+    return [Table(library.receipt, library_key(library), machine_of(given.device), winners)]

@@ -4,7 +4,8 @@
 In each round every candidate that is left is timed once, the untuned call too, so that what disturbs the machine
 disturbs all. A candidate goes when it lost so many rounds to another that chance would do that once in a hundred times
 (sign test). That is asked after each round, so a winner must beat the untuned call more surely: once in a thousand.
-And by 3 % in the median; else the library's own choice stays.
+And by 3 % in the median; else the library's own choice stays. A GPU's calls are timed by its events (gpu.py), others
+by their thread's clock or, of several threads, by wall time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,7 @@ from .._generated.tables import OPERATORS
 from ..bench.declaration import CALLS
 from ..dispatcher.instance import Call
 from ..dispatcher.libraries import LibraryInstance, always_of, instances_of, problem_of
+from .gpu import Sets, TimedThere, clocks
 from .table import Winner, call_key
 
 if TYPE_CHECKING:
@@ -45,8 +47,11 @@ class Candidate(NamedTuple):
         return " ".join([self.name, *(f"{name}={value}" for name, value in self.settings)])
 
 
-def candidates(library: Library, shape: Shape, given: dict[str, Any], threads: tuple[int, ...]) -> list[Candidate]:
-    """Every instance of the main stage that answers, with every number of splits and of threads."""
+def candidates(
+    library: Library, shape: Shape, given: dict[str, Any], threads: tuple[int, ...], device: str = "cpu"
+) -> list[Candidate]:
+    """Every instance of the main stage that answers on a device, with every number of splits and of threads."""
+    there = {one["name"] for one in library.manifest["targets"] if one["backend"] == device}
     problem = problem_of(library, Call(shape.operator, **given))
     for axis, value in always_of(library).get(problem.family, {}).items():
         problem.set(axis, value)
@@ -57,7 +62,7 @@ def candidates(library: Library, shape: Shape, given: dict[str, Any], threads: t
     # Shapes that differ in capacity alone: the one that the problem fills best.
     least: dict[Any, LibraryInstance] = {}
     for one in instances_of(library, usable_only=True):
-        if one.key.family == problem.family and one.supports(problem):
+        if one.key.target in there and one.key.family == problem.family and one.supports(problem):
             way = (one.key.target, tuple(sorted(one.key.algorithm.items())))
             other = least.get(way)
             if other is None or _capacity(one) < _capacity(other):
@@ -82,26 +87,38 @@ def tune(
     threads: tuple[int, ...] = (1,),
     rounds: int = 60,
     say: Callable[[str], object] = str,
+    device: str = "cpu",
 ) -> Winner:
     """The winner for a shape; its ratio is 1 and its instance the untuned one where nothing is certainly faster.
 
-    The library takes nothing measured from then on, so that what is compared with is its own choice.
+    The library takes nothing measured from then on, so that what is compared with is its own choice. device: cpu, cuda
+    or hip, where the call runs; ArgumentError where there is none.
     """
     library.tune(None)
     given = shape.arguments(library)
-    function = getattr(library, shape.operator)
-    problem = call_key(library, shape.operator, (), given)
-    found = getattr(library, f"{shape.operator}_find")(**given)
+    function, find = getattr(library, shape.operator), getattr(library, f"{shape.operator}_find")
+    sets = None if device == "cpu" else Sets(device, shape.operator, function, given)
+    there = sets.device.moved(given) if sets else given
+    problem = call_key(library, shape.operator, (), there)
+    found = find(**there)
     number = found if isinstance(found, int) else found[OPERATORS[shape.operator].main]
-    base = {**given, "num_threads": max(threads)}
     plain = library.instance_name(number)
-    ways = candidates(library, shape, given, threads)
-    clock = time.thread_time if threads == (1,) else time.perf_counter
-    with pinned(threads == (1,)):
-        untuned = Timed(function, base, clock)
-        timed = {one: Timed(function, {**base, "instance": one.number, **dict(one.settings)}, clock) for one in ways}
-        taken = race(untuned, timed, rounds)
-    best, ratio, count = taken
+    ways = candidates(library, shape, given, threads, device)
+    chosen = {one: {"instance": one.number, **dict(one.settings)} for one in ways}
+    untuned: Timed | TimedThere
+    timed: dict[Candidate, Timed | TimedThere]
+    if sets:
+        untuned = TimedThere(function, sets, {})
+        timed = {one: TimedThere(function, sets, chosen[one]) for one in ways}
+        best, ratio, count = race(untuned, timed, rounds)
+        shape = shape._replace(text=f"{shape.text} on {sets.device.name} ({clocks(sets.device)})")
+    else:
+        base = {**given, "num_threads": max(threads)}
+        clock = time.thread_time if threads == (1,) else time.perf_counter
+        with pinned(threads == (1,)):
+            untuned = Timed(function, base, clock)
+            timed = {one: Timed(function, {**base, **chosen[one]}, clock) for one in ways}
+            best, ratio, count = race(untuned, timed, rounds)
     median = statistics.median(untuned.times) * 1e6
     if best is None:
         own = next((one.id for one in ways if one.number == number), "")
@@ -132,7 +149,9 @@ class Timed:
         self.times.append((self.clock() - start) / self.repeat)
 
 
-def race(untuned: Timed, ways: dict[Candidate, Timed], rounds: int) -> tuple[Candidate | None, float, int]:
+def race(
+    untuned: Timed | TimedThere, ways: Mapping[Candidate, Timed | TimedThere], rounds: int
+) -> tuple[Candidate | None, float, int]:
     """The way that certainly beats all others and the untuned one, with its ratio; None where there is none."""
     left = dict(ways)
     for count in range(1, rounds + 1):

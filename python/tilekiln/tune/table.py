@@ -52,7 +52,7 @@ class Table(NamedTuple):
 
     receipt: str
     library: str  # library_key
-    machine: str  # machine_key of _native
+    machine: str  # machine_of
     winners: dict[str, Winner]  # by Winner.key
 
     def measured(self) -> dict[str, list[Measured]]:
@@ -79,6 +79,15 @@ def call_key(
         if hasattr(array, "shape") and name not in results
     }  # fmt: skip
     return str(problem), " ".join(f"{name}={shape}" for name, shape in sorted(shapes.items())), call
+
+
+def machine_of(device: str = "cpu") -> str:
+    """The kind of machine that a table is of: this one's processor, and the GPU beside it where calls ran there."""
+    if device == "cpu":
+        return machine_key()
+    from .gpu import clock_of
+
+    return f"{machine_key()} + {clock_of(device).device.name}"
 
 
 def library_key(library: Library) -> str:
@@ -195,15 +204,15 @@ def _table(said: dict[str, Any]) -> Table:
     return Table(said["receipt"], said["library"], said["machine"], {one.key: one for one in winners})
 
 
-def read(path: str | os.PathLike[str], library: Library | None = None) -> Table:
+def read(path: str | os.PathLike[str], library: Library | None = None, device: str = "cpu") -> Table:
     """The table of a file for a library on this machine; without a library, the only one there is.
 
-    ArgumentError where there is none, with what there is.
+    device: cpu, cuda or hip, where what it is of was measured. ArgumentError where there is none, with what there is.
     """
     tables = read_all(path)
     if library is None and len(tables) == 1:
         return tables[0]
-    here, of = machine_key(), None if library is None else library_key(library)
+    here, of = machine_of(device), None if library is None else library_key(library)
     for table in tables:
         if table.machine == here and of in (None, table.library):
             return table

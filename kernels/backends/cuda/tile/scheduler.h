@@ -70,8 +70,9 @@ template <bool kPairs, bool kSplits = false> struct TileScheduler {
 
 // Stream-K fix-up of a shared tile. True in its last worker, where c becomes the sum of all partials; else c is left
 // for that one. Of `warpgroups` warpgroups that share the tile this is `warpgroup`; `mine`: the warp's rows are of the
-// product; `arrived`: a word of shared memory of the warpgroup's own.
-template <class Scheduler, class Sum, int N>
+// product; `arrived`: a word of shared memory of the warpgroup's own. kHeld: registers that a thread has for sums and
+// partials, 40 fewer than it has.
+template <int kHeld = 192, class Scheduler, class Sum, int N>
 TILEKILN_DEVICE bool fix_up(const Scheduler& scheduler, const WorkTile& work, Sum (&c)[N], int warpgroup,
                             int warpgroups, int thread, bool mine, unsigned& arrived) {
   using Four = std::conditional_t<std::is_same_v<Sum, float>, float4, int4>;
@@ -104,10 +105,10 @@ TILEKILN_DEVICE bool fix_up(const Scheduler& scheduler, const WorkTile& work, Su
   named_sync(1 + warpgroup, 128);
   if (uniform(int(arrived)) != last - first) return false;
   if (!mine) return true;
-  // Several partials at once: one after the other they would cost the way to L2 each. Whole ones where 192 registers
+  // Several partials at once: one after the other they would cost the way to L2 each. Whole ones where kHeld registers
   // hold them beside the sums, else pieces of four float4: ptxas hoists the loads of smaller pieces and spills, the
   // main loop's pipeline state with them.
-  constexpr int kRoom = (192 - N) / 4, kPieces = N / 4 <= kRoom ? N / 4 : 4;  // of float4
+  constexpr int kRoom = (kHeld - N) / 4, kPieces = N / 4 <= kRoom ? N / 4 : kRoom < 4 ? kRoom : 4;  // of float4
   constexpr int kAtOnce = kRoom / kPieces < 4 ? kRoom / kPieces : 4;
   static_assert(kAtOnce > 0 && N / 4 % kPieces == 0, "registers must hold a piece of a partial beside the sums");
   for (int group = first; group <= last; group += kAtOnce) {

@@ -13,7 +13,7 @@
 // Factors of blocks are those of such a stage, and of 128 columns: they multiply its sums on their way.
 //
 // -D: LINES_A, LINES_B (1: contiguous along its lines), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16; BLOCKS (1:
-// with factors of blocks, of e4m3);
+// with factors of blocks, of e4m3); TILES (1: the forms of tiles.h, for products without an epilogue);
 // TILEKILN_FP8 for e4m3, TILEKILN_BF8 for e5m2, TILEKILN_INT8, of whose products TILEKILN_FP16 makes fp16, else bf16.
 #include "kernels/backends/cuda/tile/cluster_sum.h"
 #include "kernels/backends/cuda/tile/mainloop.h"
@@ -23,6 +23,12 @@
 #include "kernels/gemm/gemm/cuda/block_factors.h"
 #include "kernels/gemm/gemm/cuda/few_rows.h"
 #include "kernels/gemm/gemm/cuda/gather.h"
+#ifndef TILES
+#define TILES 0
+#endif
+#if TILES
+#include "kernels/gemm/gemm/cuda/tiles.h"
+#endif
 
 namespace tilekiln::cuda::gemm {
 
@@ -34,22 +40,39 @@ constexpr int kDepth = 128 / BuildElement::kBytes;  // along k of a stage
 // Sums of fp8 and bf8 are rounded by the tensor cores, those of int8 are exact.
 constexpr bool kRounds = BuildElement::kBytes == 1 && std::is_same_v<ProductSum, float>;
 constexpr Major kMajorA = LINES_A ? Major::MN : Major::K, kMajorB = LINES_B ? Major::MN : Major::K;
-using Warps = Roles<2, LOADER_REGISTERS, REGISTERS>;
-enum NamedBarrier { kOfWarpgroup = 1, kRowsCleared = kOfWarpgroup + Warps::kConsumers };  // the first: fix_up's
+constexpr int kOfWarpgroup = 1;  // the first named barrier: fix_up's
 
 #ifndef BLOCKS
 #define BLOCKS 0
 #endif
 constexpr bool kBlocks = BLOCKS;
+#if TILES
+constexpr bool kPlain = true;
+constexpr const auto& kBuilt = kTiles;
+#else
+constexpr bool kPlain = false;
+constexpr const auto& kBuilt = kForms;
+#endif
 
 template <int kForm, bool kApart = kRounds> struct Kernel {
-  static constexpr int kColumns = kForms[kForm].columns, kBoxes = kForms[kForm].boxes, kPart = kForms[kForm].apart;
-  static constexpr bool kPairs = kForms[kForm].ctas == 2, kSplits = kForms[kForm].splits > 1;
+  static constexpr Form kOf = kBuilt[kForm];
+  static constexpr int kColumns = kOf.columns, kBoxes = kOf.boxes, kPart = kOf.apart;
+  static constexpr int kRows = 64 * kOf.consumers, kSteps = kDepth * kOf.deep;
+  static constexpr bool kPairs = kOf.ctas == 2, kSplits = kOf.splits > 1;
+#if TILES
+  static constexpr int kRegisters = consumer_registers(kOf);
+  using Warps = Roles<kOf.consumers, loader_registers(kOf), kRegisters>;
+#else
+  static constexpr int kRegisters = REGISTERS;
+  using Warps = Roles<kOf.consumers, LOADER_REGISTERS, kRegisters>;
+#endif
+  static constexpr int kHeld = kRegisters - 40;
+  static constexpr int kRowsCleared = kOfWarpgroup + Warps::kConsumers;
   struct Stage {
-    SharedTile<BuildElement, kTileRows, kDepth, kMajorA> a;
-    SharedTile<BuildElement, kColumns, kDepth, kMajorB> b;
+    SharedTile<BuildElement, kRows, kSteps, kMajorA> a;
+    SharedTile<BuildElement, kColumns, kSteps, kMajorB> b;
   };
-  using Pipe = Pipeline<Stage, kForms[kForm].stages, kPairs>;
+  using Pipe = Pipeline<Stage, kOf.stages, kPairs>;
   using Boxes = StoreBoxes<kBoxes>;
   using Scheduler = TileScheduler<kPairs, kSplits>;
   struct Shared {
@@ -57,19 +80,23 @@ template <int kForm, bool kApart = kRounds> struct Kernel {
     alignas(1024) uint8_t boxes[4 * Warps::kConsumers][kBoxes][Boxes::kBytes];  // of a warp each
     unsigned arrived[Warps::kConsumers];
   };
+#if TILES
+  static_assert(sizeof(Shared) == tile_shared_bytes(kOf),
+                "the host launches a tile with as much shared memory as it has");
+#endif
 
   // Fills a stage for every step of every tile.
   static __device__ __forceinline__ void produce(const Params& p, Shared& s, int thread) {
-    const bool gather_a = p.features & kGatherA, gather_b = p.features & kGatherB;
-    const uint32_t bytes = (gather_a ? 0 : p.grid.rows_a * 128) + (gather_b ? 0 : sizeof(Stage::b));
+    const bool gather_a = !kPlain && p.features & kGatherA, gather_b = !kPlain && p.features & kGatherB;
+    const uint32_t bytes = (gather_a ? 0 : p.grid.rows_a * 128 * kOf.deep) + (gather_b ? 0 : sizeof(Stage::b));
     Scheduler scheduler(p.grid);
     Producer<Pipe> pipe(s.pipe);
     for (WorkTile work; scheduler.next(work);) {
       const TileCoord tile = scheduler.coord(work);
-      const int row = tile.m * kTileRows, column = tile.n * kColumns;
+      const int row = tile.m * kRows, column = tile.n * kColumns;
       const int batch_a = p.a_batches ? tile.batch : 0, batch_b = p.b_batches ? tile.batch : 0;
       for (int step = work.first; step < work.last; ++step, pipe.advance()) {
-        const int k = step * kDepth;
+        const int k = step * kSteps;
         Stage& stage = pipe.acquire();
         if (thread == 0) {
           pipe.expect(bytes);
@@ -113,9 +140,9 @@ template <int kForm, bool kApart = kRounds> struct Kernel {
         multiply_stages(pipe, c, 64 * w.index, first, last);
       // The divisions behind a tile's coordinates, and its bias's way to L1, pass under the last products.
       TileCoord tile = scheduler.coord(work);
-      tile = {tile.m * kTileRows, tile.n * kColumns, tile.batch};
+      tile = {tile.m * kRows, tile.n * kColumns, tile.batch};
       asm volatile("" : "+r"(tile.m), "+r"(tile.n), "+r"(tile.batch));
-      prefetch_bias(p, tile.n, kColumns, lane);
+      if constexpr (!kPlain) prefetch_bias(p, tile.n, kColumns, lane);
       if constexpr (!kApart) finish_stages(pipe, c, first, last);
       const int warp = w.warp(), row = tile.m + w.index * 64 + warp * 16;
       const bool mine = row < p.m;
@@ -125,18 +152,23 @@ template <int kForm, bool kApart = kRounds> struct Kernel {
         add_over_cluster(c.v, s.pipe.stage, splits, rank, w.index, w.thread, mine);
         turn = turns / splits * rank, turns = turn + turns / splits;
       } else if (last - first < p.grid.steps &&
-                 !fix_up(scheduler, work, c.v, w.index, Warps::kConsumers, w.thread, mine, s.arrived[w.index]))
+                 !fix_up<kHeld>(scheduler, work, c.v, w.index, Warps::kConsumers, w.thread, mine, s.arrived[w.index]))
         continue;
       with_numbers(p, c.v, [&](auto& sum) {
+        const Boxes boxes = {shared_address(s.boxes[w.index * 4 + warp]), lane};
+        [[maybe_unused]] const bool inside = p.features & kAligned && tile.m + kRows <= p.m && tile.n + kColumns <= p.n;
+#if TILES
+        return finish_plain(p, boxes, sum, inside, mine, tile.batch, row, tile.n);
+#else
         // A narrow tile is well served by the epilogue of any place: a second one would be 60 kB of code.
         if constexpr (kColumns > 64) {
-          if (!scheduler.splits() && p.features & kAligned && tile.m + kTileRows <= p.m && tile.n + kColumns <= p.n) {
-            const Boxes boxes = {shared_address(s.boxes[w.index * 4 + warp]), lane};
+          if (!scheduler.splits() && inside) {
             finish_aligned(p, boxes, sum, tile.batch, row, tile.n);
             return;
           }
         }
         if (mine) finish(p, sum, tile.batch, row + lane / 4, tile.n, lane, turn, turns);
+#endif
       });
     }
   }
@@ -146,8 +178,11 @@ template <int kForm, bool kApart = kRounds> struct Kernel {
     const int rows = consumers * 64, threads = consumers * 128;
     if (p.features & kGatherA || p.grid.rows_a >= rows) return;
     for (auto& stage : s.pipe.stage) {
-      for (int j = p.grid.rows_a * 8 + int(threadIdx.x) - 128; j < rows * 8; j += threads)
-        reinterpret_cast<uint4*>(stage.a.data)[j] = make_uint4(0, 0, 0, 0);
+#pragma unroll
+      for (int line = 0; line < kOf.deep; ++line) {
+        for (int j = p.grid.rows_a * 8 + int(threadIdx.x) - 128; j < rows * 8; j += threads)
+          reinterpret_cast<uint4*>(stage.a.data)[line * kRows * 8 + j] = make_uint4(0, 0, 0, 0);
+      }
     }
     async_shared_fence();
     named_sync(kRowsCleared, threads);
@@ -156,8 +191,11 @@ template <int kForm, bool kApart = kRounds> struct Kernel {
   static __device__ __forceinline__ void run(const Params& p) {
     let_next_launch_begin();  // 1 to 8 % of small products
     auto& s = shared_memory<Shared>();
-    const int consumers = p.m > kTileRows / 2 ? 2 : 1;  // the second one has no rows of few
-    const bool gathers = p.features & (kGatherA | kGatherB);
+    // Those further have no rows of few.
+    const int consumers = kOf.consumers == 1   ? 1
+                          : kOf.consumers == 2 ? (p.m > 64 ? 2 : 1)
+                                               : min(kOf.consumers, (p.m + 63) / 64);
+    const bool gathers = !kPlain && p.features & (kGatherA | kGatherB);
     if (threadIdx.x == 32 && p.grid.steps > 0) {
       if (!(p.features & kGatherA)) ask_for(p.a);
       if (!(p.features & kGatherB)) ask_for(p.b);
@@ -179,33 +217,42 @@ template <int kForm, bool kApart = kRounds> struct Kernel {
         });
   }
 };
-constexpr int kSharedBytes = sizeof(Kernel<2>::Shared);
+#if TILES
+constexpr int kThreads = 128 * 5, kSharedBytes = 232448;  // of the largest
+#else
+constexpr int kThreads = Kernel<0>::Warps::kThreads, kSharedBytes = sizeof(Kernel<2>::Shared);
 static_assert(kSharedBytes <= 232448, "a CTA of Hopper has 227 KB of shared memory");
 static_assert(sizeof(Kernel<0>::Shared) <= kSharedBytes && sizeof(Kernel<1>::Shared) <= kSharedBytes &&
                   sizeof(Kernel<3>::Shared) <= kSharedBytes,
               "all forms are launched with as much shared memory as form 2 has");
+#endif
 
 }  // namespace tilekiln::cuda::gemm
 
 using namespace tilekiln::cuda;
 
 extern "C" __constant__ gemm::Build gemm_build = {gemm::kTileRows,
-                                                  gemm::kForms[0].columns,
+                                                  gemm::kBuilt[0].columns,
                                                   gemm::kDepth,
-                                                  gemm::Warps::kThreads,
+                                                  gemm::kThreads,
                                                   gemm::kSharedBytes,
                                                   LINES_A,
                                                   LINES_B,
                                                   std::is_same_v<BuildHalf, fp16>,
                                                   int(gemm::kBytes),
                                                   0,
-                                                  gemm::kBlocks};
+                                                  gemm::kBlocks,
+                                                  gemm::kPlain};
 
-#define GEMM(name, ...)                                                  \
-  extern "C" __global__ void __launch_bounds__(gemm::Warps::kThreads, 1) \
-      name(const __grid_constant__ gemm::Params p) {                     \
-    gemm::Kernel<__VA_ARGS__>::run(p);                                   \
+#define GEMM(name, form, ...)                                                                                   \
+  extern "C" __global__ void __launch_bounds__(128 * (1 + gemm::kBuilt[form].consumers), gemm::kBuilt[form].together) \
+      name(const __grid_constant__ gemm::Params p) {                                                            \
+    gemm::Kernel<form __VA_OPT__(, ) __VA_ARGS__>::run(p);                                                      \
   }
+#if TILES
+#define TILE(number, name) GEMM(name, number)
+GEMM_TILES(TILE)
+#else
 GEMM(gemm_hopper, 0)
 #if !BLOCKS
 GEMM(gemm_hopper_192, 1)
@@ -220,4 +267,5 @@ extern "C" __global__ void __launch_bounds__(32 * gemm::kFewWarps, 2)
     gemm_few_rows(const __grid_constant__ gemm::Params p) {
   gemm::few_rows(p);
 }
+#endif
 #endif

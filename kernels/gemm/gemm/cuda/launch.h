@@ -27,13 +27,13 @@ constexpr i64 bytes_of(Dtype dtype) {
 }
 
 // The kernel of the operands' layouts; without one, as of a matrix of one row, which is of both layouts, any: its loader gathers.
-const Kernel* find_kernel(const Problem& p, bool groups = false) {
+const Kernel* find_kernel(const Problem& p, bool groups = false, bool tiles = false) {
   const Kernel* other = nullptr;
   for (const Kernel* kernel : held) {
     if (kernel == nullptr) continue;
     const Build& build = build_of(*kernel);
     const bool bytes = bytes_of(p.dtype) == 1;
-    if ((build.blocks != 0) != (p.blocks.a != nullptr)) continue;
+    if ((build.blocks != 0) != (p.blocks.a != nullptr) || (build.tiles != 0) != tiles) continue;
     if ((build.groups != 0) != groups || build.bytes != (bytes ? static_cast<int>(p.dtype) : 0)) continue;
     if ((build.fp16 != 0) != (bytes ? p.out_dtype == OutDtype::fp16 : p.dtype == Dtype::fp16)) continue;
     if ((build.lines_a != 0) == p.a_columns && (build.lines_b != 0) != p.b_columns) return kernel;
@@ -180,14 +180,13 @@ tilekiln_status fill_params(const Batch& of, const Build& build, const Tiles& fo
 }
 
 // Launches it over the tiles of `form`, with memory for the parts of those that are shared.
-tilekiln_status launch_shared(const Site& site, const Kernel* kernel, const Tiles& form, const Shares& shares,
-                              Params* params) {
-  const Build& build = build_of(*kernel);
+tilekiln_status launch_shared(const Site& site, const Kernel* kernel, const Build& build, const Tiles& form,
+                              const Shares& shares, Params* params) {
   params->grid.whole = static_cast<int>(shares.whole);
   params->grid.shared = (params->grid.tiles - params->grid.whole) * params->grid.steps;
   LaunchMemory memory;
   if (params->grid.shared > 0) {
-    const int most_teams = 2 * form.ctas;
+    const int most_teams = form.rows / 64;
     TILEKILN_TRY(memory.take(site, static_cast<size_t>(2 * shares.grid * form.part_bytes()),
                              static_cast<uint32_t>(most_teams * (params->grid.tiles - params->grid.whole))));
     params->grid.partials = static_cast<float4*>(memory.data());
@@ -264,7 +263,7 @@ tilekiln_status launch_product(const Site& site, const void* problem, const Choo
     params.a_batches = a.batches() > 1 ? 1 : 0;
     params.b_batches = b.batches() > 1 ? 1 : 0;
   }
-  return launch_shared(site, kernel, form, shares, &params);
+  return launch_shared(site, kernel, build, form, shares, &params);
 }
 
 }  // namespace

@@ -77,6 +77,9 @@ struct Form {
   int ctas;    // 2: two may share their reads of b
   int splits;  // of k among CTAs of a cluster, at most; 1: none
   int apart;  // columns of 8-bit operands whose sums of a stage are added together: registers hold them beside the tile's
+  int consumers = 2;  // warpgroups of 64 rows each
+  int deep = 1;       // lines of 128 bytes along k of a stage
+  int together = 1;   // CTAs that a processor has room for
 };
 constexpr Form kForms[] = {{"gemm_hopper", 256, 4, 2, 2, 1, 128},
                            {"gemm_hopper_192", 192, 5, 1, 1, 1, 192},
@@ -105,6 +108,7 @@ struct Build {
   int bytes;             // but where this is a matrix::Dtype of 8 bits, which is that of a and b; else 0
   int groups;            // 1: of rows in groups
   int blocks;            // 1: with factors of blocks, and without the form of 192 columns
+  int tiles;             // 1: of tiles that callers name (tiles.h), of products without an epilogue
 };
 
 }  // namespace tilekiln::cuda::gemm
