@@ -17,6 +17,7 @@ from codegen.schema.places import Places
 from codegen.schema.yaml_io import Document
 
 if TYPE_CHECKING:
+    from codegen.schema.algorithms import Algorithm
     from codegen.schema.tree import Tree
 
 FILE = "kernels/dispatcher.yaml"
@@ -191,8 +192,8 @@ def contents(places: Places) -> dict[str, str]:
 
 
 def limits(tree: Tree) -> dict[str, str]:
-    """By its path, the file of limits: tiles of each family, bytes that a block of a GPU holds, and by a GPU's target
-    the pipeline and the tile of each of those families."""
+    """By its path, the file of limits: tiles of each family, bytes that a block of a GPU holds, by a GPU's target the
+    pipeline and the tile of each of those families, and the tiles of gemm that callers name there."""
     own = {stage for operator in tree.own_operators.values() for stage in operator.file.stages}
     most = {
         family.name: {name: number for axis in family.algorithm_axes for name, number in axis.most.items()}
@@ -208,12 +209,18 @@ def limits(tree: Tree) -> dict[str, str]:
         for target in tree.every_target.values()
         if target.backend in ("cuda", "hip")
     }
+    tiles = {}
+    for name in gpus:
+        ways: Sequence[Algorithm] = tree.algorithms(tree.every_target[name], tree.family("gemm"))
+        if named := [how.given["tile"] for how in ways if how.pipeline == "tiles"]:
+            tiles[name] = named
     lds = {one.arch: one.limits["lds_bytes"] for one in tree.every_target.values() if one.backend == "ck"}
     head = HEAD.split("from .problem", maxsplit=1)[0].replace(
         "Fields of problems and the setters of their builders", "Limits"
     )
     head = head.replace(FILE, "the families' family.yaml and kernels/targets")
-    return {f"{PYTHON}/_limits.py": head + f"TILE_MOST = {most!r}\nLDS_BYTES = {lds!r}\nGPU_PRODUCTS = {gpus!r}\n"}
+    said = f"TILE_MOST = {most!r}\nLDS_BYTES = {lds!r}\nGPU_PRODUCTS = {gpus!r}\nGPU_TILES = {tiles!r}\n"
+    return {f"{PYTHON}/_limits.py": head + said}
 
 
 def tables(declared: DispatcherFile) -> dict[str, Any]:

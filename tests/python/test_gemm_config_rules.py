@@ -110,6 +110,30 @@ def test_an_unknown_gpu_is_doubtful(gemm: Any) -> None:
     assert gemm.validate_kernel_config(gemm.KernelConfig(gfx_arch="gfx950")).warnings == []
 
 
+def test_tiles_of_a_gpu(gemm: Any) -> None:
+    """Every tile that Hopper has for plain products of 16 bits is a config's, and an instance's of its own."""
+    import ctypes_gpu
+
+    named = ctypes_gpu.GPU_TILES["cuda-sm90a"]
+    assert len(named) >= 12
+    for tile in named:
+        m, n, words = map(int, tile.split("x"))
+        asked = gemm.KernelConfig(tile_m=m, tile_n=n, tile_k=2 * words, target="cuda-sm90a")
+        config, _, said = gemm.auto_correct_kernel_config(asked)
+        assert config.tile == asked.tile
+        assert not any(one.startswith("tile_") for one in said)
+        assert (config.wave_m, config.warp_tile_n, config.block_size) == (max(m // 64, 1), n, 128 + 2 * m)
+        own = tile == "128x256x32"
+        ways = [("hopper", "128x256x32"), *(("tiles", one) for one in named)]
+        fit = [way for way in ways if ctypes_gpu.is_of_target(
+            config, {"target": "cuda-sm90a", "pipeline": way[0], "tile": way[1]}, 2)]  # fmt: skip
+        assert fit == [("hopper" if own else "tiles", tile)]
+    for other in ({"tile_n": 96}, {"elementwise": "Relu"}, {"layout_b": "r"}, {"target": "cuda-sm80"}):
+        words = {"tile_m": 64, "tile_n": 64, "tile_k": 64, "target": "cuda-sm90a"} | other
+        config, _, _ = gemm.auto_correct_kernel_config(gemm.KernelConfig(**words))
+        assert config.tile == ("128x128x32" if config.target == "cuda-sm80" else "128x256x64")
+
+
 def test_every_field_is_in_the_id(gemm: Any) -> None:
     other = {"pipeline": "mem", "scheduler": "auto", "epilogue": "none", "elementwise": "Relu", "gfx_arch": "gfx950"}
     other["target"] = "cuda-sm80"

@@ -157,7 +157,7 @@ class KernelConfig:
     def explain(self) -> str:
         """Effect of each field, a line each: what a GPU's kernel does, or a block of the cache and nothing else."""
         if self.target:
-            words = words_of(self.target, self.operator, DTYPES[self.dtype_a].itemsize)
+            words = words_of(self, DTYPES[self.dtype_a].itemsize)
             return "\n".join(f"{name}={getattr(self, name)}: {why}" for name, (_, why) in words.items())
         idle = ("wave_m", "wave_n", "wave_k", "warp_tile_m", "warp_tile_n", "warp_tile_k", "pipeline", "scheduler",
                 "epilogue", "block_size", "double_buffer", "num_wave_groups")  # fmt: skip
@@ -221,7 +221,7 @@ def validate_kernel_config(config: KernelConfig) -> ValidationResult:
          "False: 2:4 sparsity is of matrix units that skip zeros, and no kernel here has them", False)  # fmt: skip
     rule(config.target in ("", *TARGETS), "target", f"one of {', '.join(TARGETS)}, or left out", "")
     gpu = config.target if config.target in TARGETS else ""
-    for name, (must, why) in (words_of(gpu, config.operator, DTYPES[a].itemsize) if gpu else {}).items():
+    for name, (must, why) in (words_of(config, DTYPES[a].itemsize) if gpu else {}).items():
         rule(getattr(config, name) == must, name, f"{must} on {gpu}: {why}", must)
     plain = config.operator == "gemm" and config.elementwise == "PassThrough" and config.layout_c == "r"
     if not gpu:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Words of a KernelConfig on a GPU: each kernel of products has one tile, and does what is told here.
+"""Words of a KernelConfig on a GPU: a kernel of products has a tile, and does what is told here. Plain products of 16
+bits have several on Hopper, and a config chooses; others have one.
 
 A config that says otherwise is refused with the reason, and mended by `auto_correct_kernel_config`.
 """
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilekiln import ArgumentError
-from tilekiln.dispatcher._limits import GPU_PRODUCTS
+from tilekiln.dispatcher._limits import GPU_PRODUCTS, GPU_TILES
 
 if TYPE_CHECKING:
     from ctypes_config import KernelConfig
@@ -30,18 +31,23 @@ _WAVES = {  # waves of a block, rows and columns that one multiplies at once, th
 _STEPS = {"hip-gfx90a": 8, "hip-gfx942": 8}  # numbers along k of one instruction, where it is not 16
 
 
-def words_of(target: str, operator: str, element: int) -> dict[str, tuple[Any, str]]:
-    """By field of a KernelConfig what it must be on a GPU, and why. element: bytes of a number of A.
+def words_of(config: KernelConfig, element: int) -> dict[str, tuple[Any, str]]:
+    """By field of a KernelConfig what it must be on its GPU, and why. element: bytes of a number of A.
 
     ArgumentError where the target has no kernel of the operator.
     """
+    target, operator = config.target, config.operator
     if operator not in GPU_PRODUCTS[target]:
         known = ", ".join(GPU_PRODUCTS[target])
         raise ArgumentError(f"target: was {target}, must be one with kernels of {operator}; it has {known}")
-    pipeline, tile = GPU_PRODUCTS[target][operator]
+    pipeline, tile = _way_of(config, element)
     m, n, words = map(int, tile.split("x"))
     cuda, k = target.startswith("cuda"), words * 4 // element
-    (down, across), (rows, columns), threads, groups, by = _WAVES[pipeline if cuda else target[:8]]
+    (down, across), (rows, columns), threads, groups, by = (
+        ((m // 64, 1), (64, n), 128 * (1 + m // 64), m // 64, f"{m // 64} warpgroups of wgmma, and one that loads")
+        if pipeline == "tiles"
+        else _WAVES[pipeline if cuda else target[:8]]
+    )
     step = 32 // element if cuda else _STEPS.get(target, 16)
     block = f"{pipeline} has tiles of {m} x {n} x {k}"
     ring, how = _RING if cuda else _AHEAD
@@ -63,11 +69,22 @@ def words_of(target: str, operator: str, element: int) -> dict[str, tuple[Any, s
     }
 
 
-def is_of_target(config: KernelConfig, algorithm: Mapping[str, Any]) -> bool:
-    """Whether an instance of a config's signature is of its target, and hands out work as it says."""
+def _way_of(config: KernelConfig, element: int) -> tuple[str, str]:
+    """The pipeline and the tile, in words of 32 bits along k, of a config's kernel."""
+    own = GPU_PRODUCTS[config.target][config.operator]
+    asked = f"{config.tile_m}x{config.tile_n}x{config.tile_k * element // 4}"
+    plain = config.operator == "gemm" and config.elementwise == "PassThrough" and config.multiplied_layout == "rcr"
+    named = plain and element == 2 and asked in GPU_TILES.get(config.target, ())
+    return ("tiles", asked) if named and asked != own[1] else own
+
+
+def is_of_target(config: KernelConfig, algorithm: Mapping[str, Any], element: int) -> bool:
+    """Whether an instance of a config's signature is of its target and tile, and hands out work as it says."""
     if not config.target:
         return algorithm.get("schedule") in (None, config.schedule)
-    return bool(algorithm["target"] == config.target and algorithm.get("accumulate") != "fast")
+    way = (algorithm["pipeline"], algorithm["tile"])
+    fits = algorithm["target"] == config.target and algorithm.get("accumulate") != "fast"
+    return bool(fits and way == _way_of(config, element))
 
 
 def on_device(config: KernelConfig, a: Any, b: Any, more: Sequence[Any]) -> list[Any]:

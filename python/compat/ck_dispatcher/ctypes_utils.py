@@ -424,7 +424,8 @@ def _number(config: KernelConfig, library: tk.Library) -> int | None:
         found = library.instances(f"family={config.selection().replace(f' schedule={config.schedule}', '')}")
     except tk.ArgumentError:  # no instance has such a value
         return None
-    fit = [one.number for one in found if is_of_target(config, one.algorithm)]
+    element = DTYPES[config.dtype_a].itemsize
+    fit = [one.number for one in found if is_of_target(config, one.algorithm, element)]
     return next(filter(library.instance_usable, fit), None)
 
 

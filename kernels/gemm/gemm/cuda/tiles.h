@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Tiles that a caller names, an instance each, of products without an epilogue; the kernels are gemm.cu's with -DTILES=1.
+// Tiles that a caller names, an instance each, of products without an epilogue; tiles.cu has their kernels.
 // Those of 128 rows and stages of 64 along k are the forms of every product (params.h).
 #pragma once
 
 #include "kernels/gemm/gemm/cuda/params.h"
 
 namespace tilekiln::cuda::gemm {
-
-// f(number, function): its number in kTiles.
-#define GEMM_TILES(f)                                                                             \
-  f(0, gemm_64x64) f(1, gemm_64x128) f(2, gemm_64x192) f(3, gemm_64x256) f(4, gemm_192x64)        \
-      f(5, gemm_192x128) f(6, gemm_192x192) f(7, gemm_256x64) f(8, gemm_256x128) f(9, gemm_64x64_deep) \
-          f(10, gemm_64x128_deep) f(11, gemm_128x128_deep)
 
 // function, columns, stages, boxes, ctas, splits, apart, consumers, deep, together.
 constexpr Form kTiles[] = {
@@ -36,17 +30,5 @@ constexpr int tile_shared_bytes(const Form& form) {
   const int stage = (64 * form.consumers + form.columns) * 128 * form.deep;
   return stage * form.stages + 1024 + 4 * form.consumers * form.boxes * 2048 + 1024;
 }
-
-#ifdef __CUDACC__
-// Stores a tile's sums times alpha. `inside`: the tile lies in out, whose rows are aligned.
-template <class P, int N, int kBoxes>
-TILEKILN_DEVICE void finish_plain(const P& p, const StoreBoxes<kBoxes>& boxes, float (&sum)[N], bool inside, bool mine,
-                                  int batch, int row, int column) {
-  each(sum, [&](float x) { return x * p.alpha; });
-  if (inside) return store_aligned<false>(p, boxes, sum, batch, row, column);
-  if (!mine) return;
-  in_turns<16>(sum, [&](Sums& v, int at) { store(p, v, batch, row + boxes.lane / 4, column + 32 * at, boxes.lane); });
-}
-#endif
 
 }  // namespace tilekiln::cuda::gemm
