@@ -17,7 +17,6 @@ from codegen.schema.places import Places
 from codegen.schema.yaml_io import Document
 
 if TYPE_CHECKING:
-    from codegen.schema.algorithms import Algorithm
     from codegen.schema.tree import Tree
 
 FILE = "kernels/dispatcher.yaml"
@@ -209,16 +208,11 @@ def limits(tree: Tree) -> dict[str, str]:
         for target in tree.every_target.values()
         if target.backend in ("cuda", "hip")
     }
-    tiles = {}
-    for name in gpus:
-        ways: Sequence[Algorithm] = tree.algorithms(tree.every_target[name], tree.family("gemm"))
-        if named := [how.given["tile"] for how in ways if how.pipeline == "tiles"]:
-            tiles[name] = named
+    ways = {name: tree.algorithms(tree.every_target[name], tree.family("gemm")) for name in gpus}
+    tiles = {name: [one.given["tile"] for one in of if one.pipeline == "tiles"] for name, of in ways.items()}
     lds = {one.arch: one.limits["lds_bytes"] for one in tree.every_target.values() if one.backend == "ck"}
-    head = HEAD.split("from .problem", maxsplit=1)[0].replace(
-        "Fields of problems and the setters of their builders", "Limits"
-    )
-    head = head.replace(FILE, "the families' family.yaml and kernels/targets")
+    head = HEAD.split("from .problem", maxsplit=1)[0].replace(FILE, "the families' family.yaml and kernels/targets")
+    head = head.replace("Fields of problems and the setters of their builders", "Limits")
     said = f"TILE_MOST = {most!r}\nLDS_BYTES = {lds!r}\nGPU_PRODUCTS = {gpus!r}\nGPU_TILES = {tiles!r}\n"
     return {f"{PYTHON}/_limits.py": head + said}
 

@@ -53,9 +53,7 @@ def words_of(config: KernelConfig, element: int) -> dict[str, tuple[Any, str]]:
     ring, how = _RING if cuda else _AHEAD
     walks = "blocks stay and walk over tiles" if cuda else "each tile is a block of its own"
     return {
-        **dict(
-            zip(("tile_m", "tile_n", "tile_k"), ((m, block), (n, block), (words * 4 // element, block)), strict=True)
-        ),
+        **{f"tile_{of}": (size, block) for of, size in zip("mnk", (m, n, k), strict=True)},
         **{f"wave_{of}": (count, by) for of, count in zip("mnk", (down, across, 1), strict=True)},
         **{f"warp_tile_{of}": (size, by) for of, size in zip("mnk", (rows, columns, step), strict=True)},
         "block_size": (threads, by),

@@ -424,16 +424,13 @@ def _number(config: KernelConfig, library: tk.Library) -> int | None:
         found = library.instances(f"family={config.selection().replace(f' schedule={config.schedule}', '')}")
     except tk.ArgumentError:  # no instance has such a value
         return None
-    element = DTYPES[config.dtype_a].itemsize
-    fit = [one.number for one in found if is_of_target(config, one.algorithm, element)]
+    fit = [one.number for one in found if is_of_target(config, one.algorithm, DTYPES[config.dtype_a].itemsize)]
     return next(filter(library.instance_usable, fit), None)
 
 
 def _library(config: KernelConfig) -> tk.Library | None:
-    for library in operators.at_hand() if operators._at_hand() else []:
-        if _number(config, library) is not None:
-            return library
-    return None
+    held = operators.at_hand() if operators._at_hand() else []
+    return next((one for one in held if _number(config, one) is not None), None)
 
 
 def setup_gemm_dispatcher(

@@ -182,7 +182,7 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
   static __device__ __forceinline__ void run(const Params& p) {
     let_next_launch_begin();  // 1 to 8 % of small products
     auto& s = shared_memory<Shared>();
-    // Those further have no rows of few.
+    // Consumers beyond these have no rows of few.
     const int consumers = kOf.consumers == 2 ? (p.m > 64 ? 2 : 1) : min(kOf.consumers, (p.m + 63) / 64);
     const bool gathers = !kPlain && p.features & (kGatherA | kGatherB);
     if (threadIdx.x == 32 && p.grid.steps > 0) {
