@@ -149,7 +149,7 @@ def of_instances(plan: Plan) -> Iterator[list[Kernel]]:
         key = (instance.target.name, instance.family)
         if key not in known:
             known[key] = _Launched(plan.tree, key[0], instance.family_)
-        yield known[key].by(instance.packed)
+        yield [one for one in known[key].by(instance.packed) if one.file.pipeline in (None, instance.how.pipeline)]
 
 
 def serving(root: Tree, target: str, family: Family, packed: Iterable[int]) -> dict[str, int]:

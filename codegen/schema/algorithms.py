@@ -18,7 +18,7 @@ from codegen.schema.yaml_io import Document
 
 FIXED = ("target", "pipeline")
 """The algorithm axes of every family."""
-SETTINGS = ("when", "needs", "best", "rank", "by_number")
+SETTINGS = ("when", "needs", "best", "rank", "by_number", "receipts")
 """Keys of a target's entry besides its pipeline and the family's algorithm axes."""
 _BOOLEAN = ("no", "yes")
 _LEAST, _MOST = 1, 65535

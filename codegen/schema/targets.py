@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from codegen.schema import yaml_types
-from codegen.schema.algorithms import SETTINGS, Algorithm, read_values, size_rule
+from codegen.schema.algorithms import SETTINGS, Algorithm, ReceiptFilter, read_values, size_rule
 from codegen.schema.axes import Rule
 from codegen.schema.backends import Backend
 from codegen.schema.errors import CodegenError, SelectionError, no_such
@@ -209,6 +209,8 @@ def _wrong(key: str, value: Any) -> str:
         return "" if type(value) is int and 0 <= value <= 255 else "a number from 0 to 255"
     if key == "by_number":
         return "" if value is True or (isinstance(value, str) and value) else "yes, a selection, or left out"
+    if key == "receipts":
+        return "" if isinstance(value, list) and value and all(map(str, value)) else "a list of receipts"
     texts = value if key == "when" and isinstance(value, list) else [value]
     return "" if texts and all(isinstance(text, str) and text for text in texts) else "a text"
 
@@ -255,7 +257,8 @@ def _algorithm(
         when,
         rules["needs"],
         rules["best"],
-        by_number=tuple(numbered),
+        ReceiptFilter(frozenset(map(str, settings["receipts"])), frozenset()) if "receipts" in settings else None,
+        tuple(numbered),
     )
 
 

@@ -146,6 +146,7 @@ class KernelFile(Struct, frozen=True, forbid_unknown_fields=True):
     family: Word | None = None
     when: Selection | None = None
     also: dict[Word, Selection] | None = None  # further families whose instances launch it
+    pipeline: Word | None = None  # whose instances alone launch it
     dtypes: tuple[Word, ...] = ("bf16", "fp16")  # a kernel each; any: one for all
 
 

@@ -92,8 +92,31 @@ def products(library: tk.Library) -> None:
     # Two blocks, which share what they read of b, have a tile of 256 rows together.
     assert shared(library, "gemm_hopper", 4096, 4096, 4096) == (256, 256, 0, 132)
     assert number("cluster").value == 2
+    tiles(library)
     number("encode_error").value = 1
     assert "cuda:0: a: as the stub was told" in refused(lambda: library.gemm(x, w, out=out), RuntimeError)
+
+
+def tiles(library: tk.Library) -> None:
+    """Each tile that callers name by its own kernel; what TMA cannot follow by hopper's, which gather."""
+    x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
+    named = library.instances("family=gemm pipeline=tiles")
+    assert len(named) == 16
+    for one in named:
+        m, n, words = map(int, one.algorithm["tile"].split("x"))
+        library.gemm(x, w, out=out, instance=one.number)
+        hopper = "gemm_hopper" + ("" if n == 256 else f"_{n}")
+        name = hopper if (m, words) == (128, 32) else f"gemm_{m}x{n}" + ("_deep" if words == 64 else "")
+        assert last() == name
+        of = row()
+        assert (of["tiles_m"], of["tiles_n"], of["steps"]) == (-(-300 // m), -(-1000 // n), -(-520 // (2 * words)))
+        assert number("threads").value == 128 + 2 * m
+        assert 0 < number("shared_bytes").value <= 232448
+    odd = matrix(300, 520, strides=(521, 1))
+    odd.exported.managed.tensor.shape[0] = 200
+    library.gemm(odd, w, out=matrix(200, 1000), instance=named[0].number)
+    assert last().startswith("gemm_hopper")
+    assert row()["features"] & GATHER_A
 
 
 def column_major(k: int, n: int, dtype: str = "fp8") -> Device:

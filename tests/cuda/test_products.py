@@ -15,6 +15,7 @@ from tests.programs import need
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCTS = "family=gemm dtype=bf16 out_dtype=bf16 bias=no activation=none scaled=no"
+TILES = "dtype=bf16 out_dtype=bf16"
 BYTES = "dtype=fp8 out_dtype=bf16,fp32 or family=grouped_gemm dtype=fp8"
 INT8, SUMS = "family=gemm,gemm_quant dtype=int8 out_dtype=bf16,fp32,int8,fp8", "family=gemm,batched_gemm dtype=int8"
 GROUPS = "family=grouped_gemm dtype=bf16"
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding"
 @pytest.mark.parametrize(
     ("receipt", "target", "where", "case"),
     [
-        ("gemm_linear", "cuda-sm90a", PRODUCTS, "products"),
+        ("gemm_tiles", "cuda-sm90a", TILES, "products"),
         pytest.param("gemm_fp8", "cuda-sm90a", BYTES, "of_bytes", marks=pytest.mark.turns(0)),
         pytest.param("gemm_default", "cuda-sm90a", SUMS, "sums", marks=pytest.mark.turns(1)),
         pytest.param("gemm_default", "cuda-sm90a", GROUPS, "groups", marks=pytest.mark.turns(0)),

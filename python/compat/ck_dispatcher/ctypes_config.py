@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tilekiln as tk
-from ctypes_gpu import TARGETS, words_of
+from ctypes_gpu import TARGETS, named_tile, words_of
 from tilekiln import dispatcher as dp
 from tilekiln._core.dtypes import NUMPY
 from tilekiln.dispatcher._limits import LDS_BYTES, TILE_MOST
@@ -140,7 +140,7 @@ class KernelConfig:
         """The kernel as `tilekiln.jit` takes it; a CPU's with its tile, whose tile_k counts words of 4 bytes."""
         tile = {"tile_m": self.tile_m, "tile_n": self.tile_n, "tile_k": self.tile_k // _WORD[self.dtype_a]}
         schedule = {"schedule": self.schedule} if self.operator == "gemm" else {}
-        values = {**self.signature(), **({} if self.target else {**schedule, **tile})}
+        values = {**self.signature(), **(named_tile(self) if self.target else {**schedule, **tile})}
         words = [f"{axis}={('no', 'yes')[v] if isinstance(v, bool) else v}" for axis, v in values.items()]
         return " ".join([self.operator, *words])
 

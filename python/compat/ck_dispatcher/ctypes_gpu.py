@@ -76,6 +76,12 @@ def _way_of(config: KernelConfig, element: int) -> tuple[str, str]:
     return ("tiles", asked) if named and asked != own[1] else own
 
 
+def named_tile(config: KernelConfig) -> dict[str, Any]:
+    """What a selection says beside the signature: the tile, where a kernel is for that tile alone."""
+    pipeline, tile = _way_of(config, 2 if config.dtype_a in ("fp16", "bf16") else 1)
+    return {"pipeline": pipeline, "tile": tile} if pipeline == "tiles" else {}
+
+
 def is_of_target(config: KernelConfig, algorithm: Mapping[str, Any], element: int) -> bool:
     """Whether an instance of a config's signature is of its target and tile, and hands out work as it says."""
     if not config.target:

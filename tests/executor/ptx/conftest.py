@@ -51,6 +51,7 @@ def emulated(
         "cache_bytes": ("aiter", hopper, test_library.CACHES_OF_BYTES, hopper),
         "ampere_products": ("gemm_linear", ampere, test_products.PRODUCTS, ampere),
         "products": ("gemm_linear", hopper, "dtype=bf16", hopper),
+        "tiles": ("gemm_tiles", hopper, test_products.TILES, hopper),
         "groups": ("gemm_default", hopper, test_products.GROUPS, hopper),
         "words": ("gemm_linear", hopper, test_products.WORDS, hopper),
         "lists": ("gemm_default", hopper, test_products.LISTS, hopper),

@@ -21,6 +21,7 @@ ALWAYS = (
         "products_of_bytes",
         "products_of_int8",
         "sums_of_int8",
+        "tiles",
         "groups",
         "experts",
         "words",
@@ -31,8 +32,8 @@ ALWAYS = (
 )
 """Libraries whose kernels run without --full."""
 TURNS = (
-    ("caches", "fp8", "cache_bytes", "ampere_products", "products_of_bytes", "groups", "words"),
-    ("ampere_wide", "rows", "products_of_int8", "sums_of_int8", "experts", "lists", "latent"),
+    ("caches", "fp8", "cache_bytes", "ampere_products", "products_of_bytes", "groups", "words", "latent"),
+    ("ampere_wide", "rows", "products_of_int8", "sums_of_int8", "experts", "lists", "tiles"),
 )
 """Those of even and of odd days, for problems of the day and calls of the host: nvcc takes seconds for each kernel."""
 NEEDS = ("nvcc", "cuobjdump")
