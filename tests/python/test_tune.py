@@ -172,6 +172,9 @@ def test_a_pinned_table_and_a_log(library: Path, tmp_path: Path, capsys: pytest.
         (SHAPES, ["--threads", "0"], "--threads: was '0', must be"),
         (SHAPES, ["--pin", "--out", "x"], "--pin: was given with --out"),
         (SHAPES, ["--scheduler", "tcp://127.0.0.1:9"], "--scheduler: "),
+        (SHAPES, ["--device", "cuda", "--pin"], "--pin: was given with --device, must be without"),
+        (SHAPES, ["--device", "hip", "--scheduler", "x"], "--scheduler: was given with --device, must be without"),
+        (SHAPES, ["--device", "cuda", "--threads", "2"], "--threads: was 2 with --device, must be 1"),
     ],
 )
 def test_what_is_wrong(

@@ -18,6 +18,7 @@ class Hip(cases.Device):
 
     edges, kernels = EDGES["hip"], "_hip_"
     of_attention: ClassVar = (attention.EDGES["hip"], attention.HIP)
+    instance = cases.Device.named_product
 
     def put(self, array: np.ndarray, written: bool) -> DeviceArray:
         return DeviceArray(array, shifted=True)

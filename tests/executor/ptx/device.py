@@ -74,13 +74,4 @@ class Executed(cases.Device):
     def back(self, there: DeviceArray, like: np.ndarray) -> np.ndarray:
         return there.host()
 
-    def instance(self, library: tk.Library, operator: str, arguments: dict[str, Any]) -> dict[str, int]:
-        """Every second product is by a kernel that callers name, where there is one: accumulate=fast, a tile."""
-        a = arguments["a"].like if operator == "gemm" else None
-        if a is None or sum(a.shape) % 2 or "a_scale" in arguments:
-            return {}
-        every = {one.number: one for one in library.instances("family=gemm")}
-        signature = every[library.gemm_find(**arguments)].signature
-        alike = [one for one in every.values() if one.signature == signature]
-        named = [one.number for one in alike if {"fast", "tiles"} & {*one.algorithm.values()}]
-        return {"instance": named[sum(a.shape) // 2 % len(named)]} if named else {}
+    instance = cases.Device.named_product

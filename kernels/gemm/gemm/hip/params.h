@@ -42,6 +42,14 @@ struct Params {
   int features;
 };
 
+// A product whose steps along k `workers` workgroups share: `steps` in all, a tile has tile_steps. parts: two for each worker, a tile's sums.
+struct StreamParams {
+  Params product;
+  float* parts;
+  int steps, tile_steps, workers;
+};
+constexpr int kStreamSteps = 32;  // numbers along k of a step
+
 // Constants of a code object that the host must know; it holds one as `tilekiln_gemm_build`.
 struct Build {
   int rows, columns;  // of a tile
