@@ -40,16 +40,6 @@ class Device(abc.ABC):
         """The argument `instance` of a call for another kernel than the library's choice; of these, on the device."""
         return {}
 
-    def named_product(self, library: tk.Library, operator: str, arguments: dict[str, Any]) -> dict[str, int]:
-        """Every second product by a kernel that callers name, where there is one: accumulate=fast, a tile, stream-K."""
-        if operator != "gemm" or "a_scale" in arguments or sum(arguments["a"].like.shape) % 2:
-            return {}
-        every = {one.number: one for one in library.instances("family=gemm") if self.kernels in one.name}
-        signature = every[library.gemm_find(**arguments)].signature
-        alike = [one for one in every.values() if one.signature == signature]
-        named = [one.number for one in alike if {"fast", "tiles", "stream"} & {*one.algorithm.values()}]
-        return {"instance": named[sum(arguments["a"].like.shape) // 2 % len(named)]} if named else {}
-
     @abc.abstractmethod
     def put(self, array: np.ndarray, written: bool) -> Any:
         """A copy of the array there, with its strides and its address modulo 16; written: by the call."""

@@ -92,31 +92,17 @@ def products(library: tk.Library) -> None:
     # Two blocks, which share what they read of b, have a tile of 256 rows together.
     assert shared(library, "gemm_hopper", 4096, 4096, 4096) == (256, 256, 0, 132)
     assert number("cluster").value == 2
-    tiles(library)
+    # Tiles that callers name have kernels of their own, but for operands that TMA cannot follow.
+    for one in library.instances("family=gemm pipeline=tiles"):
+        m, n, words = map(int, one.algorithm["tile"].split("x"))
+        library.gemm(odd, w, out=matrix(200, 1000), instance=one.number)
+        assert (last().startswith("gemm_hopper"), row()["features"] & GATHER_A) == (True, GATHER_A)
+        library.gemm(x, w, out=matrix(300, 1000), instance=one.number)
+        assert last().startswith("gemm_hopper" if (m, words) == (128, 32) else f"gemm_{m}x{n}")
+        expected = (-(-300 // m), -(-1000 // n), -(-520 // (2 * words)), 128 + 2 * m)
+        assert (*(row()[name] for name in ("tiles_m", "tiles_n", "steps")), number("threads").value) == expected
     number("encode_error").value = 1
     assert "cuda:0: a: as the stub was told" in refused(lambda: library.gemm(x, w, out=out), RuntimeError)
-
-
-def tiles(library: tk.Library) -> None:
-    """Each tile that callers name by its own kernel; what TMA cannot follow by hopper's, which gather."""
-    x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
-    named = library.instances("family=gemm pipeline=tiles")
-    assert len(named) == 16
-    for one in named:
-        m, n, words = map(int, one.algorithm["tile"].split("x"))
-        library.gemm(x, w, out=out, instance=one.number)
-        hopper = "gemm_hopper" + ("" if n == 256 else f"_{n}")
-        name = hopper if (m, words) == (128, 32) else f"gemm_{m}x{n}" + ("_deep" if words == 64 else "")
-        assert last() == name
-        of = row()
-        assert (of["tiles_m"], of["tiles_n"], of["steps"]) == (-(-300 // m), -(-1000 // n), -(-520 // (2 * words)))
-        assert number("threads").value == 128 + 2 * m
-        assert 0 < number("shared_bytes").value <= 232448
-    odd = matrix(300, 520, strides=(521, 1))
-    odd.exported.managed.tensor.shape[0] = 200
-    library.gemm(odd, w, out=matrix(200, 1000), instance=named[0].number)
-    assert last().startswith("gemm_hopper")
-    assert row()["features"] & GATHER_A
 
 
 def column_major(k: int, n: int, dtype: str = "fp8") -> Device:
@@ -131,14 +117,9 @@ def of_bytes(library: tk.Library) -> None:
     m, n, k = 4096, 4096, 4112
     x, w, out = Device(m, k, dtype="fp8"), column_major(k, n), matrix(m, n)
     turned, odd = Device(k, n, dtype="fp8"), Device(300, 100, dtype="fp8")
-    every = {one.number: one for one in library.instances()}
-    own = every[library.gemm_find(x, w, out=out)]
+    own = library.instances()[library.gemm_find(x, w, out=out)]
     assert own.algorithm["accumulate"] is None
-    (fast,) = (
-        number
-        for number, one in every.items()
-        if one.signature == own.signature and one.algorithm["accumulate"] == "fast"
-    )
+    (fast,) = (one.number for one in library.instances("accumulate=fast") if one.signature == own.signature)
     for instance, function in ((-1, "gemm_hopper"), (fast, "gemm_hopper_fast")):
         library.gemm(x, w, out=out, instance=instance)
         assert (last(), row()["steps"], row()["features"]) == (function, 33, WIDE_OUT | WIDE_EXTRAS | ALIGNED)

@@ -52,7 +52,7 @@ def test_words_are_what_the_kernel_does(
     assert "tile" not in made.selection()
     told = [line.partition("=")[0] for line in made.explain().splitlines()]
     assert {"tile_m", "wave_k", "pipeline", "scheduler", "persistent", "preshuffle"} < set(told)
-    for word, value in (("pipeline", "mem"), ("scheduler", "interwave"), ("tile_m", 64), ("wave_m", 4),
+    for word, value in (("pipeline", "mem"), ("scheduler", "interwave"), ("tile_m", 96), ("wave_m", 4),
                         ("warp_tile_n", 4), ("preshuffle", True), ("persistent", not made.persistent)):  # fmt: skip
         (said,) = config.validate_kernel_config(dataclasses.replace(made, **{word: value})).errors
         assert said.startswith(f"{word}: was {value!r}, must be {getattr(made, word)} on {target}: ")

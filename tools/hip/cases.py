@@ -10,6 +10,7 @@ from tilekiln.reference.drawn import EDGES
 
 from tests import cases
 from tests.python import attention_problems as attention
+from tests.python.device_arrays import named_product
 from tools.hip.device import DeviceArray
 
 
@@ -18,7 +19,7 @@ class Hip(cases.Device):
 
     edges, kernels = EDGES["hip"], "_hip_"
     of_attention: ClassVar = (attention.EDGES["hip"], attention.HIP)
-    instance = cases.Device.named_product
+    instance = named_product
 
     def put(self, array: np.ndarray, written: bool) -> DeviceArray:
         return DeviceArray(array, shifted=True)

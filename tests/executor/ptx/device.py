@@ -10,12 +10,11 @@ from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
-import tilekiln as tk
 from tilekiln.reference.drawn import EDGES
 
 from tests import cases
 from tests.python import attention_problems
-from tests.python.device_arrays import OnDevice
+from tests.python.device_arrays import OnDevice, named_product
 
 CUDA = 2  # DLPack's kDLCUDA
 TARGET = "_cuda_sm80" if os.environ.get("TILEKILN_CUDASIM_ARCH") == "sm_80" else "_cuda_sm90a"
@@ -74,4 +73,4 @@ class Executed(cases.Device):
     def back(self, there: DeviceArray, like: np.ndarray) -> np.ndarray:
         return there.host()
 
-    instance = cases.Device.named_product
+    instance = named_product

@@ -42,10 +42,13 @@ def test_against_float64(build_library: Callable[..., Path], architecture, pytes
     """Rows of 0 to 4,099 columns, packed or not, in place; moves bit for bit; products of every layout and epilogue."""
     for receipt, where in WHERE.items():
         library = build_library(receipt, targets=f"hip-{architecture}", where=where)
-        # Of gemm_multi_d one dtype has 256 signatures; of gemm_tiles half are by stream-K.
+        # Signatures of one dtype: 256 of gemm_multi_d; half the problems of gemm_tiles are by stream-K.
         cases = {"gemm_multi_d": 16, "gemm_tiles": 12}.get(receipt, 6)
         problems = report(library, architecture, pytestconfig, tmp_path / "report.json", cases)["problems"]
-        assert len(problems) == {"norm_default": 22, "moe_default": 1, "gemm_default": 2, "gemm_multi_d": 1, "gemm_tiles": 1}[receipt]
+        assert (
+            len(problems)
+            == {"norm_default": 22, "moe_default": 1, "gemm_default": 2, "gemm_multi_d": 1, "gemm_tiles": 1}[receipt]
+        )
         if receipt == "gemm_multi_d":
             assert problems[0]["family"] == receipt
         worst = [one["worst"] for one in problems if "2d" in one["family"]]
