@@ -77,7 +77,7 @@ def _way_of(config: KernelConfig, element: int) -> tuple[str, str]:
 
 
 def named_tile(config: KernelConfig) -> dict[str, Any]:
-    """What a selection says beside the signature: the tile, where a kernel is for that tile alone."""
+    """Words of a selection beside the signature: the tile, where a kernel is for that tile alone."""
     pipeline, tile = _way_of(config, 2 if config.dtype_a in ("fp16", "bf16") else 1)
     return {"pipeline": pipeline, "tile": tile} if pipeline == "tiles" else {}
 
