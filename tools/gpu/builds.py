@@ -42,6 +42,7 @@ class Build:
     family: str = ""
     when: str = ""
     also: dict[str, str] = field(default_factory=dict)  # further families
+    pipeline: str = ""  # whose instances alone launch it
     dtypes: tuple[str, ...] = ()
     exchanged: bool = False  # as builds.yaml says, and the target allows: bf16's PTX, of which fp16's is made
 
