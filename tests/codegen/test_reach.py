@@ -91,3 +91,9 @@ def test_by_number_is_not_said_of_what_is_chosen(copy: Copy) -> None:
     copy.edit(GENERIC, "tile: 64x64, by_number: yes", "tile: 64x64, by_number: no")
     with pytest.raises(CodegenError, match="'False' must be yes, a selection, or left out"):
         failing(copy.tree(), "fp32_min")
+    # An entry of some receipts alone is none for the others, whose tile has no kernel then.
+    copy.edit(GENERIC, "tile: 64x64, by_number: no", "tile: 64x64, receipts: [flash]")
+    assert "no kernel on cpu-generic for fmha_fwd" in failing(copy.tree(), "fp32_min")[0]
+    copy.edit(GENERIC, "receipts: [flash]", "receipts: flash")
+    with pytest.raises(CodegenError, match="'flash' must be a list of receipts"):
+        failing(copy.tree(), "fp32_min")
