@@ -39,7 +39,7 @@ class Clock:
         for event in (self._start, self._stop):
             self.device.ask(create, ctypes.byref(event), 0)
         self.device.ask(create_stream, ctypes.byref(self._in), 1)  # waits for no other stream
-        self.stream = Stream(device=(self.device.kind.dlpack, 0), native=self._in.value)
+        self.stream = Stream(device=(self.device.kind.dlpack, 0), native=self._in.value or 0)
         self._memory = self.device.taken(CACHED)
         self.fill_seconds = min(self.seconds(self.fill) for _ in range(3))
 
