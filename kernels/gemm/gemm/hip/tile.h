@@ -11,8 +11,9 @@
 
 namespace tilekiln::hip::gemm {
 
-constexpr int kTile = 128, kSteps = kStreamSteps, kThreads = TK_WAVES * kLanes, kLine = kSteps + 8;  // padded against bank conflicts
-constexpr int kPieces = kTile * kSteps / 8 / kThreads;                                     // of 8 along k, a thread's of one operand
+constexpr int kTile = 128, kSteps = kStreamSteps, kThreads = TK_WAVES * kLanes,
+              kLine = kSteps + 8;                       // padded against bank conflicts
+constexpr int kPieces = kTile * kSteps / 8 / kThreads;  // of 8 along k, a thread's of one operand
 constexpr int kAcross = TK_WAVES / 2, kDown = 64 / kRows, kBeside = kTile / kAcross / kColumns;
 
 static_assert(kAccumulator * kThreads * 4 <= 2 * kTile * kLine * 2, "the sums of a block must fit where a and b were");
@@ -27,7 +28,8 @@ TK_DEVICE Piece piece_of(int c, bool across) {
 }
 
 /// Steps from k0 on of lines first, first + 1, ..; what is outside is 0.
-TK_DEVICE void load(const Operand& of, i64 batch, int first, int lines, int k0, int k, bool wide, bool across, T8 (&to)[kPieces]) {
+TK_DEVICE void load(const Operand& of, i64 batch, int first, int lines, int k0, int k, bool wide, bool across,
+                    T8 (&to)[kPieces]) {
 #pragma unroll
   for (int c = 0; c < kPieces; c++) {
     const Piece at = piece_of(c, across);
@@ -71,7 +73,8 @@ TK_DEVICE float erfc_of_positive(float z) {
 /// x / 2 (1 + erf(x / sqrt 2)) = max(x, 0) - |x| / 2 (1 - erf(|x| / sqrt 2))
 TK_DEVICE float gelu(float x) {
   x = not_below(kLeast, x);
-  const float size = __builtin_fabsf(x), tail = not_above(1e30f, size) * erfc_of_positive(not_above(30.f, size * 0.70710678118655f));
+  const float size = __builtin_fabsf(x),
+              tail = not_above(1e30f, size) * erfc_of_positive(not_above(30.f, size * 0.70710678118655f));
   return not_below(0.f, x) - 0.5f * tail;
 }
 /// x / 2 (1 + tanh y) = x sigmoid(2 y), y = sqrt(2 / pi) (x + 0.044715 x^3)
@@ -122,10 +125,13 @@ TK_DEVICE void finish(const Params& p, i64 batch, int i, int j, float sum) {
 }
 
 /// A tile of out, and the block of it that a wave and a lane have.
-struct Tile { int i0, j0, line, half, row, column; i64 batch; };
+struct Tile {
+  int i0, j0, line, half, row, column;
+  i64 batch;
+};
 TK_DEVICE Tile tile_of(const Params& p, int tile, i64 batch) {
   const int down = tile / p.tiles_n, wave = __builtin_amdgcn_readfirstlane(thread() / kLanes);
-  return {down * kTile,     (tile - down * p.tiles_n) * kTile, lane() % kHalf, lane() / kHalf,
+  return {down * kTile,        (tile - down * p.tiles_n) * kTile,  lane() % kHalf, lane() / kHalf,
           wave / kAcross * 64, wave % kAcross * (kTile / kAcross), batch};
 }
 using Sums = Accumulator[kDown][kBeside];
