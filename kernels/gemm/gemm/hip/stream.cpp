@@ -8,6 +8,7 @@ namespace {
 tilekiln_status launch_stream(const Site& site, const void* problem) {
   const auto& of = *static_cast<const Batch*>(problem);
   const Problem& p = of.first;
+  TILEKILN_TRY(matrix::refuse_more(p));
   if (p.m == 0 || p.n == 0 || p.k == 0) return launch_waves(site, problem);
   const Kernel* const kernel = find_product("stream_gemm_", p);
   if (kernel == nullptr) return fail_kernel("gemm by stream-K");
