@@ -50,6 +50,9 @@ struct Convolution {
   u64 gathered, made;  // bytes of scratch: of what is gathered, of results
 };
 
+// A convolution of conv_fwd, for which GPUs have kernels; those of gradients are CPUs'.
+struct ForwardConvolution : Convolution { static constexpr bool launches_kernels = true; };
+
 // The gradient of a weight by that of y: dw[k, c, t] is the sum over pixels of y[n, k, o] x[n, c, o step + t tap + start]. of.y is read, of.w_step is
 // that of dw. Parts of the pixels are summed apart, to sums[part][group][output][word].
 struct WeightGradient {

@@ -11,7 +11,8 @@ tilekiln_status encode(const RowArray& array, uint32_t rows, int device, TensorM
   constexpr int swizzle_128 = 3, promote_128 = 2, promote_256 = 3;
   const uint32_t columns = array.dtype == TILEKILN_FP8 ? 128 : 64;  // one row of a box: 128 bytes
   const int type = array.dtype == TILEKILN_FP8 ? bytes : array.dtype == TILEKILN_FP16 ? fp16 : bf16;
-  const uint32_t box[5] = {columns, rows, 1, 1, 1}, every[5] = {1, 1, 1, 1, 1};
+  const uint32_t box[5] = {columns, rows, array.further[0], array.further[1], array.further[2]};
+  const uint32_t every[5] = {1, array.every[0], array.every[1], array.every[2], array.every[3]};
   const Result result =
       driver().cuTensorMapEncodeTiled(map, type, 5, const_cast<void*>(array.data), array.lengths, array.strides, box,
                                       every, 0, swizzle_128, array.ahead ? promote_256 : promote_128, 0);

@@ -268,6 +268,15 @@ TILEKILN_DEVICE float load_if(bool condition, const float* from) {
   return x;
 }
 
+// A word from global memory, or zero, as load_if of 16 bits.
+TILEKILN_DEVICE uint32_t load_word_if(bool condition, const void* from) {
+  uint32_t word;
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; mov.b32 %0, 0; @p ld.global.nc.b32 %0, [%1];}"
+               : "=r"(word)
+               : "l"(from), "r"(int(condition)));
+  return word;
+}
+
 // A byte from global memory, or zero, as load_if of 16 bits.
 TILEKILN_DEVICE uint8_t load_if(bool condition, const uint8_t* from) {
   uint32_t bits;

@@ -87,6 +87,9 @@ void fill(const Args& args, Call& call) {
   sizes[axes::sizes::pixels] = conv::product(c.out), sizes[axes::sizes::taps] = conv::product(c.filter);
 }
 
-tilekiln_status launch(StageCall<Convolution>& call) { return conv::launch_forward(call, call.choice, call.problem); }
+tilekiln_status launch(StageCall<conv::ForwardConvolution>& call) {
+  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, call.problem);
+  return conv::launch_forward(call, call.choice, call.problem);
+}
 
 }  // namespace tilekiln::op::conv_fwd

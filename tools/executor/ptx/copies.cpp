@@ -251,8 +251,9 @@ void perform_tensor(Machine& machine, Block& block, const Warp& warp, const Inst
     for (u32 i3 = 0; i3 < box[3]; i3++)
       for (u32 i2 = 0; i2 < box[2]; i2++)
         for (u32 i1 = 0; i1 < box[1]; i1++, to += row_bytes) {
-          const i64 at[5] = {copy.at[0], i64(copy.at[1]) + i1, i64(copy.at[2]) + i2, i64(copy.at[3]) + i3,
-                             i64(copy.at[4]) + i4};
+          const u32 in_box[5] = {0, i1, i2, i3, i4};
+          i64 at[5] = {};
+          for (int d = 0; d < map.rank; d++) at[d] = i64(copy.at[d]) + i64(in_box[d]) * map.every[d];
           bool inside = true;
           u64 from = map.address;
           for (int d = 1; d < map.rank; d++) {

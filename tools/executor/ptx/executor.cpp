@@ -100,9 +100,11 @@ int ptx_tensor_map(void* to, int type, uint32_t rank, uint64_t address, const ui
   map.bytes = u8(sizes[type]);
   map.swizzle = u8(swizzle);
   for (uint32_t k = 0; k < rank; k++) {
-    if (lengths[k] == 0 || lengths[k] > 1ull << 32 || box[k] == 0 || box[k] > 256 || element_strides[k] != 1) return 1;
+    const uint32_t every = k == 0 ? 1 : element_strides[k];  // that of the first dimension has no effect
+    if (lengths[k] == 0 || lengths[k] > 1ull << 32 || box[k] == 0 || box[k] > 256 || every == 0 || every > 8) return 1;
     map.lengths[k] = u32(lengths[k] - 1);
-    map.box[k] = u8(box[k] - 1);
+    map.box[k] = u8((box[k] - 1) / every);
+    map.every[k] = u8(every);
   }
   for (uint32_t k = 0; k + 1 < rank; k++) {
     if (strides[k] % 16 || strides[k] >= 1ull << 40) return 1;

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+// Convolutions on Hopper: products of boxes of pixels, which TMA copies from where a tap meets them, by filters.
+//
+// A box has a power of two of pixels along each dimension and across images, strides of the convolution are those of the
+// map, and padding is what lies outside of the array: no image column is laid out. Roles, pipeline and stream-K are those
+// of GEMM (gemm.cu). What TMA cannot follow is packed before (pack.h); few channels a group are summed without tensor
+// cores (direct.h).
+//
+// -D: LOADER_REGISTERS, REGISTERS; TILEKILN_FP16.
+#include "kernels/backends/cuda/tile/mainloop.h"
+#include "kernels/backends/cuda/tile/roles.h"
+#include "kernels/backends/cuda/tile/scheduler.h"
+#include "kernels/conv/conv_fwd/cuda/direct.h"
+#include "kernels/conv/conv_fwd/cuda/epilogue.h"
+#include "kernels/conv/conv_fwd/cuda/pack.h"
+
+namespace tilekiln::cuda::conv {
+
+using Warps = Roles<2, LOADER_REGISTERS, REGISTERS>;
+
+// A step along k: a tap and a chunk of its channels.
+struct Tap {
+  int at[3], chunk, number;
+  __device__ __forceinline__ Tap(const Params& p, int step) : number(step / p.chunks) {
+    chunk = step - number * p.chunks;
+    int rest = number;
+#pragma unroll
+    for (int d = 0; d < 3; ++d) at[d] = rest % p.filter[d], rest /= p.filter[d];
+  }
+  __device__ __forceinline__ void advance(const Params& p) {
+    if (++chunk < p.chunks) return;
+    chunk = 0, ++number;
+    if (++at[0] < p.filter[0]) return;
+    at[0] = 0;
+    if (++at[1] < p.filter[1]) return;
+    at[1] = 0, ++at[2];
+  }
+};
+
+template <int kForm> struct Kernel {
+  static constexpr bool kTurned = kForms[kForm].across;
+  static constexpr int kColumns = kForms[kForm].columns;
+  struct Stage {
+    SharedTile<BuildElement, kTileRows, kDepth, Major::K> a;
+    SharedTile<BuildElement, kColumns, kDepth, Major::K> b;
+  };
+  using Pipe = Pipeline<Stage, kForms[kForm].stages>;
+  using Scheduler = TileScheduler<false>;
+  struct Shared {
+    Pipe pipe;
+    unsigned arrived[Warps::kConsumers];
+  };
+
+  // A tile: its pixels, and its outputs of a group.
+  struct Tile {
+    Corner corner;
+    int output, group;
+    __device__ __forceinline__ Tile(const Params& p, const TileCoord& of)
+        : output(kTurned ? of.m * kTileRows : of.n * kColumns), group(of.batch) {
+      int rest = kTurned ? of.n : of.m;
+      corner.shift = p.shift;
+#pragma unroll
+      for (int d = 0; d < 4; ++d) {
+        corner.at[d] = (rest % p.tiles[d]) << p.shift[d];
+        rest /= p.tiles[d];
+      }
+    }
+  };
+
+  static __device__ __forceinline__ void produce(const Params& p, Shared& s) {
+    Scheduler scheduler(p.grid);
+    Producer<Pipe> pipe(s.pipe);
+    for (WorkTile work; scheduler.next(work);) {
+      const Tile tile(p, scheduler.coord(work));
+      const int channel = p.groups_apart ? 0 : tile.group * p.channels;
+      int first[3];
+#pragma unroll
+      for (int d = 0; d < 3; ++d) first[d] = tile.corner.at[d] * p.step[d] + p.begin[d];
+      Tap tap(p, work.first);
+      for (int step = work.first; step < work.last; ++step, pipe.advance(), tap.advance(p)) {
+        Stage& stage = pipe.acquire();
+        pipe.expect((kTileRows + p.filters) * 128);
+        const uint32_t pixels = kTurned ? stage.b.address() : stage.a.address();
+        const uint32_t filters = kTurned ? stage.a.address() : stage.b.address();
+        tensor_load(pixels, p.x, pipe.full(), channel + tap.chunk * kDepth, first[0] + tap.at[0] * p.tap[0],
+                    first[1] + tap.at[1] * p.tap[1], p.groups_apart ? tile.group : first[2] + tap.at[2] * p.tap[2],
+                    tile.corner.at[3]);
+        tensor_load(filters, p.w, pipe.full(), tap.chunk * kDepth, tile.output, tap.number, tile.group, 0);
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void consume(const Params& p, Shared& s, Warpgroup w, int consumers) {
+    const int lane = w.lane(), warp = w.warp();
+    Scheduler scheduler(p.grid);
+    Consumer<Pipe> pipe(s.pipe, lane);
+    for (WorkTile work; scheduler.next(work);) {
+      const int first = uniform(work.first), last = uniform(work.last);
+      Fragment<kColumns> c;
+      multiply_stages(pipe, c, 64 * w.index, first, last);
+      const Tile tile(p, scheduler.coord(work));
+      finish_stages(pipe, c, first, last);
+      if (last - first < p.grid.steps &&
+          !fix_up(scheduler, work, c.v, w.index, Warps::kConsumers, w.thread, true, s.arrived[w.index]))
+        continue;
+      const int row = w.index * 64 + warp * 16 + lane / 4;
+      if constexpr (kTurned)
+        finish_across(p.of, tile.corner, c.v, tile.group, tile.output + row, lane);
+      else
+        finish_down(p.of, tile.corner, c.v, tile.group, tile.output, row, lane);
+    }
+  }
+
+  static __device__ __forceinline__ void run(const Params& p) {
+    let_next_launch_begin();
+    auto& s = shared_memory<Shared>();
+    const int consumers = kTurned && p.filters == 64 ? 1 : 2;  // the second one has no outputs of few
+    if (threadIdx.x == 32) ask_for(p.x), ask_for(p.w);
+    Warps::run<false>(
+        consumers, [&] { s.pipe.init(1, Warps::arrivals(consumers, 1)); },
+        [&](int thread) {
+          wait_for_launch_before();
+          if (thread == 0) produce(p, s);
+        },
+        [&](Warpgroup w) {
+          wait_for_launch_before();
+          consume(p, s, w, consumers);
+        });
+  }
+};
+constexpr int kSharedBytes = sizeof(Kernel<1>::Shared);
+static_assert(kSharedBytes <= 232448, "a CTA of Hopper has 227 KB of shared memory");
+static_assert(sizeof(Kernel<0>::Shared) <= kSharedBytes && sizeof(Kernel<2>::Shared) <= kSharedBytes &&
+                  sizeof(Kernel<3>::Shared) <= kSharedBytes,
+              "all forms are launched with as much shared memory as form 1 has");
+
+}  // namespace tilekiln::cuda::conv
+
+using namespace tilekiln::cuda;
+
+extern "C" __constant__ conv::Build conv_build = {conv::Warps::kThreads, conv::kSharedBytes,
+                                                  std::is_same_v<BuildHalf, fp16>};
+#define PRODUCT(name, form)                                                                                            \
+  extern "C" __global__ void __launch_bounds__(conv::Warps::kThreads, 1) name(const __grid_constant__ conv::Params p) { \
+    conv::Kernel<form>::run(p);                                                                                        \
+  }
+PRODUCT(conv_256, 0)
+PRODUCT(conv_128, 1)
+PRODUCT(conv_64, 2)
+PRODUCT(conv_across, 3)
+
+extern "C" __global__ void __launch_bounds__(conv::kPackThreads) conv_pack(const __grid_constant__ conv::Packed p) {
+  __shared__ uint16_t tile[conv::kPackChannels][conv::kPackPixels + 2];
+  begin_between_launches();
+  conv::pack(p, tile);
+}
+#define DIRECT(name, call)                                                                                            \
+  extern "C" __global__ void __launch_bounds__(conv::kDirectThreads) name(const __grid_constant__ conv::Direct p) { \
+    begin_between_launches();                                                                                         \
+    conv::call(p, i64(blockIdx.x) * conv::kDirectThreads + threadIdx.x);                                              \
+  }
+using tilekiln::matrix::i64;
+DIRECT(conv_direct, direct)
+DIRECT(conv_depthwise_3, depthwise<3>)
+DIRECT(conv_depthwise_5, depthwise<5>)
+DIRECT(conv_depthwise_7, depthwise<7>)

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT
+// The epilogue of a tile of pixels by outputs: residual, bias, activation, rounding and stores.
+#pragma once
+
+#include "kernels/conv/conv_fwd/cuda/params.h"
+#include "kernels/gemm/gemm/cuda/epilogue.h"
+
+namespace tilekiln::cuda::conv {
+
+using gemm::Sums;
+
+// Pixels of a tile: the first one, along x, y, z and images, and logarithms of lengths.
+struct Corner {
+  int at[4];
+  const int* shift;
+
+  // The place of the i-th pixel. False: y has none there.
+  __device__ __forceinline__ bool pixel(const Output& of, int i, int (&to)[4]) const {
+    bool inside = true;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) {
+      to[d] = at[d] + (i & ((1 << shift[d]) - 1));
+      i >>= shift[d];
+      inside = inside && to[d] < of.out[d];
+    }
+    return inside;
+  }
+};
+TILEKILN_DEVICE uint16_t* element_of(const Pixels& array, const int (&pixel)[4], i64 output) {
+  i64 at = output * array.channel;
+#pragma unroll
+  for (int d = 0; d < 4; ++d) at += pixel[d] * array.step[d];
+  return reinterpret_cast<uint16_t*>(array.data) + at;
+}
+// `count` neighbours of up to eight in a row, `step` elements apart, to memory.
+TILEKILN_DEVICE void store_some(uint16_t* to, i64 step, int count, bool wide, uint4 eight) {
+  const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
+  const auto at = reinterpret_cast<uintptr_t>(to);
+  if (count >= 8 && (wide || (step == 1 && at % 16 == 0))) {
+    *reinterpret_cast<uint4*>(to) = eight;
+  } else if (step == 1 && at % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (2 * i + 1 < count)
+        *reinterpret_cast<uint32_t*>(to + 2 * i) = words[i];
+      else
+        store_if(2 * i < count, to + 2 * i, words[i]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) store_if(i < count, to + i * step, words[i / 2] >> (i % 2 * 16));
+  }
+}
+
+// Sums of rows `row` and row + 8 of a tile of pixels, over columns that are outputs from `output` of `group` on.
+template <int N>
+TILEKILN_DEVICE void finish_down(const Output& of, const Corner& corner, float (&sum)[N], int group, int output, int row,
+                                 int lane) {
+  int pixel[2][4];
+  bool inside[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) inside[h] = corner.pixel(of, row + 8 * h, pixel[h]);
+  const i64 first = i64(group) * of.outputs;
+  gemm::in_turns<16>(sum, [&](Sums& v, int turn) {
+    const int mine = output + 32 * turn + (lane & 3) * 2, begin = output + 32 * turn + (lane & 3) * 8;
+#pragma unroll
+    for (int dd = 0; dd < 4; ++dd) {
+      const int column = mine + 8 * dd;
+      float2 bias = {0.f, 0.f};
+      if (of.bias != nullptr) bias = gemm::load_numbers(of.bias + first, column, of.outputs);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float &one = v[dd * 4 + h * 2], &other = v[dd * 4 + h * 2 + 1];
+        if (of.residual.data != nullptr && inside[h]) {
+          const uint16_t* const from = element_of(of.residual, pixel[h], first + column);
+          if (of.features & kWideResidual && column + 1 < of.outputs) {
+            float low, high;
+            unpack(*reinterpret_cast<const uint32_t*>(from), low, high);
+            one += low, other += high;
+          } else {
+            if (column < of.outputs) one += element(from[0]);
+            if (column + 1 < of.outputs) other += element(from[of.residual.channel]);
+          }
+        }
+        one += bias.x, other += bias.y;
+      }
+    }
+    gemm::activate(of, v);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const auto word = [&](int dd) { return pack(v[dd * 4 + h * 2], v[dd * 4 + h * 2 + 1]); };
+      const uint4 eight = quad_transpose(lane, word(0), word(1), word(2), word(3));
+      if (inside[h])
+        store_some(element_of(of.y, pixel[h], first + begin), of.y.channel, of.outputs - begin, of.features & kWide,
+                   eight);
+    }
+  });
+}
+
+// Sums of rows that are outputs `output` and output + 8 of `group`, over columns that are pixels, whole eighths of which lie along x.
+template <int N>
+TILEKILN_DEVICE void finish_across(const Output& of, const Corner& corner, float (&sum)[N], int group, int output,
+                                   int lane) {
+  const i64 first = i64(group) * of.outputs + output;
+  const auto there = [&](int h) { return output + 8 * h < of.outputs; };
+  float bias[2] = {0.f, 0.f};
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+    if (of.bias != nullptr && there(h)) bias[h] = of.bias[first + 8 * h];
+  gemm::in_turns<16>(sum, [&](Sums& v, int turn) {
+#pragma unroll
+    for (int dd = 0; dd < 4; ++dd) {
+      int pixel[4];
+      const bool inside = corner.pixel(of, 32 * turn + 8 * dd + (lane & 3) * 2, pixel);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float &one = v[dd * 4 + h * 2], &other = v[dd * 4 + h * 2 + 1];
+        if (of.residual.data != nullptr && inside && there(h)) {
+          const uint16_t* const from = element_of(of.residual, pixel, first + 8 * h);
+          one += element(from[0]);
+          if (pixel[0] + 1 < of.out[0]) other += element(from[of.residual.step[0]]);
+        }
+        one += bias[h], other += bias[h];
+      }
+    }
+    gemm::activate(of, v);
+    int pixel[4];
+    const bool inside = corner.pixel(of, 32 * turn + (lane & 3) * 8, pixel);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const auto word = [&](int dd) { return pack(v[dd * 4 + h * 2], v[dd * 4 + h * 2 + 1]); };
+      const uint4 eight = quad_transpose(lane, word(0), word(1), word(2), word(3));
+      if (inside && there(h))
+        store_some(element_of(of.y, pixel, first + 8 * h), of.y.step[0], of.out[0] - pixel[0], false, eight);
+    }
+  });
+}
+
+}  // namespace tilekiln::cuda::conv

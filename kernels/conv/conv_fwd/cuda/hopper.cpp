@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: MIT
+// The hopper engine of convolutions: a checked call becomes one launch, or one behind those that pack its arrays. Compiled with
+// -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
+#include <algorithm>
+
+#include "kernels/backends/cuda/held.h"
+#include "kernels/conv/conv_fwd/cuda/params.h"
+#include "kernels/gemm/gemm/cuda/shares.h"
+
+#define TILEKILN_JOIN(a, b, c) a##b##c
+#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _conv_fwd_hopper)
+
+namespace tilekiln::cuda::conv {
+namespace {
+
+using gemm::divide_up;
+using gemm::Shares;
+using gemm::Tiles;
+using Problem = tilekiln::conv::ForwardConvolution;
+using tilekiln::conv::Steps;
+
+constexpr i64 kBytes = 2;  // of an element
+i64 up_to(i64 multiple, i64 length) { return divide_up(length, multiple) * multiple; }
+template <class Length> i64 product(const Length* lengths, int count) {
+  i64 made = 1;
+  for (int i = 0; i < count; ++i) made *= lengths[i];
+  return made;
+}
+void turn(const i64 (&from)[3], int* to) {
+  for (int d = 0; d < 3; ++d) to[d] = static_cast<int>(from[2 - d]);
+}
+void turn(const Steps& from, i64* to) {
+  for (int d = 0; d < 3; ++d) to[d] = from.at[2 - d];
+  to[3] = from.batch;
+}
+
+// An array of five dimensions as TMA reads it; steps in elements, the first one is 1.
+struct View {
+  const char* data;
+  i64 length[5], step[5];
+
+  [[nodiscard]] bool follows() const {
+    constexpr i64 most = i64{1} << 38;
+    bool sound = reinterpret_cast<uintptr_t>(data) % 16 == 0;
+    for (int d = 0; d < 5; ++d) sound = sound && length[d] <= INT32_MAX;
+    for (int d = 1; d < 5; ++d) sound = sound && (length[d] == 1 || (step[d] > 0 && step[d] % 8 == 0 && step[d] < most));
+    return sound;
+  }
+};
+
+// A convolution as it is launched: the view of x, that of the filters, and what must be packed for them.
+struct Work {
+  Params params = {};
+  View x = {}, w = {};
+  Packed of_x = {}, of_w = {};
+  bool packs_x = false, packs_w = false;
+};
+
+Output output_of(const Problem& c) {
+  Output of = {};
+  of.y.data = c.y, of.residual.data = const_cast<char*>(c.residual);
+  turn(c.y_step, of.y.step), turn(c.residual_step, of.residual.step);
+  of.y.channel = c.y_step.channel, of.residual.channel = c.residual_step.channel;
+  of.bias = c.bias;
+  of.clamp_min = c.clamp_min, of.clamp_max = c.clamp_max, of.activation = static_cast<int>(c.activation);
+  turn(c.out, of.out);
+  of.out[3] = static_cast<int>(c.batch), of.outputs = static_cast<int>(c.outputs);
+  const auto wide = [&](const Pixels& array, i64 elements) {
+    bool sound = array.channel == 1 && reinterpret_cast<uintptr_t>(array.data) % static_cast<uintptr_t>(elements * kBytes) == 0 &&
+                 (c.groups == 1 || c.outputs % elements == 0);
+    for (int d = 0; d < 4; ++d) sound = sound && (of.out[d] == 1 || array.step[d] % elements == 0);
+    return sound;
+  };
+  of.features = (wide(of.y, 8) ? kWide : 0) | (wide(of.residual, 2) ? kWideResidual : 0);
+  return of;
+}
+
+Packed packed_x(const Problem& c) {
+  Packed p = {};
+  p.from = c.x, p.channel = c.x_step.channel;
+  turn(c.x_step, p.step), turn(c.in, p.in), turn(c.in, p.out);
+  p.channels = static_cast<int>(c.channels), p.groups = static_cast<int>(c.groups);
+  p.pixels = c.batch * product(p.out, 3);
+  return p;
+}
+Packed packed_w(const Problem& c, i64 padded, i64 across) {
+  Packed p = {};
+  p.from = c.w, p.channel = c.w_step.channel;
+  turn(c.w_step, p.step), turn(c.filter, p.in), turn(c.filter, p.out);
+  p.out[0] = static_cast<int>(across);
+  p.channels = static_cast<int>(c.channels), p.padded = static_cast<int>(padded), p.groups = 1;
+  p.pixels = c.groups * c.outputs * product(p.out, 3);
+  return p;
+}
+
+// Elements of a row of pixels of the copy that `lay_in_rows` makes.
+i64 row_channels(const Problem& c) {
+  i64 padded = c.channels;
+  while (padded * c.step[2] % 8 != 0) ++padded;
+  return padded;
+}
+
+// Taps along x, and their channels, become channels of a copy with its padding inside: rows of x overlap in the view of it.
+void lay_in_rows(const Problem& c, Work* work) {
+  Params& p = work->params;
+  const i64 padded = row_channels(c), run = c.filter[2] * padded;
+  Packed& x = work->of_x = packed_x(c);
+  work->packs_x = work->packs_w = true;
+  x.padded = static_cast<int>(padded);
+  const auto reach = [&](int d) { return static_cast<int>((c.out[d] - 1) * c.step[d] + (c.filter[d] - 1) * c.tap[d] + 1); };
+  x.out[0] = reach(2), x.out[1] = reach(1), x.out[2] = 1;
+  while (x.out[0] * padded % 8 != 0) ++x.out[0];
+  x.before[0] = static_cast<int>(-c.start[2]), x.before[1] = static_cast<int>(-c.start[1]);
+  x.pixels = c.batch * product(x.out, 3);
+  const i64 row = x.out[0] * padded, rows = c.filter[1];
+  work->x = {nullptr, {run, c.out[2], c.out[1], rows, c.batch}, {1, c.step[2] * padded, c.step[1] * row, c.tap[1] * row, x.out[1] * row}};
+  i64 across = c.filter[2];
+  while (across * padded % 8 != 0) ++across;
+  work->of_w = packed_w(c, padded, across);
+  work->w = {nullptr, {run, c.outputs, rows, 1, 1}, {1, rows * across * padded, across * padded, 8, 8}};
+  for (int d = 0; d < 3; ++d) p.step[d] = 1, p.tap[d] = 0, p.begin[d] = 0, p.filter[d] = 1;
+  p.tap[2] = 1, p.filter[2] = static_cast<int>(rows);
+  p.channels = static_cast<int>(run);
+}
+
+// The views of a convolution, its arrays packed where they must be. False: products cannot do it.
+bool lay(const Problem& c, Work* work) {
+  Params& p = work->params;
+  turn(c.step, p.step), turn(c.tap, p.tap), turn(c.start, p.begin), turn(c.filter, p.filter);
+  const bool flat = c.in[0] == 1 && c.filter[0] == 1 && c.out[0] == 1 && c.start[0] == 0;
+  constexpr i64 most_step = 8;  // of a map
+  bool steps = true;
+  for (int d = 0; d < 3; ++d) {
+    if (p.of.out[d] == 1) p.step[d] = 1;
+    steps = steps && p.step[d] <= most_step;
+  }
+  const bool apart = c.groups > 1 && c.channels % kDepth != 0 && flat;  // groups have a dimension of their own
+  const auto view = [&](const char* data, i64 channels, const i64* step, i64 group) {
+    return View{data,
+                {apart ? channels : group * (c.groups - 1) + channels, c.in[2], c.in[1], apart ? c.groups : c.in[0], c.batch},
+                {1, step[0], step[1], apart ? group : step[2], step[3]}};
+  };
+  i64 step[4];
+  turn(c.x_step, step);
+  work->x = view(c.x, c.channels, step, c.channels);
+  p.groups_apart = apart ? 1 : 0, p.channels = static_cast<int>(c.channels);
+  const bool together = c.x_step.channel == 1 || c.channels * c.groups == 1;
+  if (!steps || !together || !work->x.follows() || (c.groups > 1 && c.channels % kDepth != 0 && !apart)) {
+    const bool rows = c.groups == 1 && flat && (c.tap[2] == 1 || c.filter[2] == 1);
+    const i64 each = c.filter[2] * divide_up(c.channels, kDepth);
+    if (rows && (!steps || divide_up(c.filter[2] * row_channels(c), kDepth) < each)) {
+      lay_in_rows(c, work);
+      p.chunks = static_cast<int>(divide_up(p.channels, kDepth));
+      return true;
+    }
+    if (!steps) return false;
+    Packed& x = work->of_x = packed_x(c);
+    work->packs_x = true;
+    x.padded = static_cast<int>(up_to(c.groups == 1 || apart ? 8 : kDepth, c.channels));
+    const i64 pixel = i64{x.padded} * c.groups;
+    const i64 to[4] = {pixel, pixel * c.in[2], pixel * c.in[2] * c.in[1], pixel * c.in[2] * c.in[1] * c.in[0]};
+    work->x = view(nullptr, x.padded, to, x.padded);
+    p.channels = x.padded;
+  }
+  p.chunks = static_cast<int>(divide_up(c.channels, kDepth));
+  const i64 taps = product(c.filter, 3);
+  i64 tap = 1, each = c.w_step.at[2];
+  bool even = c.channels == 1 || c.w_step.channel == 1;
+  for (int d = 2; d >= 0; --d) {
+    if (c.filter[d] == 1) continue;
+    if (tap == 1) each = c.w_step.at[d];
+    even = even && c.w_step.at[d] == each * tap;
+    tap *= c.filter[d];
+  }
+  work->w = {c.w, {c.channels, c.outputs, taps, c.groups, 1}, {1, c.w_step.batch, each, c.w_group, 8}};
+  if (!even || !work->w.follows()) {
+    const i64 padded = up_to(8, c.channels);
+    work->of_w = packed_w(c, padded, c.filter[2]);
+    work->packs_w = true;
+    work->w = {nullptr, {c.channels, c.outputs, taps, c.groups, 1}, {1, taps * padded, padded, c.outputs * taps * padded, 8}};
+  }
+  return true;
+}
+
+tilekiln_status launch_pack(const Site& site, const Kernel* kernel, const Packed& p, bool early) {
+  const i64 down = divide_up(p.pixels, kPackPixels), across = divide_up(p.padded, kPackChannels);
+  if (down > INT32_MAX || across > UINT16_MAX || p.groups > UINT16_MAX)
+    return fail_argument("x", "had %lld pixels, %lld channels and %d groups, must have fewer to be packed on cuda",
+                         p.pixels, i64{p.channels}, p.groups);
+  return launch(site, {kernel,
+                       "conv_pack",
+                       {static_cast<unsigned>(down), static_cast<unsigned>(across), static_cast<unsigned>(p.groups)},
+                       kPackThreads,
+                       0,
+                       &p,
+                       false,
+                       early});
+}
+
+tilekiln_status encode_view(const char* name, const View& view, const Problem& c, const uint32_t (&box)[4], const int* step,
+                            int device, TensorMap* map) {
+  RowArray array = {name, view.data, c.dtype == matrix::Dtype::fp16 ? TILEKILN_FP16 : TILEKILN_BF16, {}, {}};
+  for (int d = 0; d < 5; ++d) array.lengths[d] = static_cast<uint64_t>(view.length[d]);
+  for (int d = 1; d < 5; ++d) {
+    array.strides[d - 1] = static_cast<uint64_t>(view.length[d] == 1 ? 16 : view.step[d] * kBytes);
+    array.every[d - 1] = box[d - 1] > 1 && step != nullptr && d < 4 ? static_cast<uint32_t>(step[d - 1]) : 1;
+    if (d > 1) array.further[d - 2] = box[d - 1] * array.every[d - 1];
+  }
+  return encode(array, box[0] * array.every[0], device, map);
+}
+
+// The box of the fewest tiles, and of those the longest along x.
+i64 choose_box(bool across, Params* p) {
+  i64 best = INT64_MAX;
+  for (int x = 7; x >= (across ? 3 : 0); --x)
+    for (int y = 7 - x; y >= 0; --y)
+      for (int z = p->of.out[2] == 1 ? 0 : 7 - x - y; z >= 0; --z) {
+        const int shift[4] = {x, y, z, 7 - x - y - z};
+        i64 tiles = 1;
+        bool fits = true;
+        for (int d = 0; d < 4; ++d) {
+          tiles *= divide_up(p->of.out[d], i64{1} << shift[d]);
+          fits = fits && (d == 3 || shift[d] == 0 || p->step[d] << shift[d] <= 256);
+        }
+        if (!fits || tiles >= best) continue;
+        best = tiles;
+        std::copy_n(shift, 4, p->shift);
+      }
+  for (int d = 0; d < 4; ++d) p->tiles[d] = static_cast<int>(divide_up(p->of.out[d], i64{1} << p->shift[d]));
+  return best;
+}
+
+// The kernel of the least estimated time (rates are those of gemm/cuda/hopper.h), and its shares.
+const Form& choose_form(const Problem& c, i64 boxes, i64 steps, i64 workers, Tiles* tiles, Shares* shares) {
+  const bool across = c.y_step.channel != 1;
+  const Form* best = nullptr;
+  for (const Form& form : kForms) {
+    if (form.across != across) continue;
+    Tiles one = {};
+    one.function = form.function, one.rows = kTileRows, one.columns = form.columns;
+    one.compute_ns = std::max(2080.0 / form.stages, 2.77 * form.columns);
+    one.stage_bytes = (kTileRows + form.columns) * kDepth * kBytes;
+    one.cta_l2 = 100, one.l2 = 9300, one.parts_l2 = 2000, one.part_rows = kTileRows;
+    const i64 all = boxes * divide_up(c.outputs, across ? kTileRows : form.columns) * c.groups;
+    Shares its = gemm::share(one, all, steps, workers, 0);
+    if (its.whole < all) its.ns += 4000;  // memory and counters
+    if (best == nullptr || its.ns < shares->ns) best = &form, *tiles = one, *shares = its;
+  }
+  return *best;
+}
+
+tilekiln_status launch_products(const Site& site, const Kernel* kernel, const Problem& c, Work* work) {
+  Params& p = work->params;
+  const Build& build = *static_cast<const Build*>(kernel->build);
+  const bool across = c.y_step.channel != 1;
+  const i64 boxes = choose_box(across, &p), steps = i64{p.chunks} * product(p.filter, 3);
+  const int device = site.device.id;
+  Tiles tiles = {};
+  Shares shares = {};
+  const Form& form = choose_form(c, boxes, steps, facts(device)->multiprocessors, &tiles, &shares);
+  const i64 outputs = divide_up(c.outputs, across ? kTileRows : form.columns);
+  if (boxes > INT32_MAX / 2 / outputs / c.groups || steps > INT32_MAX / 2)
+    return fail_argument("y", "had %lld tiles of %lld steps, must have fewer than 2^30 on cuda", boxes * outputs, steps);
+  TileGrid& grid = p.grid;
+  grid.tiles_m = static_cast<int>(across ? outputs : boxes), grid.tiles_n = static_cast<int>(across ? boxes : outputs);
+  grid.tiles = static_cast<int>(boxes * outputs * c.groups), grid.steps = static_cast<int>(steps);
+  grid.group = 16, grid.splits = 1;
+  grid.whole = static_cast<int>(shares.whole), grid.shared = static_cast<int>((grid.tiles - shares.whole) * steps);
+  p.filters = across ? (c.outputs <= 64 ? 64 : kTileRows) : form.columns;
+  const i64 of_x = work->packs_x ? up_to(128, work->of_x.pixels * c.groups * work->of_x.padded * kBytes) : 0;
+  const i64 of_w = work->packs_w ? up_to(128, work->of_w.pixels * work->of_w.padded * kBytes) : 0;
+  const i64 of_parts = grid.shared > 0 ? 2 * shares.grid * tiles.part_bytes() : 0;
+  LaunchMemory memory;
+  if (of_x + of_w + of_parts > 0) {
+    constexpr int warpgroups = 2;
+    TILEKILN_TRY(memory.take(site, static_cast<size_t>(of_x + of_w + of_parts),
+                             static_cast<uint32_t>(grid.shared > 0 ? warpgroups * (grid.tiles - grid.whole) : 0)));
+    char* const data = static_cast<char*>(memory.data());
+    if (work->packs_x) work->x.data = work->of_x.to = data;
+    if (work->packs_w) work->w.data = work->of_w.to = data + of_x;
+    grid.partials = reinterpret_cast<float4*>(data + of_x + of_w), grid.arrivals = memory.zeros();
+  }
+  const auto box = [&](int d) { return uint32_t{1} << p.shift[d]; };
+  TILEKILN_TRY(encode_view("x", work->x, c, {box(0), box(1), box(2), box(3)}, p.step, device, &p.x));
+  TILEKILN_TRY(encode_view("weight", work->w, c, {static_cast<uint32_t>(p.filters), 1, 1, 1}, nullptr, device, &p.w));
+  if (work->packs_w) TILEKILN_TRY(launch_pack(site, kernel, work->of_w, false));
+  if (work->packs_x) TILEKILN_TRY(launch_pack(site, kernel, work->of_x, work->packs_w));
+  return launch(site, {kernel,
+                       form.function,
+                       {static_cast<unsigned>(shares.grid), 1, 1},
+                       static_cast<unsigned>(build.threads),
+                       static_cast<unsigned>(build.shared_bytes),
+                       &p,
+                       false,
+                       work->packs_x || work->packs_w || of_parts == 0});
+}
+
+// The kernel of depthwise filters, where words of two outputs lie together; null: they do not.
+const char* depthwise(const Problem& c, const Output& of) {
+  const auto words = [&](const char* data, i64 channel, const i64* step, const int* length) {
+    bool sound = channel == 1 && reinterpret_cast<uintptr_t>(data) % 4 == 0;
+    for (int d = 0; d < 4; ++d) sound = sound && (length[d] == 1 || step[d] % 2 == 0);
+    return sound;
+  };
+  if (c.channels != 1 || c.outputs != 1 || c.groups % 2 != 0 || c.step[2] != 1 || c.tap[2] != 1) return nullptr;
+  i64 step[4];
+  int in[4];
+  turn(c.x_step, step), turn(c.in, in), in[3] = of.out[3];
+  if (!words(c.x, c.x_step.channel, step, in) || !words(c.y, of.y.channel, of.y.step, of.out)) return nullptr;
+  return c.filter[2] == 3   ? "conv_depthwise_3"
+         : c.filter[2] == 5 ? "conv_depthwise_5"
+         : c.filter[2] == 7 ? "conv_depthwise_7"
+                            : nullptr;
+}
+
+tilekiln_status launch_direct(const Site& site, const Kernel* kernel, const Problem& c, const Output& of) {
+  Direct p = {};
+  p.of = of, p.x = c.x, p.w = c.w;
+  turn(c.x_step, p.x_step), p.x_channel = c.x_step.channel;
+  i64 step[4];
+  turn(c.w_step, step);
+  std::copy_n(step, 3, p.w_step);
+  p.w_channel = c.w_step.channel, p.w_output = c.w_step.batch;
+  turn(c.step, p.step), turn(c.tap, p.tap), turn(c.start, p.begin), turn(c.filter, p.filter), turn(c.in, p.in);
+  p.channels = static_cast<int>(c.channels), p.groups = static_cast<int>(c.groups);
+  p.all = product(of.out, 4) * c.groups * c.outputs;
+  const char* const function = depthwise(c, of);
+  LaunchMemory memory;
+  if (function != nullptr) {
+    // Filters become (tap, output).
+    Packed w = packed_w(c, c.groups, c.filter[2]);
+    w.channel = c.w_step.batch, w.channels = static_cast<int>(c.groups), w.pixels = product(w.out, 3), w.step[3] = 0;
+    TILEKILN_TRY(memory.take(site, static_cast<size_t>(up_to(16, w.pixels * w.padded * kBytes)), 0));
+    w.to = static_cast<char*>(memory.data());
+    TILEKILN_TRY(launch_pack(site, kernel, w, false));
+    p.w = w.to, p.w_output = 1;
+    p.w_step[0] = c.groups, p.w_step[1] = c.groups * c.filter[2], p.w_step[2] = p.w_step[1] * c.filter[1];
+    p.all = c.groups / 2 * divide_up(of.out[0], kAcross) * product(of.out + 1, 3);
+  }
+  const i64 blocks = divide_up(p.all, kDirectThreads);
+  if (blocks > INT32_MAX) return fail_argument("y", "had %lld numbers, must have fewer than 2^39 on cuda", p.all);
+  return launch(site, {kernel,
+                       function != nullptr ? function : "conv_direct",
+                       {static_cast<unsigned>(blocks), 1, 1},
+                       kDirectThreads,
+                       0,
+                       &p,
+                       false,
+                       true});
+}
+
+tilekiln_status launch_convolution(const Site& site, const void* problem) {
+  const auto& c = *static_cast<const Problem*>(problem);
+  if (c.batch * product(c.out, 3) == 0) return TILEKILN_OK;
+  const bool fp16 = c.dtype == matrix::Dtype::fp16;
+  const Kernel* const kernel = find_held([&](const Kernel& one) { return (static_cast<const Build*>(one.build)->fp16 != 0) == fp16; });
+  if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has conv_fwd for cuda without its kernel");
+  constexpr i64 few = 16;  // of a group: tensor cores would multiply mostly zeros
+  Work work;
+  work.params.of = output_of(c);
+  const bool fine = product(c.in, 3) == 0 || (c.groups > 1 && (c.channels < few || c.outputs < few));
+  if (fine || !lay(c, &work)) return launch_direct(site, kernel, c, work.params.of);
+  return launch_products(site, kernel, c, &work);
+}
+
+}  // namespace
+}  // namespace tilekiln::cuda::conv
+
+extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {tilekiln::cuda::conv::launch_convolution};

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+// Parameters of CUDA's convolutions, each the one argument of its kernels. Plain data. Spatial dimensions are x, y, z here: fastest first.
+#pragma once
+
+#include "kernels/backends/cuda/tensor_map.h"
+#include "kernels/backends/cuda/tile/tile_grid.h"
+#include "kernels/conv/engine.h"
+
+namespace tilekiln::cuda::conv {
+
+using matrix::i64;
+
+// Bits of Output::features, uniform over a launch.
+enum Feature : int {
+  kWide = 1,          // outputs of a pixel that lie in y begin at 16 bytes, every eighth one
+  kWideResidual = 2,  // the same of the residual
+};
+
+// An array by pixels: steps along x, y, z and images, and from output to output, in elements. data null: none.
+struct Pixels {
+  char* data;
+  i64 step[4], channel;
+};
+
+// Where sums go: out = activation(sum + residual + bias[output]), of outputs that are `outputs` a group.
+struct Output {
+  Pixels y, residual;
+  const float* bias;
+  float clamp_min, clamp_max;
+  int activation;  // matrix::Activation
+  int out[4];      // lengths of y along x, y, z, and images
+  int outputs, features;
+};
+
+// Products: tiles of 2^shift[0] x ... pixels by outputs of a group, kDepth channels of a tap a step. Of the map of x the
+// dimensions are channels, x, y, z, images, or where `groups_apart` groups in place of z; of w's channels, outputs, taps, groups.
+struct alignas(128) Params {
+  TensorMap x, w;
+  Output of;
+  TileGrid grid;
+  int shift[4], tiles[4];              // along x, y, z, and images
+  int step[3], tap[3], begin[3];       // pixel o and tap t meet x at o step + t tap + begin
+  int filter[3];                       // lengths
+  int channels, chunks, groups_apart;  // of a group; steps of a tap
+  int filters;                         // outputs of a copy of w
+};
+
+// Sums of few channels a group, one thread an output, or of the kernels of depthwise filters kAcross pixels of two.
+struct Direct {
+  Output of;
+  const char *x, *w;
+  i64 x_step[4], x_channel, w_step[3], w_channel, w_output;  // of x along x, y, z, and images
+  i64 all;                                                   // threads
+  int step[3], tap[3], begin[3], filter[3], in[3];
+  int channels, groups;
+};
+constexpr int kDirectThreads = 256, kAcross = 8;
+
+// A copy of an array as TMA can follow it: (image, z, y, x, group, channel) without gaps, zeros where there is no pixel, or no channel.
+struct Packed {
+  const char* from;
+  char* to;
+  i64 step[4], channel;  // of `from`, along x, y, z, and images
+  int in[3], before[3];  // lengths of it; zeros before them
+  int out[3];            // lengths of the copy
+  int channels, padded;  // of a group, there and in the copy
+  int groups;
+  i64 pixels;  // of the copy
+};
+constexpr int kPackThreads = 256, kPackPixels = 32, kPackChannels = 64;
+
+constexpr int kTileRows = 128, kDepth = 64;
+// Kernels of products, all with a CTA's shared memory. across: rows are outputs and columns pixels, of a y with pixels side by side.
+struct Form {
+  const char* function;
+  int columns, stages;
+  bool across;
+};
+constexpr Form kForms[] = {
+    {"conv_256", 256, 4, false}, {"conv_128", 128, 6, false}, {"conv_64", 64, 8, false}, {"conv_across", 128, 6, true}};
+
+// Constants of a build that the host must know; the cubin holds one as `conv_build`.
+struct Build { int threads, shared_bytes, fp16; };
+
+}  // namespace tilekiln::cuda::conv
