@@ -89,7 +89,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     bench.add_argument(
         "--library",
         type=Path,
-        help="time it, not kernels alone; names are head dims, or cache, or features, of attention",
+        help="time it, not kernels alone; names are head dims, or cache, or features, of attention; words of layers, of convolutions",
     )
     bench.add_argument("--fp8", type=Path, help="with --library: a library whose forward of e4m3 is timed beside it")
     bench.add_argument("--rounds", type=int, default=3, help="interleaved rounds of which the median counts (3)")
@@ -186,9 +186,20 @@ def main(argv: list[str]) -> int:
         elif options.library:
             import tilekiln as tk
 
-            from tools.gpu import bench_experts, bench_features, bench_kv, bench_library, bench_products, bench_rows
+            from tools.gpu import (
+                bench_convolutions,
+                bench_experts,
+                bench_features,
+                bench_kv,
+                bench_library,
+                bench_products,
+                bench_rows,
+            )
 
             operators = tk.load(options.library).operators
+            if "conv_fwd" in operators:
+                bench_convolutions.run(tk.load(options.library), options.rounds, options.names)
+                return 0
             if "fused_moe" in operators:
                 bench_experts.run(tk.load(options.library), options.rounds)
                 return 0
