@@ -25,7 +25,7 @@ extern "C" {
  * one factor an output, fp32, fp16 or bf16. NaN and infinity go to the outputs whose taps meet them, and to no others; an infinite x times
  * a weight of 0 is NaN, padding times an infinite weight too. gelu, gelu_tanh, silu and hardswish of -infinity are 0.
  * y may be residual itself, element for element; else it may not overlap any other array, nor itself.
- * There are kernels for CPUs alone: those for Hopper (sm_90a) are planned. */
+ * On Hopper (sm_90a) there are kernels of fp16 and bf16: arrays whose channels do not lie together, from multiples of 16 bytes on, are copied first. */
 typedef struct tilekiln_conv_fwd_args {
   size_t size; /* sizeof(tilekiln_conv_fwd_args): set by tilekiln_conv_fwd_defaults */
   const tilekiln_tensor* x; /* fp32, fp16, bf16 or int8 (batch, channels, width), d2: (batch, channels, height, width), d3: (batch, channels, depth,

@@ -56,6 +56,7 @@ def emulated(
         "words": ("gemm_linear", hopper, test_products.WORDS, hopper),
         "lists": ("gemm_default", hopper, test_products.LISTS, hopper),
         "experts": ("moe_default", hopper, test_products.EXPERTS, hopper),
+        "convolutions": ("conv", hopper, "dtype=bf16", hopper),
         "products_of_int8": ("gemm_linear", hopper, test_products.INT8, hopper),
         "sums_of_int8": ("gemm_default", hopper, test_products.SUMS, hopper),
         "products_of_bytes": ("gemm_fp8", hopper, test_products.BYTES, hopper),

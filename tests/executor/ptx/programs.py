@@ -24,6 +24,7 @@ ALWAYS = (
         "tiles",
         "groups",
         "experts",
+        "convolutions",
         "words",
         "lists",
         "cache_bytes",
@@ -33,7 +34,7 @@ ALWAYS = (
 """Libraries whose kernels run without --full."""
 TURNS = (
     ("caches", "fp8", "cache_bytes", "ampere_products", "products_of_bytes", "groups", "words", "latent"),
-    ("ampere_wide", "rows", "products_of_int8", "sums_of_int8", "experts", "lists", "tiles"),
+    ("ampere_wide", "rows", "products_of_int8", "sums_of_int8", "experts", "lists", "tiles", "convolutions"),
 )
 """Those of even and of odd days, for problems of the day and calls of the host: nvcc takes seconds for each kernel."""
 NEEDS = ("nvcc", "cuobjdump")

@@ -20,8 +20,10 @@ WAIT = "again{0}: mbarrier.try_wait.parity.shared::cta.b64 p1, [tile], {1}; @p1 
 EXPECT = "@p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [tile], {};\n"
 
 
-def tensor_map(address: int, array: np.ndarray, box: tuple[int, ...], swizzle: int) -> bytes:
-    """Of a packed array whose last dimension is the map's first; swizzle as CUtensorMapSwizzle."""
+def tensor_map(
+    address: int, array: np.ndarray, box: tuple[int, ...], swizzle: int, every: tuple[int, ...] = ()
+) -> bytes:
+    """Of a packed array whose last dimension is the map's first; swizzle as CUtensorMapSwizzle; every: steps in a box."""
     rank, kind = array.ndim, {1: 0, 2: 1, 4: 2}[array.itemsize]
     made = (ctypes.c_uint8 * 192)()
     at = (ctypes.addressof(made) + 63) // 64 * 64
@@ -31,18 +33,21 @@ def tensor_map(address: int, array: np.ndarray, box: tuple[int, ...], swizzle: i
 
     failed = library().ptx_tensor_map(
         ctypes.c_void_p(at), kind, rank, ctypes.c_uint64(address), of(array.shape[::-1], ctypes.c_uint64),
-        of(array.strides[-2::-1], ctypes.c_uint64), of(box[::-1], ctypes.c_uint32), of((1,) * rank, ctypes.c_uint32),
-        0, swizzle, 0, 0,
+        of(array.strides[-2::-1], ctypes.c_uint64), of(box[::-1], ctypes.c_uint32),
+        of((every or (1,) * rank)[::-1], ctypes.c_uint32), 0, swizzle, 0, 0,
     )  # fmt: skip
     assert not failed
     return ctypes.string_at(at, 128)
 
 
-def boxed(array: np.ndarray, box: tuple[int, ...], at: tuple[int, ...], swizzle: int) -> np.ndarray:
+def boxed(
+    array: np.ndarray, box: tuple[int, ...], at: tuple[int, ...], swizzle: int, every: tuple[int, ...] = ()
+) -> np.ndarray:
     """The bytes of a box that a tensor copy brings, as they lie in shared memory."""
     address = library().ptx_allocate(array.nbytes)
     assert library().ptx_copy(address, array.ctypes.data, array.nbytes) == 0
-    count = int(np.prod(box)) * array.itemsize
+    steps = (*every[:-1], 1) if every else (1,) * len(box)
+    count = int(np.prod([-(-b // e) for b, e in zip(box, steps, strict=True)])) * array.itemsize
     body = INIT.format(1) + "mov.b64 d5, k_param_1; add.s32 r2, r1, 1024;\n"
     body += "".join(f"mov.u32 r{10 + k}, {value & 0xFFFFFFFF};\n" for k, value in enumerate(at[::-1]))
     places = ", ".join(f"r{10 + k}" for k in range(array.ndim))
@@ -59,7 +64,7 @@ def boxed(array: np.ndarray, box: tuple[int, ...], at: tuple[int, ...], swizzle:
     text = kernel(body, 2, shared=1024 + count).replace(".param .u64 k_param_1", ".param .align 128 .b8 k_param_1[128]")
     made = np.zeros(count, np.uint8)
     try:
-        given = [writes(made), tensor_map(address, array, box, swizzle)]
+        given = [writes(made), tensor_map(address, array, box, swizzle, every)]
         Module(text).launch("k", (1,), (32,), given, seed=3)
     finally:
         library().ptx_release(address)
@@ -98,6 +103,15 @@ def test_boxes_of_tensors(shape: tuple[int, ...], box: tuple[int, ...], at: tupl
             image[row, 16 * to : 16 * to + 16] = line[16 * chunk : 16 * chunk + 16]
     made = boxed(array, box, at, swizzle)
     assert np.array_equal(made.reshape(image.shape), image)
+
+
+def test_boxes_of_every_second_element() -> None:
+    """Steps begin where the copy does; that of the first dimension has no effect, and 8 are the most."""
+    array = NUMBERS.integers(1, 2**16, (7, 20, 64), np.uint16)
+    made = boxed(array, (6, 8, 64), (-2, 5, 0), 0, (3, 2, 4)).view(np.uint16).reshape(2, 4, 64)
+    assert np.array_equal(made, np.stack([np.zeros((4, 64)), array[1, 5:13:2]]))
+    with pytest.raises(AssertionError):
+        tensor_map(1 << 36, array, (1, 18, 64), 0, (1, 9, 1))
 
 
 def test_maps_that_the_driver_refuses() -> None:

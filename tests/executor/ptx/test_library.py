@@ -34,6 +34,7 @@ CASES = {
     "tiles": 40,
     "groups": 40,
     "experts": 60,
+    "convolutions": 60,
     "words": 40,
     "lists": 40,
 }
@@ -62,6 +63,14 @@ def test_problems_of_the_day(
 def test_every_library_of_a_day_is_held() -> None:
     assert set(ALWAYS) <= set(yaml.safe_load(executed.HELD.read_text()))
     assert {*TURNS[0], *TURNS[1], "attention", "ampere"} == set(ALWAYS)
+
+
+@pytest.mark.turns(1)
+def test_convolutions_of_models(emulated: Callable[..., Emulated]) -> None:
+    """Every kernel of them and each way that an array is packed: problems of few pixels that drawn ones never are."""
+    made = emulated("convolutions")
+    said, code = made.python("-m", "tests.executor.ptx.convolution_cases", made.library)
+    assert code == 0, said
 
 
 def test_a_kernel_without_its_ptx_is_named(emulated: Callable[..., Emulated], tmp_path: Path) -> None:
