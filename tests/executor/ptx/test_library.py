@@ -69,7 +69,7 @@ def test_every_library_of_a_day_is_held() -> None:
 def test_convolutions_of_models(emulated: Callable[..., Emulated]) -> None:
     """Every kernel of them and each way that an array is packed: problems of few pixels that drawn ones never are."""
     made = emulated("convolutions")
-    said, code = made.python("-m", "tests.executor.ptx.convolution_cases", made.library)
+    said, code = made.python("-m", "tests.executor.ptx.convolutions", made.library)
     assert code == 0, said
 
 

@@ -22,7 +22,7 @@ struct Pixels {
   i64 step[4], channel;
 };
 
-// Where sums go: out = activation(sum + residual + bias[output]), of outputs that are `outputs` a group.
+// Destination of sums: out = activation(sum + residual + bias[output]), of outputs that are `outputs` a group.
 struct Output {
   Pixels y, residual;
   const float* bias;

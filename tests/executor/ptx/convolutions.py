@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""python -m tests.executor.ptx.convolution_cases LIBRARY: layers of models, of few pixels, over cudasim."""
+"""python -m tests.executor.ptx.convolutions LIBRARY: layers of models, of few pixels, over cudasim."""
 
 from __future__ import annotations
 
