@@ -89,7 +89,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     bench.add_argument(
         "--library",
         type=Path,
-        help="time it, not kernels alone; names: of attention head dims, cache or features, of convolutions words of layers",
+        help="time it, not kernels alone; names are head dims, or cache, or features, of attention; or of layers",
     )
     bench.add_argument("--fp8", type=Path, help="with --library: a library whose forward of e4m3 is timed beside it")
     bench.add_argument("--rounds", type=int, default=3, help="interleaved rounds of which the median counts (3)")

@@ -51,10 +51,10 @@ inline const Engine& engine_of(const Site& site) { return *static_cast<const Eng
 struct RowArray {
   const char* name;  // of the argument, for errors
   const void* data;
-  int dtype;                        // TILEKILN_FP16, TILEKILN_BF16 or TILEKILN_FP8
-  uint64_t lengths[5], strides[4];  // strides in bytes
-  bool ahead = false;               // L2 reads 256 bytes where 128 are asked for
-  uint32_t further[3] = {1, 1, 1};  // lengths of a box along dimensions 2 to 4
+  int dtype;                         // TILEKILN_FP16, TILEKILN_BF16 or TILEKILN_FP8
+  uint64_t lengths[5], strides[4];   // strides in bytes
+  bool ahead = false;                // L2 reads 256 bytes where 128 are asked for
+  uint32_t further[3] = {1, 1, 1};   // lengths of a box along dimensions 2 to 4
   uint32_t every[4] = {1, 1, 1, 1};  // of dimensions 1 to 4: of a box's elements one in so many, at most 8, is copied
 };
 [[nodiscard]] tilekiln_status encode(const RowArray& array, uint32_t rows, int device, TensorMap* map);

@@ -55,14 +55,13 @@ def fuse_convolution(module: Any) -> str:
     many = [one + length * step for one, step in zip(least, window["stride"], strict=True)]
     x = torch.empty(1, module.in_channels, *many, dtype=weight.dtype, device="meta")
     for last in (False, True) if spatial > 1 else (False,):
-        why = routed_convolutions._slower(x, weight, window, last, False)
-        why = why or routed_convolutions._no_kernel(weight.dtype, spatial, last, False)
+        why = routed_convolutions.not_worth_it(x, weight, window, last, False)
         if not why:
             break
     else:
         raise ValueError(why.splitlines()[0])
     few = torch.randn(1, module.in_channels, *least, generator=torch.Generator().manual_seed(0), device="cpu")
-    few = few.to(weight.dtype)
+    few = few.to(weight)
     ours = routed_convolutions._forward(few, weight, module.bias, window, False)
     agree(type(module).forward(module, few), ours, weight[0].numel())
     module.__dict__[FUSED] = f"conv{spatial}d"

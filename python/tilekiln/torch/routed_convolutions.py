@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torch.nn.functional's conv1d, conv2d and conv3d with Tilekiln's kernels inside `use`, on CPUs.
+"""torch.nn.functional's conv1d, conv2d and conv3d with Tilekiln's kernels inside `use`, on CPUs and Hopper.
 
 A call is left to torch's own function, which says what is wrong with it too, for each reason that `why_not` gives.
 Under torch.compile it is the operator torch.ops.tilekiln.conv_fwd.
@@ -131,13 +131,14 @@ def why_not(
     """
     if x.dim() != spatial + 2 or weight.dim() != spatial + 2:
         return f"input: had {x.dim()} dimensions and weight {weight.dim()}, {spatial + 2} of both are routed"
-    if not x.is_cpu or not weight.is_cpu or not (bias is None or bias.is_cpu):
-        return f"input: was on {x.device}, only tensors of the CPU are routed"
+    device = x.device
+    if device.type not in ("cpu", "cuda") or any(one.device != device for one in (weight, bias) if one is not None):
+        return f"input: was on {device}, only tensors of the CPU or of CUDA, all of one device, are routed"
     if x.dtype not in operators.FLOATS or weight.dtype != x.dtype or not (bias is None or bias.dtype == x.dtype):
         return (
             f"input: dtype was {x.dtype}, kernels are for torch.float32, torch.float16 and torch.bfloat16, of all alike"
         )
-    if torch.is_autocast_enabled("cpu"):
+    if torch.is_autocast_enabled(device.type):
         return "autocast: torch's own function casts"
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward-mode derivatives: the kernels have none"
@@ -148,8 +149,14 @@ def why_not(
         return "weight: its shape does not fit that of input, or of bias"
     if not x.numel() or not weight.numel() or min(_lengths(x, weight, window)) < 1:
         return "input: nothing to compute, or a filter that is longer than the image"
-    records = norms._recorded(x, weight, bias)
-    return _slower(x, weight, window, last, records) or _no_kernel(x.dtype, spatial, last, records)
+    return not_worth_it(x, weight, window, last, norms._recorded(x, weight, bias))
+
+
+def not_worth_it(x: Tensor, weight: Tensor, window: dict[str, Any], last: bool, records: bool) -> str:
+    """The reason why torch has such a call on the device of weight: it is as fast, or there is no kernel."""
+    device = weight.device.type
+    slower = _slower_on_cuda if device == "cuda" else _slower
+    return slower(x, weight, window, last, records) or _no_kernel(x.dtype, x.dim() - 2, last, records, device)
 
 
 def _slower(x: Tensor, weight: Tensor, window: dict[str, Any], last: bool, records: bool) -> str:
@@ -176,8 +183,20 @@ def _slower(x: Tensor, weight: Tensor, window: dict[str, Any], last: bool, recor
     return "weight: its filters of images overlap, where torch's own kernel is as fast"
 
 
-def _no_kernel(dtype: torch.dtype, spatial: int, last: bool, records: bool) -> str:
-    reason: str = _refusal(dtype, spatial, last, records)
+def _slower_on_cuda(x: Tensor, weight: Tensor, window: dict[str, Any], last: bool, records: bool) -> str:
+    """Reasons by speed: cuDNN is as fast there, on an H200 (tools/gpu bench)."""
+    groups, channels = window["groups"], weight.shape[1]
+    if channels == 1 and groups > 1:
+        if last and max(window["stride"]) == 1:
+            return ""
+        return "weight: had one channel a group, routed with channels together and a stride of 1"
+    if weight.dim() == 3 and groups > 1 and channels >= GROUP:
+        return ""
+    return "weight: had more than one channel a group, where cuDNN is about as fast"
+
+
+def _no_kernel(dtype: torch.dtype, spatial: int, last: bool, records: bool, device: str = "cpu") -> str:
+    reason: str = _refusal(dtype, spatial, last, records, device)
     return reason
 
 
@@ -186,9 +205,9 @@ _no_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache
-def _refusal(dtype: torch.dtype, spatial: int, last: bool, records: bool) -> str:
+def _refusal(dtype: torch.dtype, spatial: int, last: bool, records: bool, device: str) -> str:
     """The error text of the available libraries for such a call, or its gradients; "" when one has the kernels."""
-    one = torch.ones((1, 2, *[1] * spatial), dtype=dtype, device="cpu")
+    one = torch.empty((1, 2, *[1] * spatial), dtype=dtype, device=device)
     x = one.movedim(1, -1).contiguous().movedim(-1, 1) if last else one
     weight, y = one.expand(2, *one.shape[1:]).contiguous(), {"y": torch.empty_like(x)}
     try:

@@ -18,6 +18,9 @@ CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {  # x, weight, and the 
     "wide": ((2, 64, 12, 12), (256, 64, 3, 3), {"padding": [1]}),
     "strided": ((2, 64, 12, 12), (128, 64, 3, 3), {"padding": [1], "stride": [2]}),
     "1x1": ((1, 72, 14, 14), (300, 72, 1, 1), {}),
+    "1x1, strided": ((2, 72, 9, 14), (40, 72, 1, 1), {"stride": [2]}),
+    "planes": ((2, 72, 8, 32), (300, 72, 1, 1), {}),
+    "planes of groups": ((2, 96, 200), (96, 48, 3), {"groups": 2, "padding": [1]}),
     "shared steps": ((1, 512, 7, 7), (512, 512, 3, 3), {"padding": [1]}),
     "stem": ((1, 3, 30, 32), (64, 3, 7, 7), {"padding": [3], "stride": [2]}),
     "patches": ((1, 3, 32, 64), (96, 3, 16, 16), {"stride": [16]}),
@@ -30,6 +33,8 @@ CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {  # x, weight, and the 
     "depthwise": ((2, 96, 14, 15), (96, 1, 7, 7), {"groups": 96, "padding": [3]}),
     "dilated": ((1, 96, 9, 9), (96, 1, 3, 3), {"groups": 96, "padding": [1], "dilation": [2, 1]}),
     "depthwise, strided": ((1, 96, 9, 9), (96, 1, 5, 5), {"groups": 96, "padding": [1], "stride": [2, 1]}),
+    "depthwise of 31": ((1, 32, 40), (32, 1, 31), {"groups": 32, "padding": [15]}),
+    "depthwise, two outputs each": ((1, 12, 9, 10), (24, 1, 3, 3), {"groups": 12, "stride": [2]}),
     "volumes, far apart": ((1, 16, 12, 12, 12), (16, 16, 2, 2, 2), {"stride": [9, 9, 10]}),
 }
 NUMBERS = np.random.default_rng(3)

@@ -23,7 +23,7 @@ EXPECT = "@p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [tile], {};\n"
 def tensor_map(
     address: int, array: np.ndarray, box: tuple[int, ...], swizzle: int, every: tuple[int, ...] = ()
 ) -> bytes:
-    """Of a packed array whose last dimension is the map's first; swizzle as CUtensorMapSwizzle; every: steps in a box."""
+    """Of a packed array whose last dimension is the map's first; swizzle as CUtensorMapSwizzle; every: its steps."""
     rank, kind = array.ndim, {1: 0, 2: 1, 4: 2}[array.itemsize]
     made = (ctypes.c_uint8 * 192)()
     at = (ctypes.addressof(made) + 63) // 64 * 64

@@ -34,7 +34,7 @@ CASES = {
     "tiles": 40,
     "groups": 40,
     "experts": 60,
-    "convolutions": 60,
+    "convolutions": 40,
     "words": 40,
     "lists": 40,
 }

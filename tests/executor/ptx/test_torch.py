@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention of PyTorch's tensors on a CUDA device, recorded by autograd with no Python in it, by cudasim."""
+"""PyTorch's tensors on a CUDA device by cudasim: attention that autograd records without Python, convolutions."""
 
 from __future__ import annotations
 
@@ -37,4 +37,11 @@ def test_attention_that_autograd_records(
 ) -> None:
     emulation = emulated("attention")
     said, code = emulation.python("-m", "tests.executor.ptx.torch_cases", device, emulation.library)
+    assert (said, code) == ("", 0)
+
+
+@pytest.mark.turns(1)
+def test_convolutions_of_nn_functional(emulated: Callable[..., Emulated], device: Path) -> None:
+    emulation = emulated("convolutions")
+    said, code = emulation.python("-m", "tests.executor.ptx.torch_convolutions", device, emulation.library)
     assert (said, code) == ("", 0)

@@ -166,6 +166,23 @@ def test_left_to_torch_with_a_reason(
     assert (functional.conv1d, functional.conv2d, functional.conv3d) == own
 
 
+@pytest.mark.parametrize(
+    ("filters", "groups", "stride", "last", "ours"),
+    [
+        ((64, 1, 7, 7), 64, 1, True, True),
+        ((64, 1, 7, 7), 64, 2, True, False),
+        ((64, 1, 7, 7), 64, 1, False, False),
+        ((64, 32, 5), 2, 1, False, True),
+        ((64, 64, 5), 1, 1, False, False),
+    ],
+)
+def test_what_cuda_is_worth(filters: tuple[int, ...], groups: int, stride: int, last: bool, ours: bool) -> None:
+    from tilekiln.torch import routed_convolutions
+
+    weight, window = torch.empty(filters, device="meta"), {"groups": groups, "stride": [stride] * (len(filters) - 2)}
+    assert (routed_convolutions._slower_on_cuda(weight, weight, window, last, False) == "") == ours
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_compiled_by_the_rules_of_each_dtype(dtype: Any) -> None:
     import tilekiln.torch

@@ -7,6 +7,7 @@
 // cores (direct.h).
 //
 // -D: LOADER_REGISTERS, REGISTERS; TILEKILN_FP16.
+#include "kernels/backends/cuda/tile/cluster_sum.h"
 #include "kernels/backends/cuda/tile/mainloop.h"
 #include "kernels/backends/cuda/tile/roles.h"
 #include "kernels/backends/cuda/tile/scheduler.h"
@@ -38,14 +39,14 @@ struct Tap {
 };
 
 template <int kForm> struct Kernel {
-  static constexpr bool kTurned = kForms[kForm].across;
+  static constexpr bool kTurned = kForms[kForm].across, kSplits = kForms[kForm].splits > 1;
   static constexpr int kColumns = kForms[kForm].columns;
   struct Stage {
     SharedTile<BuildElement, kTileRows, kDepth, Major::K> a;
     SharedTile<BuildElement, kColumns, kDepth, Major::K> b;
   };
   using Pipe = Pipeline<Stage, kForms[kForm].stages>;
-  using Scheduler = TileScheduler<false>;
+  using Scheduler = TileScheduler<false, kSplits>;
   struct Shared {
     Pipe pipe;
     unsigned arrived[Warps::kConsumers];
@@ -60,10 +61,11 @@ template <int kForm> struct Kernel {
       int rest = kTurned ? of.n : of.m;
       corner.shift = p.shift;
 #pragma unroll
-      for (int d = 0; d < 4; ++d) {
+      for (int d = 0; d < 3; ++d) {
         corner.at[d] = (rest % p.tiles[d]) << p.shift[d];
         rest /= p.tiles[d];
       }
+      corner.at[3] = rest << p.shift[3];
     }
   };
 
@@ -90,7 +92,7 @@ template <int kForm> struct Kernel {
     }
   }
 
-  static __device__ __forceinline__ void consume(const Params& p, Shared& s, Warpgroup w, int consumers) {
+  static __device__ __forceinline__ void consume(const Params& p, Shared& s, Warpgroup w) {
     const int lane = w.lane(), warp = w.warp();
     Scheduler scheduler(p.grid);
     Consumer<Pipe> pipe(s.pipe, lane);
@@ -99,15 +101,22 @@ template <int kForm> struct Kernel {
       Fragment<kColumns> c;
       multiply_stages(pipe, c, 64 * w.index, first, last);
       const Tile tile(p, scheduler.coord(work));
+      prefetch_bias(p.of, tile.group, tile.output, kTurned ? kTileRows : kColumns, lane);
       finish_stages(pipe, c, first, last);
-      if (last - first < p.grid.steps &&
-          !fix_up(scheduler, work, c.v, w.index, Warps::kConsumers, w.thread, true, s.arrived[w.index]))
+      int turn = 0, turns = kColumns / 32;  // of 32 columns, that this CTA finishes
+      if (scheduler.splits()) {
+        const int splits = p.grid.splits, rank = blockIdx.x % splits;
+        add_over_cluster(c.v, s.pipe.stage, splits, rank, w.index, w.thread, true);
+        turn = turns / splits * rank, turns = turn + turns / splits;
+      } else if (last - first < p.grid.steps &&
+                 !fix_up(scheduler, work, c.v, w.index, Warps::kConsumers, w.thread, true, s.arrived[w.index])) {
         continue;
+      }
       const int row = w.index * 64 + warp * 16 + lane / 4;
       if constexpr (kTurned)
-        finish_across(p.of, tile.corner, c.v, tile.group, tile.output + row, lane);
+        finish_across(p.of, tile.corner, c.v, tile.group, tile.output + row, lane, turn, turns);
       else
-        finish_down(p.of, tile.corner, c.v, tile.group, tile.output, row, lane);
+        finish_down(p.of, tile.corner, c.v, tile.group, tile.output, row, lane, turn, turns);
     }
   }
 
@@ -116,16 +125,21 @@ template <int kForm> struct Kernel {
     auto& s = shared_memory<Shared>();
     const int consumers = kTurned && p.filters == 64 ? 1 : 2;  // the second one has no outputs of few
     if (threadIdx.x == 32) ask_for(p.x), ask_for(p.w);
-    Warps::run<false>(
+    const auto attend = [&] {
+      if (kSplits && p.grid.splits > 1) attend_cluster_sum();
+    };
+    Warps::run<kSplits>(
         consumers, [&] { s.pipe.init(1, Warps::arrivals(consumers, 1)); },
         [&](int thread) {
           wait_for_launch_before();
           if (thread == 0) produce(p, s);
+          attend();
         },
         [&](Warpgroup w) {
           wait_for_launch_before();
-          consume(p, s, w, consumers);
-        });
+          consume(p, s, w);
+        },
+        attend);
   }
 };
 constexpr int kSharedBytes = sizeof(Kernel<1>::Shared);
@@ -154,6 +168,10 @@ extern "C" __global__ void __launch_bounds__(conv::kPackThreads) conv_pack(const
   begin_between_launches();
   conv::pack(p, tile);
 }
+extern "C" __global__ void __launch_bounds__(conv::kPackThreads) conv_pack_few(const __grid_constant__ conv::Packed p) {
+  begin_between_launches();
+  conv::pack_few(p);
+}
 #define DIRECT(name, call)                                                                                            \
   extern "C" __global__ void __launch_bounds__(conv::kDirectThreads) name(const __grid_constant__ conv::Direct p) { \
     begin_between_launches();                                                                                         \
@@ -161,6 +179,18 @@ extern "C" __global__ void __launch_bounds__(conv::kPackThreads) conv_pack(const
   }
 using tilekiln::matrix::i64;
 DIRECT(conv_direct, direct)
-DIRECT(conv_depthwise_3, depthwise<3>)
-DIRECT(conv_depthwise_5, depthwise<5>)
-DIRECT(conv_depthwise_7, depthwise<7>)
+#define DEPTHWISE(taps, step)                                                                                         \
+  extern "C" __global__ void __launch_bounds__(conv::kDirectThreads)                                                  \
+      conv_depthwise_##taps##_##step(const __grid_constant__ conv::Direct p) {                                        \
+    begin_between_launches();                                                                                         \
+    conv::depthwise<taps, step, false>(p, i64(blockIdx.x) * conv::kDirectThreads + threadIdx.x);                      \
+  }                                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(conv::kDirectThreads)                                                  \
+      conv_pairs_##taps##_##step(const __grid_constant__ conv::Direct p) {                                            \
+    begin_between_launches();                                                                                         \
+    conv::depthwise<taps, step, true>(p, i64(blockIdx.x) * conv::kDirectThreads + threadIdx.x);                       \
+  }
+DEPTHWISE(3, 1)
+DEPTHWISE(3, 2)
+DEPTHWISE(7, 1)
+DEPTHWISE(7, 2)

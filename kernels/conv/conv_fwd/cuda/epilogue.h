@@ -52,16 +52,23 @@ TILEKILN_DEVICE void store_some(uint16_t* to, i64 step, int count, bool wide, ui
   }
 }
 
-// Sums of rows `row` and row + 8 of a tile of pixels, over columns that are outputs from `output` of `group` on.
+// Has the bias of a tile's outputs on its way to L1, 32 bytes a lane.
+TILEKILN_DEVICE void prefetch_bias(const Output& of, int group, int output, int outputs, int lane) {
+  if (of.bias != nullptr && lane * 8 < outputs && output + lane * 8 < of.outputs)
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(of.bias + i64(group) * of.outputs + output + lane * 8));
+}
+
+// Sums of rows `row` and row + 8 of a tile of pixels, over columns that are outputs from `output` of `group` on; of their turns of 32 those
+// from `begun` to `ends`.
 template <int N>
-TILEKILN_DEVICE void finish_down(const Output& of, const Corner& corner, float (&sum)[N], int group, int output, int row,
-                                 int lane) {
+TILEKILN_DEVICE void finish_down(const Output& of, const Corner& corner, float (&sum)[N], int group, int output,
+                                 int row, int lane, int begun, int ends) {
   int pixel[2][4];
   bool inside[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) inside[h] = corner.pixel(of, row + 8 * h, pixel[h]);
   const i64 first = i64(group) * of.outputs;
-  gemm::in_turns<16>(sum, [&](Sums& v, int turn) {
+  const auto finish = [&](Sums& v, int turn) {
     const int mine = output + 32 * turn + (lane & 3) * 2, begin = output + 32 * turn + (lane & 3) * 8;
 #pragma unroll
     for (int dd = 0; dd < 4; ++dd) {
@@ -94,20 +101,21 @@ TILEKILN_DEVICE void finish_down(const Output& of, const Corner& corner, float (
         store_some(element_of(of.y, pixel[h], first + begin), of.y.channel, of.outputs - begin, of.features & kWide,
                    eight);
     }
-  });
+  };
+  gemm::in_turns<16>(sum, finish, begun, ends);
 }
 
 // Sums of rows that are outputs `output` and output + 8 of `group`, over columns that are pixels, whole eighths of which lie along x.
 template <int N>
 TILEKILN_DEVICE void finish_across(const Output& of, const Corner& corner, float (&sum)[N], int group, int output,
-                                   int lane) {
+                                   int lane, int begun, int ends) {
   const i64 first = i64(group) * of.outputs + output;
   const auto there = [&](int h) { return output + 8 * h < of.outputs; };
   float bias[2] = {0.f, 0.f};
 #pragma unroll
   for (int h = 0; h < 2; ++h)
     if (of.bias != nullptr && there(h)) bias[h] = of.bias[first + 8 * h];
-  gemm::in_turns<16>(sum, [&](Sums& v, int turn) {
+  const auto finish = [&](Sums& v, int turn) {
 #pragma unroll
     for (int dd = 0; dd < 4; ++dd) {
       int pixel[4];
@@ -133,7 +141,8 @@ TILEKILN_DEVICE void finish_across(const Output& of, const Corner& corner, float
       if (inside && there(h))
         store_some(element_of(of.y, pixel, first + 8 * h), of.y.step[0], of.out[0] - pixel[0], false, eight);
     }
-  });
+  };
+  gemm::in_turns<16>(sum, finish, begun, ends);
 }
 
 }  // namespace tilekiln::cuda::conv

@@ -43,7 +43,8 @@ struct View {
     constexpr i64 most = i64{1} << 38;
     bool sound = reinterpret_cast<uintptr_t>(data) % 16 == 0;
     for (int d = 0; d < 5; ++d) sound = sound && length[d] <= INT32_MAX;
-    for (int d = 1; d < 5; ++d) sound = sound && (length[d] == 1 || (step[d] > 0 && step[d] % 8 == 0 && step[d] < most));
+    for (int d = 1; d < 5; ++d)
+      sound = sound && (length[d] == 1 || (step[d] > 0 && step[d] % 8 == 0 && step[d] < most));
     return sound;
   }
 };
@@ -56,6 +57,28 @@ struct Work {
   bool packs_x = false, packs_w = false;
 };
 
+// Pixels that filters of one pixel step over are no part of x, and dimensions of such filters whose pixels follow each other are one.
+void simplify(Problem* c) {
+  bool alone = true;
+  for (int d = 0; d < 3; ++d) {
+    const bool one = c->filter[d] == 1 && c->start[d] == 0 && (c->out[d] - 1) * c->step[d] < c->in[d];
+    if (one) c->in[d] = c->out[d], c->x_step.at[d] *= c->step[d], c->step[d] = 1;
+    alone = alone && one;
+  }
+  const auto follow = [&](i64 x, i64 y, i64 residual) {
+    const i64 pixels = c->out[2];
+    return x == pixels * c->x_step.at[2] && y == pixels * c->y_step.at[2] &&
+           (c->residual == nullptr || residual == pixels * c->residual_step.at[2]);
+  };
+  for (int d = 1; d >= 0 && alone; --d) {
+    if (c->out[d] == 1) continue;
+    alone = follow(c->x_step.at[d], c->y_step.at[d], c->residual_step.at[d]) && c->out[2] * c->out[d] <= INT32_MAX;
+    if (alone) c->in[2] = c->out[2] *= c->out[d], c->in[d] = c->out[d] = 1;
+  }
+  if (alone && follow(c->x_step.batch, c->y_step.batch, c->residual_step.batch) && c->out[2] * c->batch <= INT32_MAX)
+    c->in[2] = c->out[2] *= c->batch, c->batch = 1;
+}
+
 Output output_of(const Problem& c) {
   Output of = {};
   of.y.data = c.y, of.residual.data = const_cast<char*>(c.residual);
@@ -66,7 +89,8 @@ Output output_of(const Problem& c) {
   turn(c.out, of.out);
   of.out[3] = static_cast<int>(c.batch), of.outputs = static_cast<int>(c.outputs);
   const auto wide = [&](const Pixels& array, i64 elements) {
-    bool sound = array.channel == 1 && reinterpret_cast<uintptr_t>(array.data) % static_cast<uintptr_t>(elements * kBytes) == 0 &&
+    bool sound = array.channel == 1 &&
+                 reinterpret_cast<uintptr_t>(array.data) % static_cast<uintptr_t>(elements * kBytes) == 0 &&
                  (c.groups == 1 || c.outputs % elements == 0);
     for (int d = 0; d < 4; ++d) sound = sound && (of.out[d] == 1 || array.step[d] % elements == 0);
     return sound;
@@ -75,12 +99,16 @@ Output output_of(const Problem& c) {
   return of;
 }
 
+// Pixels of a copy, 2^32 - 1 of more.
+unsigned pixels_of(i64 images, const Packed& p) {
+  return static_cast<unsigned>(std::min<i64>(images * product(p.out, 3), UINT32_MAX));
+}
 Packed packed_x(const Problem& c) {
   Packed p = {};
   p.from = c.x, p.channel = c.x_step.channel;
   turn(c.x_step, p.step), turn(c.in, p.in), turn(c.in, p.out);
   p.channels = static_cast<int>(c.channels), p.groups = static_cast<int>(c.groups);
-  p.pixels = c.batch * product(p.out, 3);
+  p.pixels = pixels_of(c.batch, p);
   return p;
 }
 Packed packed_w(const Problem& c, i64 padded, i64 across) {
@@ -89,7 +117,7 @@ Packed packed_w(const Problem& c, i64 padded, i64 across) {
   turn(c.w_step, p.step), turn(c.filter, p.in), turn(c.filter, p.out);
   p.out[0] = static_cast<int>(across);
   p.channels = static_cast<int>(c.channels), p.padded = static_cast<int>(padded), p.groups = 1;
-  p.pixels = c.groups * c.outputs * product(p.out, 3);
+  p.pixels = pixels_of(c.groups * c.outputs, p);
   return p;
 }
 
@@ -107,13 +135,17 @@ void lay_in_rows(const Problem& c, Work* work) {
   Packed& x = work->of_x = packed_x(c);
   work->packs_x = work->packs_w = true;
   x.padded = static_cast<int>(padded);
-  const auto reach = [&](int d) { return static_cast<int>((c.out[d] - 1) * c.step[d] + (c.filter[d] - 1) * c.tap[d] + 1); };
+  const auto reach = [&](int d) {
+    return static_cast<int>((c.out[d] - 1) * c.step[d] + (c.filter[d] - 1) * c.tap[d] + 1);
+  };
   x.out[0] = reach(2), x.out[1] = reach(1), x.out[2] = 1;
   while (x.out[0] * padded % 8 != 0) ++x.out[0];
   x.before[0] = static_cast<int>(-c.start[2]), x.before[1] = static_cast<int>(-c.start[1]);
-  x.pixels = c.batch * product(x.out, 3);
+  x.pixels = pixels_of(c.batch, x);
   const i64 row = x.out[0] * padded, rows = c.filter[1];
-  work->x = {nullptr, {run, c.out[2], c.out[1], rows, c.batch}, {1, c.step[2] * padded, c.step[1] * row, c.tap[1] * row, x.out[1] * row}};
+  work->x = {nullptr,
+             {run, c.out[2], c.out[1], rows, c.batch},
+             {1, c.step[2] * padded, c.step[1] * row, c.tap[1] * row, x.out[1] * row}};
   i64 across = c.filter[2];
   while (across * padded % 8 != 0) ++across;
   work->of_w = packed_w(c, padded, across);
@@ -136,16 +168,19 @@ bool lay(const Problem& c, Work* work) {
   }
   const bool apart = c.groups > 1 && c.channels % kDepth != 0 && flat;  // groups have a dimension of their own
   const auto view = [&](const char* data, i64 channels, const i64* step, i64 group) {
-    return View{data,
-                {apart ? channels : group * (c.groups - 1) + channels, c.in[2], c.in[1], apart ? c.groups : c.in[0], c.batch},
-                {1, step[0], step[1], apart ? group : step[2], step[3]}};
+    return View{
+        data,
+        {apart ? channels : group * (c.groups - 1) + channels, c.in[2], c.in[1], apart ? c.groups : c.in[0], c.batch},
+        {1, step[0], step[1], apart ? group : step[2], step[3]}};
   };
   i64 step[4];
   turn(c.x_step, step);
   work->x = view(c.x, c.channels, step, c.channels);
   p.groups_apart = apart ? 1 : 0, p.channels = static_cast<int>(c.channels);
   const bool together = c.x_step.channel == 1 || c.channels * c.groups == 1;
-  if (!steps || !together || !work->x.follows() || (c.groups > 1 && c.channels % kDepth != 0 && !apart)) {
+  const bool others =
+      c.groups > 1 && c.channels % kDepth != 0 && !apart;  // a chunk would have channels of other groups
+  if (!steps || !together || !work->x.follows() || others) {
     const bool rows = c.groups == 1 && flat && (c.tap[2] == 1 || c.filter[2] == 1);
     const i64 each = c.filter[2] * divide_up(c.channels, kDepth);
     if (rows && (!steps || divide_up(c.filter[2] * row_channels(c), kDepth) < each)) {
@@ -177,18 +212,31 @@ bool lay(const Problem& c, Work* work) {
     const i64 padded = up_to(8, c.channels);
     work->of_w = packed_w(c, padded, c.filter[2]);
     work->packs_w = true;
-    work->w = {nullptr, {c.channels, c.outputs, taps, c.groups, 1}, {1, taps * padded, padded, c.outputs * taps * padded, 8}};
+    work->w = {
+        nullptr, {c.channels, c.outputs, taps, c.groups, 1}, {1, taps * padded, padded, c.outputs * taps * padded, 8}};
   }
   return true;
 }
 
-tilekiln_status launch_pack(const Site& site, const Kernel* kernel, const Packed& p, bool early) {
-  const i64 down = divide_up(p.pixels, kPackPixels), across = divide_up(p.padded, kPackChannels);
-  if (down > INT32_MAX || across > UINT16_MAX || p.groups > UINT16_MAX)
-    return fail_argument("x", "had %lld pixels, %lld channels and %d groups, must have fewer to be packed on cuda",
-                         p.pixels, i64{p.channels}, p.groups);
+tilekiln_status launch_pack(const Site& site, const Kernel* kernel, Packed p, bool early) {
+  const bool few = p.padded <= kPackFew && p.groups == 1;
+  // Dimensions without zeros around them, whose pixels follow each other, are one.
+  for (int d = 1; d < 3; ++d) {
+    if (p.out[d] == 1 && p.in[d] == 1 && p.before[d] == 0) continue;
+    if (p.out[0] != p.in[0] || p.out[d] != p.in[d] || p.before[d] != 0 || p.step[d] != p.step[0] * p.in[0]) break;
+    p.in[0] = p.out[0] *= p.in[d], p.in[d] = p.out[d] = 1;
+  }
+  bool pairs = p.step[0] == 1 && p.in[0] % 2 == 0 && p.out[0] % 2 == 0 && p.before[0] % 2 == 0 && p.channel % 2 == 0 &&
+               reinterpret_cast<uintptr_t>(p.from) % 4 == 0;
+  for (int d = 1; d < 4; ++d) pairs = pairs && ((d < 3 && p.in[d] == 1) || p.step[d] % 2 == 0);
+  p.pairs = pairs ? 1 : 0;
+  const i64 down = divide_up(p.pixels, few ? kPackThreads : kPackPixels),
+            across = few ? 1 : divide_up(p.padded, kPackChannels);
+  if (p.pixels > INT32_MAX || across > UINT16_MAX || p.groups > UINT16_MAX)
+    return fail_argument("x", "had %u pixels, %d channels and %d groups, must have fewer to be packed on cuda",
+                         p.pixels, p.channels, p.groups);
   return launch(site, {kernel,
-                       "conv_pack",
+                       few ? "conv_pack_few" : "conv_pack",
                        {static_cast<unsigned>(down), static_cast<unsigned>(across), static_cast<unsigned>(p.groups)},
                        kPackThreads,
                        0,
@@ -197,8 +245,8 @@ tilekiln_status launch_pack(const Site& site, const Kernel* kernel, const Packed
                        early});
 }
 
-tilekiln_status encode_view(const char* name, const View& view, const Problem& c, const uint32_t (&box)[4], const int* step,
-                            int device, TensorMap* map) {
+tilekiln_status encode_view(const char* name, const View& view, const Problem& c, const uint32_t (&box)[4],
+                            const int* step, int device, TensorMap* map) {
   RowArray array = {name, view.data, c.dtype == matrix::Dtype::fp16 ? TILEKILN_FP16 : TILEKILN_BF16, {}, {}};
   for (int d = 0; d < 5; ++d) array.lengths[d] = static_cast<uint64_t>(view.length[d]);
   for (int d = 1; d < 5; ++d) {
@@ -210,9 +258,9 @@ tilekiln_status encode_view(const char* name, const View& view, const Problem& c
 }
 
 // The box of the fewest tiles, and of those the longest along x.
-i64 choose_box(bool across, Params* p) {
+i64 choose_box(int least_x, Params* p) {
   i64 best = INT64_MAX;
-  for (int x = 7; x >= (across ? 3 : 0); --x)
+  for (int x = 7; x >= least_x; --x)
     for (int y = 7 - x; y >= 0; --y)
       for (int z = p->of.out[2] == 1 ? 0 : 7 - x - y; z >= 0; --z) {
         const int shift[4] = {x, y, z, 7 - x - y - z};
@@ -230,45 +278,59 @@ i64 choose_box(bool across, Params* p) {
   return best;
 }
 
-// The kernel of the least estimated time (rates are those of gemm/cuda/hopper.h), and its shares.
-const Form& choose_form(const Problem& c, i64 boxes, i64 steps, i64 workers, Tiles* tiles, Shares* shares) {
+// Bytes a ns that L2 gives to one CTA, to all, and takes of parts; what a cluster takes to add up, and memory of parts and counters.
+constexpr double one_l2 = 100, all_l2 = 9300, parts_l2 = 2000, split_ns = 2000, memory_ns = 4000;
+
+// The kernel of the least estimated time, and its shares. Pairs of CTAs that share their reads of filters (multicast), which products gain
+// by, are not among them: untried on a GPU but in a form that did not end there.
+Tiles choose_tiles(const Problem& c, i64 boxes, i64 steps, i64 workers, Shares* shares) {
   const bool across = c.y_step.channel != 1;
-  const Form* best = nullptr;
-  for (const Form& form : kForms) {
-    if (form.across != across) continue;
+  Tiles best = {};
+  const auto consider = [&](const Form& form, int splits) {
     Tiles one = {};
-    one.function = form.function, one.rows = kTileRows, one.columns = form.columns;
+    one.function = form.function, one.rows = one.part_rows = kTileRows, one.columns = form.columns;
     one.compute_ns = std::max(2080.0 / form.stages, 2.77 * form.columns);
     one.stage_bytes = (kTileRows + form.columns) * kDepth * kBytes;
-    one.cta_l2 = 100, one.l2 = 9300, one.parts_l2 = 2000, one.part_rows = kTileRows;
+    one.cta_l2 = one_l2, one.l2 = all_l2, one.parts_l2 = parts_l2, one.ctas = 1, one.splits = splits;
     const i64 all = boxes * divide_up(c.outputs, across ? kTileRows : form.columns) * c.groups;
-    Shares its = gemm::share(one, all, steps, workers, 0);
-    if (its.whole < all) its.ns += 4000;  // memory and counters
-    if (best == nullptr || its.ns < shares->ns) best = &form, *tiles = one, *shares = its;
+    Shares its = {all, all, 0};
+    if (splits == 1) {
+      its = gemm::share(one, all, steps, workers, 0);
+      if (its.whole < all) its.ns += memory_ns;
+    } else if (all <= (splits == 4 ? workers * 3 / 4 : workers) / splits && steps >= 2 * splits) {
+      its.ns = static_cast<double>(divide_up(steps, splits)) * one.stage_ns(all * splits) + split_ns;
+    } else {
+      return;
+    }
+    if (best.function == nullptr || its.ns < shares->ns) best = one, *shares = its;
+  };
+  for (const Form& form : kForms) {
+    if (form.across != across) continue;
+    for (int splits = 1; splits <= form.splits; splits *= 2) consider(form, splits);
   }
-  return *best;
+  return best;
 }
 
 tilekiln_status launch_products(const Site& site, const Kernel* kernel, const Problem& c, Work* work) {
   Params& p = work->params;
   const Build& build = *static_cast<const Build*>(kernel->build);
   const bool across = c.y_step.channel != 1;
-  const i64 boxes = choose_box(across, &p), steps = i64{p.chunks} * product(p.filter, 3);
+  const i64 boxes = choose_box(across ? 3 : 0, &p), steps = i64{p.chunks} * product(p.filter, 3);
   const int device = site.device.id;
-  Tiles tiles = {};
   Shares shares = {};
-  const Form& form = choose_form(c, boxes, steps, facts(device)->multiprocessors, &tiles, &shares);
-  const i64 outputs = divide_up(c.outputs, across ? kTileRows : form.columns);
+  const Tiles tiles = choose_tiles(c, boxes, steps, facts(device)->multiprocessors, &shares);
+  const i64 outputs = divide_up(c.outputs, across ? kTileRows : tiles.columns);
   if (boxes > INT32_MAX / 2 / outputs / c.groups || steps > INT32_MAX / 2)
-    return fail_argument("y", "had %lld tiles of %lld steps, must have fewer than 2^30 on cuda", boxes * outputs, steps);
+    return fail_argument("y", "had %lld tiles of %lld steps, must have fewer than 2^30 on cuda", boxes * outputs,
+                         steps);
   TileGrid& grid = p.grid;
   grid.tiles_m = static_cast<int>(across ? outputs : boxes), grid.tiles_n = static_cast<int>(across ? boxes : outputs);
   grid.tiles = static_cast<int>(boxes * outputs * c.groups), grid.steps = static_cast<int>(steps);
-  grid.group = 16, grid.splits = 1;
+  grid.group = 16, grid.splits = tiles.splits;
   grid.whole = static_cast<int>(shares.whole), grid.shared = static_cast<int>((grid.tiles - shares.whole) * steps);
-  p.filters = across ? (c.outputs <= 64 ? 64 : kTileRows) : form.columns;
-  const i64 of_x = work->packs_x ? up_to(128, work->of_x.pixels * c.groups * work->of_x.padded * kBytes) : 0;
-  const i64 of_w = work->packs_w ? up_to(128, work->of_w.pixels * work->of_w.padded * kBytes) : 0;
+  p.filters = across ? (c.outputs <= 64 ? 64 : kTileRows) : tiles.columns;
+  const i64 of_x = work->packs_x ? up_to(128, i64{work->of_x.pixels} * c.groups * work->of_x.padded * kBytes) : 0;
+  const i64 of_w = work->packs_w ? up_to(128, i64{work->of_w.pixels} * work->of_w.padded * kBytes) : 0;
   const i64 of_parts = grid.shared > 0 ? 2 * shares.grid * tiles.part_bytes() : 0;
   LaunchMemory memory;
   if (of_x + of_w + of_parts > 0) {
@@ -286,31 +348,34 @@ tilekiln_status launch_products(const Site& site, const Kernel* kernel, const Pr
   if (work->packs_w) TILEKILN_TRY(launch_pack(site, kernel, work->of_w, false));
   if (work->packs_x) TILEKILN_TRY(launch_pack(site, kernel, work->of_x, work->packs_w));
   return launch(site, {kernel,
-                       form.function,
-                       {static_cast<unsigned>(shares.grid), 1, 1},
+                       tiles.function,
+                       {static_cast<unsigned>(shares.grid * tiles.splits), 1, 1},
                        static_cast<unsigned>(build.threads),
                        static_cast<unsigned>(build.shared_bytes),
                        &p,
                        false,
-                       work->packs_x || work->packs_w || of_parts == 0});
+                       work->packs_x || work->packs_w || of_parts == 0,
+                       static_cast<unsigned>(tiles.splits)});
 }
 
-// The kernel of depthwise filters, where words of two outputs lie together; null: they do not.
-const char* depthwise(const Problem& c, const Output& of) {
+// Kernels of depthwise filters: of outputs apart, and of words of two.
+struct Depthwise { const char *one, *two; };
+constexpr Depthwise depthwise[2][2] = {
+    {{"conv_depthwise_3_1", "conv_pairs_3_1"}, {"conv_depthwise_3_2", "conv_pairs_3_2"}},
+    {{"conv_depthwise_7_1", "conv_pairs_7_1"}, {"conv_depthwise_7_2", "conv_pairs_7_2"}}};
+
+// Tells whether words of two outputs lie together in x and y.
+bool in_pairs(const Problem& c, const Output& of) {
   const auto words = [&](const char* data, i64 channel, const i64* step, const int* length) {
     bool sound = channel == 1 && reinterpret_cast<uintptr_t>(data) % 4 == 0;
     for (int d = 0; d < 4; ++d) sound = sound && (length[d] == 1 || step[d] % 2 == 0);
     return sound;
   };
-  if (c.channels != 1 || c.outputs != 1 || c.groups % 2 != 0 || c.step[2] != 1 || c.tap[2] != 1) return nullptr;
   i64 step[4];
   int in[4];
   turn(c.x_step, step), turn(c.in, in), in[3] = of.out[3];
-  if (!words(c.x, c.x_step.channel, step, in) || !words(c.y, of.y.channel, of.y.step, of.out)) return nullptr;
-  return c.filter[2] == 3   ? "conv_depthwise_3"
-         : c.filter[2] == 5 ? "conv_depthwise_5"
-         : c.filter[2] == 7 ? "conv_depthwise_7"
-                            : nullptr;
+  return c.outputs == 1 && c.groups % 2 == 0 && words(c.x, c.x_step.channel, step, in) &&
+         words(of.y.data, of.y.channel, of.y.step, of.out);
 }
 
 tilekiln_status launch_direct(const Site& site, const Kernel* kernel, const Problem& c, const Output& of) {
@@ -324,38 +389,41 @@ tilekiln_status launch_direct(const Site& site, const Kernel* kernel, const Prob
   turn(c.step, p.step), turn(c.tap, p.tap), turn(c.start, p.begin), turn(c.filter, p.filter), turn(c.in, p.in);
   p.channels = static_cast<int>(c.channels), p.groups = static_cast<int>(c.groups);
   p.all = product(of.out, 4) * c.groups * c.outputs;
-  const char* const function = depthwise(c, of);
+  const char* function = "conv_direct";
   LaunchMemory memory;
-  if (function != nullptr) {
+  const i64 steps = of.out[0] == 1 ? 1 : c.step[2], strips = divide_up(of.out[0], kAcross) * product(of.out + 1, 3);
+  const bool strides = c.channels == 1 && steps <= 2 && (c.tap[2] == 1 || c.filter[2] == 1) &&
+                       strips * c.groups * c.outputs <= INT32_MAX;
+  const bool pairs = strides && in_pairs(c, of);
+  if (strides) {
+    const Depthwise& of_taps = depthwise[c.filter[2] <= 3 ? 0 : 1][steps - 1];
+    function = pairs ? of_taps.two : of_taps.one;
+    p.all = strips * (pairs ? c.groups / 2 : c.groups * c.outputs);
+  }
+  if (pairs) {
     // Filters become (tap, output).
     Packed w = packed_w(c, c.groups, c.filter[2]);
-    w.channel = c.w_step.batch, w.channels = static_cast<int>(c.groups), w.pixels = product(w.out, 3), w.step[3] = 0;
-    TILEKILN_TRY(memory.take(site, static_cast<size_t>(up_to(16, w.pixels * w.padded * kBytes)), 0));
+    w.channel = c.w_step.batch, w.channels = static_cast<int>(c.groups), w.pixels = pixels_of(1, w), w.step[3] = 0;
+    TILEKILN_TRY(memory.take(site, static_cast<size_t>(up_to(16, i64{w.pixels} * w.padded * kBytes)), 0));
     w.to = static_cast<char*>(memory.data());
     TILEKILN_TRY(launch_pack(site, kernel, w, false));
     p.w = w.to, p.w_output = 1;
     p.w_step[0] = c.groups, p.w_step[1] = c.groups * c.filter[2], p.w_step[2] = p.w_step[1] * c.filter[1];
-    p.all = c.groups / 2 * divide_up(of.out[0], kAcross) * product(of.out + 1, 3);
   }
   const i64 blocks = divide_up(p.all, kDirectThreads);
   if (blocks > INT32_MAX) return fail_argument("y", "had %lld numbers, must have fewer than 2^39 on cuda", p.all);
-  return launch(site, {kernel,
-                       function != nullptr ? function : "conv_direct",
-                       {static_cast<unsigned>(blocks), 1, 1},
-                       kDirectThreads,
-                       0,
-                       &p,
-                       false,
-                       true});
+  return launch(site, {kernel, function, {static_cast<unsigned>(blocks), 1, 1}, kDirectThreads, 0, &p, false, true});
 }
 
 tilekiln_status launch_convolution(const Site& site, const void* problem) {
-  const auto& c = *static_cast<const Problem*>(problem);
+  Problem c = *static_cast<const Problem*>(problem);
   if (c.batch * product(c.out, 3) == 0) return TILEKILN_OK;
   const bool fp16 = c.dtype == matrix::Dtype::fp16;
-  const Kernel* const kernel = find_held([&](const Kernel& one) { return (static_cast<const Build*>(one.build)->fp16 != 0) == fp16; });
+  const Kernel* const kernel =
+      find_held([&](const Kernel& one) { return (static_cast<const Build*>(one.build)->fp16 != 0) == fp16; });
   if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has conv_fwd for cuda without its kernel");
   constexpr i64 few = 16;  // of a group: tensor cores would multiply mostly zeros
+  simplify(&c);
   Work work;
   work.params.of = output_of(c);
   const bool fine = product(c.in, 3) == 0 || (c.groups > 1 && (c.channels < few || c.outputs < few));

@@ -42,10 +42,10 @@ struct alignas(128) Params {
   int step[3], tap[3], begin[3];       // pixel o and tap t meet x at o step + t tap + begin
   int filter[3];                       // lengths
   int channels, chunks, groups_apart;  // of a group; steps of a tap
-  int filters;                         // outputs of a copy of w
+  int filters;  // outputs of a stage; the map of w has half as many where two CTAs may share them
 };
 
-// Sums of few channels a group, one thread an output, or of the kernels of depthwise filters kAcross pixels of two.
+// Sums of few channels a group: a thread has one output, or of depthwise filters kAcross pixels of one or two.
 struct Direct {
   Output of;
   const char *x, *w;
@@ -64,10 +64,10 @@ struct Packed {
   int in[3], before[3];  // lengths of it; zeros before them
   int out[3];            // lengths of the copy
   int channels, padded;  // of a group, there and in the copy
-  int groups;
-  i64 pixels;  // of the copy
+  int groups, pairs;     // pairs: every second pixel and the next one are a word of `from`
+  unsigned pixels;       // of the copy
 };
-constexpr int kPackThreads = 256, kPackPixels = 32, kPackChannels = 64;
+constexpr int kPackThreads = 256, kPackPixels = 64, kPackChannels = 64, kPackFew = 8;
 
 constexpr int kTileRows = 128, kDepth = 64;
 // Kernels of products, all with a CTA's shared memory. across: rows are outputs and columns pixels, of a y with pixels side by side.
@@ -75,9 +75,12 @@ struct Form {
   const char* function;
   int columns, stages;
   bool across;
+  int splits;  // of steps among CTAs of a cluster, at most; 1: none
 };
-constexpr Form kForms[] = {
-    {"conv_256", 256, 4, false}, {"conv_128", 128, 6, false}, {"conv_64", 64, 8, false}, {"conv_across", 128, 6, true}};
+constexpr Form kForms[] = {{"conv_256", 256, 4, false, 1},
+                           {"conv_128", 128, 6, false, 4},
+                           {"conv_64", 64, 8, false, 2},
+                           {"conv_across", 128, 6, true, 4}};
 
 // Constants of a build that the host must know; the cubin holds one as `conv_build`.
 struct Build { int threads, shared_bytes, fp16; };
