@@ -161,7 +161,6 @@ class Registry {
     sort_entries(all);
     return all;
   }
-  // rank: one that was measured; the instance's own where there is none.
   bool put(Pointer instance, Priority priority, bool equal_replaces, std::optional<int> rank = std::nullopt) {
     const std::string id = instance->key().id();
     const auto [at, added] = entries_.try_emplace(id);

@@ -504,10 +504,7 @@ TILEKILN_DEVICE void decode(const Params& p, char* raw, const Step* step = nullp
     if (d < p.hdim_v) of.merge<kTiles, kSteps>(e / (kHdim / 2), d, outs, ends, parts);
   }
   if constexpr (kSteps) {
-    if (p.splits > 1) {
-      __syncwarp();
-      cluster_arrive(), cluster_wait();
-    }
+    if (p.splits > 1) __syncwarp(), cluster_arrive(), cluster_wait();
     if (split > 0) return;
     if (p.splits > 1) merge_parts(p, parts, queries, b, head);
     if (warp == 0 && step->rotates) store_queries<kHdim>(p, *step, b, head, rows, q, lane, column);
