@@ -186,13 +186,11 @@ def _slower(x: Tensor, weight: Tensor, window: dict[str, Any], last: bool, recor
 def _slower_on_cuda(x: Tensor, weight: Tensor, window: dict[str, Any], last: bool, records: bool) -> str:
     """Reasons by speed: cuDNN is as fast there, on an H200 (tools/gpu bench)."""
     groups, channels = window["groups"], weight.shape[1]
-    if channels == 1 and groups > 1:
-        if last and max(window["stride"]) == 1:
-            return ""
-        return "weight: had one channel a group, routed with channels together and a stride of 1"
-    if weight.dim() == 3 and groups > 1 and channels >= GROUP:
+    if (channels == 1 and groups > 1) or (weight.dim() == 3 and (groups == 1 or channels >= GROUP)):
         return ""
-    return "weight: had more than one channel a group, where cuDNN is about as fast"
+    if groups == 1:
+        return "weight: was of one group and not of one dimension, where cuDNN is about as fast"
+    return f"weight: had {channels} channels a group, routed are 1 and, of one dimension, {GROUP} and more"
 
 
 def _no_kernel(dtype: torch.dtype, spatial: int, last: bool, records: bool, device: str = "cpu") -> str:
