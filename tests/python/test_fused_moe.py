@@ -338,3 +338,25 @@ def test_bad_input(library: tk.Library, change: dict[str, Any], text: str) -> No
 def test_no_kernel(library: tk.Library) -> None:
     with pytest.raises(tk.NoKernelError, match="only rows that become int8 are smoothed"):
         library.fused_moe(**GOOD, **SMOOTH)
+
+
+def test_weights_of_a_gpu_stay_matrices(library: object) -> None:
+    """Without a copy, biases too; such matrices give what panels give, here on the CPU."""
+    torch = pytest.importorskip("torch")
+
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+    random = torch.Generator().manual_seed(5)
+    gate_up, down, biases = (torch.randn(3, n, m, generator=random) for n, m in ((32, 24), (24, 16), (32, 1)))
+    gate_up_bias = biases[..., 0]
+    kept = tk.PackedExperts(gate_up.as_subclass(OnGpu), down.as_subclass(OnGpu), gate_up_bias=gate_up_bias)
+    assert kept.gate_up.data_ptr() == gate_up.data_ptr()
+    assert kept.down.data_ptr() == down.data_ptr()
+    x, ids = torch.randn(5, 24, generator=random), torch.tensor([[0, 2]] * 5)
+    factors = torch.rand(5, 2, generator=random)
+    kept.gate_up, kept.down = gate_up, down
+    made = tk.experts(x, ids, factors, kept)
+    assert torch.allclose(
+        made, tk.experts(x, ids, factors, tk.PackedExperts(gate_up, down, gate_up_bias=gate_up_bias)), atol=1e-4
+    )

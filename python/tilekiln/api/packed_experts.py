@@ -33,7 +33,8 @@ class PackedExperts:
 
     `gate_up` and `down` are what `Library.fused_moe` takes, `gate_up_scale`, `down_scale`, `smooth_scale` and
     `down_smooth_scale` too where they are quantised, else None, and `gate_up_bias` and `down_bias` where they were
-    given. All but the smooth scales are copies: the weights may change or go.
+    given. All but the smooth scales are copies: the weights may change or go. Weights of CUDA tensors that are not
+    quantised stay where and as they are, matrices, which is how kernels of GPUs read them: no copy is made.
     """
 
     def __init__(
@@ -80,6 +81,15 @@ class PackedExperts:
         self.group = group or (32 if bits != 8 else max(32, -(-max(self.hidden, self.inter) // 32) * 32))
         self.smooth_scale, self.down_smooth_scale = smooth_scale, down_smooth_scale
         parts = [slice(0, self.inter), slice(self.inter, rows)][: 1 if rows == self.inter else 2]
+        self.matrices = bits is None and bool(getattr(gate_up, "is_cuda", False))
+        self.gate_up_bias = self._bias("gate_up_bias", gate_up_bias, (count, rows), len(parts))
+        self.down_bias = self._bias("down_bias", down_bias, (count, self.hidden), 1)
+        self.gate_up: Any = gate_up
+        self.down: Any = down
+        self.gate_up_scale: Any = None
+        self.down_scale: Any = None
+        if self.matrices:
+            return
 
         def packed(weight: Any, smooth: Any, e: int) -> Any:
             if count == 0:  # what none of them has the shape of
@@ -93,21 +103,18 @@ class PackedExperts:
         gate_ups = [[packed(gate_up[:, part], smooth_scale, e) for part in parts] for e in every]
         downs = [[packed(down, down_smooth_scale, e)] for e in every]
         self.gate_up, self.down = (_joined(matrices, "panels")[:count] for matrices in (gate_ups, downs))
-        self.gate_up_scale: Any = None if bits is None else _joined(gate_ups, "scale")[:count]
-        self.down_scale: Any = None if bits is None else _joined(downs, "scale")[:count]
-
-        self.gate_up_bias = self._bias("gate_up_bias", gate_up_bias, (count, rows), len(parts))
-        self.down_bias = self._bias("down_bias", down_bias, (count, self.hidden), 1)
+        if bits is not None:
+            self.gate_up_scale, self.down_scale = (_joined(scales, "scale")[:count] for scales in (gate_ups, downs))
 
     def _bias(self, name: str, bias: Any, shape: tuple[int, int], parts: int) -> Any:
-        """fp32 (experts, panels, 64), those of each part begin a panel; None without a bias."""
+        """fp32 (experts, panels, 64), where parts begin a panel, or as it is beside matrices; None without a bias."""
         if bias is None:
             return None
         if tuple(_array(name, bias).shape) != shape:
             raise ArgumentError(
                 f"{name}: shape was {tuple(bias.shape)}, must be {shape}: (experts, rows of the weight)"
             )
-        return in_panels(bias, parts)
+        return _as_fp32(bias) if self.matrices else in_panels(bias, parts)
 
     def __repr__(self) -> str:
         kind = self.gate_up.dtype
