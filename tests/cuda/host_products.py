@@ -101,6 +101,8 @@ def products(library: tk.Library) -> None:
         assert last().startswith("gemm_hopper" if (m, words) == (128, 32) else f"gemm_{m}x{n}")
         expected = (-(-300 // m), -(-1000 // n), -(-520 // (2 * words)), 128 + 2 * m)
         assert (*(row()[name] for name in ("tiles_m", "tiles_n", "steps")), number("threads").value) == expected
+    tile = {"out": matrix(300, 1000), "instance": one.number}
+    assert "b_up: was given for 300 x 520" in refused(lambda: library.gemm(x, w, b_up=w, **tile), ValueError)
     number("encode_error").value = 1
     assert "cuda:0: a: as the stub was told" in refused(lambda: library.gemm(x, w, out=out), RuntimeError)
 

@@ -67,8 +67,10 @@ tilekiln_status launch_tiles(const Site& site, const void* problem) {
     return fail(TILEKILN_INTERNAL, "the library has a tile of matrix products for cuda without its kernel");
   const Tiles form = tiles_of_form(p, *named.form, named.build);
   const Operand a = operand_a(of, named.build, form), b = operand_b(of, named.build, form);
-  // The tiles of every product gather what TMA cannot follow; without numbers to add nothing is multiplied.
-  if (p.m == 0 || p.n == 0 || p.k == 0 || !a.as_built || !b.as_built || !can_copy(a) || !can_copy(b))
+  // The tiles of every product gather what TMA cannot follow, and few rows alone are normalised; without numbers to add
+  // nothing is multiplied.
+  if (p.more.norm != nullptr || p.more.up != nullptr || p.m == 0 || p.n == 0 || p.k == 0 || !a.as_built ||
+      !b.as_built || !can_copy(a) || !can_copy(b))
     return launch_hopper(site, problem);
   const i64 workers = facts(site.device.id)->multiprocessors * named.form->together;
   const Shares shares = share(form, tiles_of(of, form), divide_up(p.k, named.build.steps), workers, 0);
