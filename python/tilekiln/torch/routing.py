@@ -140,7 +140,16 @@ def why_not(
     for name, number in (("dropout_p", dropout_p), ("scale", scale)):
         if type(number) not in _NUMBERS and not (number is None and name == "scale"):
             return f"{name}: was a {type(number).__name__}, is routed as a number"
+    device = query.device if type(query) is Tensor else None
     for name, tensor in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
+        if (
+            type(tensor) is Tensor  # most are, and are passed at once
+            and tensor.device == device
+            and (tensor.is_cuda or tensor.is_cpu)
+            and tensor.layout == torch.strided
+            and not tensor.is_nested
+        ):
+            continue
         if tensor is not None or name != "attn_mask":
             if not isinstance(tensor, Tensor):
                 return f"{name}: was no tensor"
