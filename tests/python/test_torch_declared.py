@@ -27,13 +27,15 @@ OTHERWISE = {
     "flatmm_quant": {"b_zero"},
     "sample": {"temperatures", "top_ps", "min_ps", "repetition_penalties"},
     "conv_fwd": {"scale"},
+    "gemm": {"a_norm", "b_up"},
+    "grouped_gemm": {"counts"},
     "causal_conv1d": {"cu_seqlens"},
     "causal_conv1d_bwd": {"cu_seqlens"},
     "gated_delta_rule": {"cu_seqlens"},
     "gated_delta_rule_bwd": {"cu_seqlens"},
 }
-"""Arrays of another dtype or other values than those drawn here: see test_optimize_four_bits.py, test_sample.py and
-linear_attention/test_torch_derivatives.py."""
+"""Arrays of other dtypes or values than those drawn here, or of GPUs alone: see test_optimize_four_bits.py,
+test_sample.py, linear_attention/test_torch_derivatives.py, test_gemm_lists.py and tests/cuda/few_rows.py."""
 
 
 @pytest.fixture
