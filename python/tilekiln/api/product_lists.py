@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 _OF_LIST = ("alpha", "activation", "clamp_min", "clamp_max", "num_threads", "instance", "stream")
 
 
+class GroupedArguments(ProductArguments, total=False):
+    """Arguments of `grouped_gemm` by name, those of this class beside arrays alone (see `Library.grouped_gemm`)."""
+
+    counts: Array | None
+    a_scale: Array | None
+    b_scale: Array | None
+
+
 def grouped_gemm(
     a: Array | Sequence[Array],
     b: Array | Sequence[Array],
@@ -24,7 +32,7 @@ def grouped_gemm(
     *,
     bias: Array | Sequence[Array] | None = None,
     out: Array | Sequence[Array] | None = None,
-    **arguments: Unpack[ProductArguments],
+    **arguments: Unpack[GroupedArguments],
 ) -> Any:
     """Matrix products of groups in one launch: of rows between `starts`, or of lists of arrays.
 
