@@ -10,6 +10,7 @@ Nothing is installed: Debian's arm64 packages are unpacked below that folder, wh
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def make(place: Path) -> None:
     python = unpack(new)
     install(new, python.removeprefix("python"))
     start = new / "python"
-    start.write_text(START.format(place=place, emulator=EMULATOR, python=python), encoding="utf-8")
+    start.write_text(START.format(place=shlex.quote(str(place)), emulator=EMULATOR, python=python), encoding="utf-8")
     start.chmod(0o755)
     # Programs that start themselves again start the emulator.
     again = f"import sys\n\nsys.executable = {str(place / 'python')!r}\n"

@@ -12,6 +12,7 @@ processors, so the script turns -march= into them. Libraries of macOS are linked
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -54,8 +55,9 @@ def write(target: str) -> Path:
     PLACE.mkdir(parents=True, exist_ok=True)
     if system == "macos":
         whole, folder = zig_macos.target(machine), PLACE / f"{target}-libraries"
-        link = LINK.format(python=sys.executable, program=zig_macos.__file__, zig=zig, machine=machine, folder=folder)
-    text = SCRIPT.format(zig=zig, target=whole, link=link)
+        words = {"python": sys.executable, "program": zig_macos.__file__, "zig": zig, "folder": folder}
+        link = LINK.format(machine=machine, **{name: shlex.quote(str(word)) for name, word in words.items()})
+    text = SCRIPT.format(zig=shlex.quote(str(zig)), target=whole, link=link)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         if link:
             zig_macos.keep_libraries(zig, machine, folder)

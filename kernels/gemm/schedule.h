@@ -149,7 +149,8 @@ inline Pieces stream(const Problem& p, i64 rows, i64 columns, i64 grain) {
 // One product, by the schedule, the tile and the engine that were chosen. Without k there is nothing to cut.
 [[nodiscard]] inline tilekiln_status run_scheduled(const Run& call, const Choice& choice, const Problem& whole,
                                                    Schedule schedule, const Tile& tile) {
-  if (schedule == Schedule::tiles || (whole.k == 0 && schedule != Schedule::persistent))
+  // A device's engine cuts by itself.
+  if (schedule == Schedule::tiles || (whole.k == 0 && schedule != Schedule::persistent) || !call.backend->takes_units)
     return run_product(call, choice, whole, tile);
   Problem p = whole;
   set_tile(tile, &p);

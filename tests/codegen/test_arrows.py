@@ -27,6 +27,7 @@ CODEGEN = ("schema", "plan", "emit", "tell", "out")  # its rooms, in the order d
 BELOW = ("kernels/runtime/", "kernels/backends/")  # of every operator
 BESIDE = {  # areas that see another: products, and the rows that they quantise
     *(("kernels/moe/", "kernels/gemm/"), ("kernels/conv/", "kernels/gemm/"), ("kernels/gemm/", "kernels/norm/")),
+    ("kernels/moe/", "kernels/norm/"),
 }
 
 Graph = dict[str, set[str]]
