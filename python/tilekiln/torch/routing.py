@@ -143,7 +143,8 @@ def why_not(
     device = query.device if type(query) is Tensor else None
     for name, tensor in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
         if (
-            type(tensor) is Tensor  # most are, and are passed at once
+            tensor is not None
+            and type(tensor) is Tensor  # most are, and are passed at once
             and tensor.device == device
             and (tensor.is_cuda or tensor.is_cpu)
             and tensor.layout == torch.strided
