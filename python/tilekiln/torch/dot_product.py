@@ -89,8 +89,8 @@ def _sdpa(
             not dropout_p
             and query.dim() == 4
             and (query.shape[1] == key.shape[1] or enable_gqa)
-            and (attn_mask is None or _lies_as_bias(attn_mask, query, key))
             and calls.untouched(query, key, value, attn_mask)
+            and (attn_mask is None or _lies_as_bias(attn_mask, query, key))
             and not torch.is_autocast_enabled("cuda" if query.is_cuda else "cpu")
         ):
             if attn_mask is not None:
