@@ -248,6 +248,14 @@ def test_commands_of_the_package_are_modules_of_the_tree(stub, name, monkeypatch
     assert (said.returncode, said.stdout) == (0, "['why', 'a b']\n"), said.stderr
 
 
+def test_a_command_that_there_is_not(stub):
+    said = run(stub, "pytst", "-n", "auto")
+    assert said.returncode == 127
+    assert said.stderr.splitlines()[-1] == (
+        "tools/dev: there is no command pytst, in the environment or on PATH; tools/dev --help lists some"
+    )
+
+
 def test_a_path_with_a_blank(stub):
     """Locks and Python are in the key there as well."""
     first, _ = prefix(stub)
