@@ -45,6 +45,7 @@
 #include "tilekiln/operators/permute.h"
 #include "tilekiln/operators/pooling.h"
 #include "tilekiln/operators/reduce.h"
+#include "tilekiln/operators/reshape_and_cache.h"
 #include "tilekiln/operators/rmsnorm2d.h"
 #include "tilekiln/operators/rmsnorm2d_bwd.h"
 #include "tilekiln/operators/rmsnorm2d_rdquant.h"

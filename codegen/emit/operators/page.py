@@ -97,4 +97,6 @@ def returns(operator: Operator) -> str:
     always = [r.name for r in operator.results if not r.file.asked_by and not r.file.ask]
     asked = [f"{r.name} with {r.file.asked_by or r.name + '=True'}" for r in operator.results if r.name not in always]
     parts = ([listed_and(always)] if always else []) + asked
+    if not parts:
+        return f"Returns None: {listed_and([a.name for a in operator.arrays if a.kind == 'written'])} are written."
     return f"Returns {listed_and(parts)}." + (" Several are a tuple." if len(operator.results) > 1 else "")

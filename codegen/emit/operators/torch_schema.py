@@ -30,7 +30,7 @@ def backward_flags(operator: Operator, backward: Operator | None) -> list[str]:
 def schema(operator: Operator, backward: Operator | None) -> str:
     names = [a.name for a in operator.results] + list(operator.file.torch.asks.values())
     results = ", ".join(f"Tensor {name}" for name in names)
-    return f"({', '.join(_arguments(operator, backward))}) -> {f'({results})' if len(names) > 1 else 'Tensor'}"
+    return f"({', '.join(_arguments(operator, backward))}) -> {'Tensor' if len(names) == 1 else f'({results})'}"
 
 
 def twin(operator: Operator) -> str:

@@ -88,6 +88,8 @@ def run(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> tuple[
         if wanted:
             arguments[one.name] = beside[-1]
     made = _call(name, arrays, arguments)
+    if not table.results:
+        return ()
     if not conditional:
         return (*made, *beside) if isinstance(made, tuple) else (made, *beside)
     rest = iter(made if isinstance(made, tuple) else (made,))

@@ -20,7 +20,7 @@ from tools.executor.amdgcn.code_object import ARCHITECTURES
 ROWS = (
     "family=rmsnorm2d,softmax,rotary,cross_entropy,layernorm2d_bwd,reduce dtype=bf16",
     "family=layernorm2d_rdquant,silu_and_mul_bwd,gelu_and_mul,merge,cross_entropy_bwd,rmsnorm2d_bwd dtype=fp16",
-    "family=rmsnorm2d_rdquant,topk_softmax,silu_and_mul,gelu_and_mul_bwd dtype=fp32",
+    "family=rmsnorm2d_rdquant,topk_softmax,silu_and_mul,gelu_and_mul_bwd,reshape_and_cache dtype=fp32",
     "family=permute,transpose element=bytes1,bytes4",
     "family=img2col element=bytes2",
     "family=moe_sorting",

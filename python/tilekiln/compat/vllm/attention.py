@@ -3,7 +3,7 @@
 
 A layer's cache is (blocks, heads, block_size, 2 headdim), keys in the first half of a row, values in the second, of the
 queries' dtype, or e4m3 as uint8 under bf16. Sequences of one query, or of up to four, as many side by side, append and
-attend in one call; others are appended, as many queries at once, and attend together.
+attend in one call; the tokens of others are written by their slots, and attend together.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from ...torch import calls
 from .batch import Batch, Builder, Step
 
 FP8 = torch.float8_e4m3fn
-LARGEST = 448.0
-"""Of e4m3."""
 KINDS = (
     AttentionType.DECODER, AttentionType.ENCODER, AttentionType.ENCODER_ONLY, AttentionType.ENCODER_DECODER,
 )  # fmt: skip
@@ -180,18 +178,14 @@ class Attention(AttentionImpl):
         for one in batch.steps:
             queries, rows = _each(q, one), {"block_table": one.table, "out": _each(out, one)}
             rows |= self._mask(causal=True) | self.options
-            if key is None or value is None:
-                _call("fmha_fwd_splitkv", (queries, k, v), {"seqlen_k": one.lengths, **rows})
-            elif len(self.options) == 1:
+            if key is not None and value is not None and len(self.options) == 1:
                 new = _each(key, one), _each(value, one)
                 _call("fmha_fwd_appendkv", (queries, k, v, *new), {"seqlen_k": one.before, **rows})
             else:
-                self._append(k, v, key, value, one)
+                self._write(key, value, k, v, batch, one.tokens)
                 _call("fmha_fwd_splitkv", (queries, k, v), {"seqlen_k": one.lengths, **rows})
-        if key is not None and value is not None:
-            for one in batch.appends:
-                self._append(k, v, key, value, one)
         for part in batch.parts:
+            self._write(key, value, k, v, batch, part.tokens)
             calls.pagedkv(
                 q[part.tokens], k, v, out=out[part.tokens], cu_seqlens_q=part.starts, seqlen_k=part.lengths,
                 block_table=part.table, **self._mask(part.causal), **self.options,
@@ -202,9 +196,7 @@ class Attention(AttentionImpl):
     ) -> None:
         """An encoder's keys are written in the step that brings them, and seen by all queries of all steps."""
         k, v = self._halves(cache)
-        if key is not None and value is not None:
-            page, place = self._pages(batch, k)
-            k[page, place], v[page, place] = key[: len(page)], value[: len(page)]
+        self._write(key, value, k, v, batch, slice(batch.slot_mapping.shape[0]))
         for part in batch.all_parts:
             calls.pagedkv(
                 q[part.tokens], k, v, out=out[part.tokens], cu_seqlens_q=part.starts, seqlen_k=part.lengths,
@@ -212,15 +204,12 @@ class Attention(AttentionImpl):
             )  # fmt: skip
 
     @staticmethod
-    def _pages(batch: Batch, k: Tensor) -> tuple[Tensor, Tensor]:
-        """The page of each new key, and its place there."""
-        return batch.slot_mapping // k.shape[1], batch.slot_mapping % k.shape[1]
-
-    @staticmethod
-    def _append(k: Tensor, v: Tensor, key: Tensor, value: Tensor, one: Step) -> None:
-        """The new tokens of sequences that have as many."""
-        places = {"seqlen_k": one.before, "block_table": one.table}
-        _call("fmha_fwd_appendkv", (None, k, v, _each(key, one), _each(value, one)), places)
+    def _write(
+        key: Tensor | None, value: Tensor | None, k: Tensor, v: Tensor, batch: Batch, tokens: slice, **scales: Tensor
+    ) -> None:
+        """The new tokens among these to their slots; without a key they are there."""
+        if key is not None and value is not None:
+            _call("reshape_and_cache", (key[tokens], value[tokens], k, v, batch.slot_mapping[tokens]), scales)
 
     def _over_fp8(
         self, layer: Any, q: Tensor, key: Tensor | None, value: Tensor | None, cache: Tensor, batch: Batch, out: Tensor
@@ -231,14 +220,7 @@ class Attention(AttentionImpl):
             raise ArgumentError("sinks: were given over a cache of fp8, must be absent: say --kv-cache-dtype auto")
         k, v = self._halves(cache)
         k_scale, v_scale = layer._k_scale.float().reshape(1), layer._v_scale.float().reshape(1)
-        if key is not None and value is not None:
-            page, place = self._pages(batch, k)
-            key, value = (
-                (x[: len(page)].float() / scale).clamp_(-LARGEST, LARGEST).to(FP8)
-                for x, scale in ((key, k_scale), (value, v_scale))
-            )
-            k.view(torch.uint8)[page, place] = key.view(torch.uint8)
-            v.view(torch.uint8)[page, place] = value.view(torch.uint8)
+        self._write(key, value, k, v, batch, slice(batch.tokens), k_scale=k_scale, v_scale=v_scale)
         for part in batch.all_parts:
             calls.batch_prefill(
                 q[part.tokens], k, v, out=out[part.tokens], cu_seqlens_q=part.starts, seqlen_k=part.lengths,

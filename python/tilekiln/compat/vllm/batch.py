@@ -51,7 +51,6 @@ class Batch:
     starts: Tensor  # (sequences + 1), int32
     steps: list[Step]
     parts: list[Part]
-    appends: list[Step]  # of the sequences in parts, of any number of queries
     slot_mapping: Tensor  # (tokens), int64: the page of a token times their size, and its place there
 
     @property
@@ -69,18 +68,16 @@ def batch_of(starts: Tensor, lengths: Tensor, table: Tensor, causal: bool | Tens
     edges = starts.tolist()
     before = (lengths - starts.diff()).int()
     flags = causal.tolist() if isinstance(causal, Tensor) else [bool(causal)] * lengths.shape[0]
-    steps, parts, appends = list[Step](), list[Part](), list[Step]()
+    steps, parts = list[Step](), list[Part]()
     first = 0  # of the part that is open
     for here, queries in _runs(edges):
-        one = Step(slice(edges[here.start], edges[here.stop]), queries, table[here], lengths[here], before[here])
         if queries == 1 or (queries <= FEW and all(flags[here])):
             parts += _parts(edges, starts, lengths, table, flags, slice(first, here.start))
-            steps.append(one)
+            tokens = slice(edges[here.start], edges[here.stop])
+            steps.append(Step(tokens, queries, table[here], lengths[here], before[here]))
             first = here.stop
-        else:
-            appends.append(one)
     parts += _parts(edges, starts, lengths, table, flags, slice(first, lengths.shape[0]))
-    return Batch(slots.shape[0], starts, steps, parts, appends, slots)
+    return Batch(slots.shape[0], starts, steps, parts, slots)
 
 
 def _runs(edges: list[int]) -> Iterator[tuple[slice, int]]:

@@ -73,19 +73,21 @@ def _kept(slot_mapping: Tensor, size: int, *rows: Tensor) -> tuple[Tensor, Tenso
     return slots // size, slots % size, [one[kept] for one in rows]
 
 
-def _stored(x: Tensor, cache: Tensor, kind: str, scale: Tensor | None, name: str) -> tuple[Tensor, Tensor]:
-    """(x, cache) as arrays of one dtype whose elements are moved as they are."""
-    if kind == "auto":
-        if cache.dtype != x.dtype:
-            raise ArgumentError(
-                f"{name}: was {cache.dtype}, must be {x.dtype}, as the tokens, with kv_cache_dtype 'auto'"
-            )
-        return x, cache
-    if kind not in ("fp8", "fp8_e4m3") or cache.dtype not in (torch.uint8, FP8):
+def _check_kind(x: Tensor, cache: Tensor, kind: str, name: str) -> None:
+    if kind == "auto" and cache.dtype != x.dtype:
+        raise ArgumentError(f"{name}: was {cache.dtype}, must be {x.dtype}, as the tokens, with kv_cache_dtype 'auto'")
+    if kind != "auto" and (kind not in ("fp8", "fp8_e4m3") or cache.dtype not in (torch.uint8, FP8)):
         raise ArgumentError(
             f"kv_cache_dtype: was {kind!r} of a cache of {cache.dtype}, must be 'auto', or 'fp8' of {FP8} or "
             "torch.uint8"
         )
+
+
+def _stored(x: Tensor, cache: Tensor, kind: str, scale: Tensor | None, name: str) -> tuple[Tensor, Tensor]:
+    """(x, cache) as arrays of one dtype whose elements are moved as they are."""
+    _check_kind(x, cache, kind, name)
+    if kind == "auto":
+        return x, cache
     made = divided(x, 1.0 if scale is None else scale, FP8)  # type: ignore[arg-type]
     return made.view(torch.uint8), cache.view(torch.uint8)
 
@@ -133,12 +135,13 @@ def reshape_and_cache_flash(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor, kv_cache_dtype: str,
     k_scale: Tensor, v_scale: Tensor,
 ) -> None:  # fmt: skip
-    """Writes key and value into blocks (blocks, block_size, heads, headdim)."""
-    keys, key_cache = _stored(_tokens(key), key_cache, kv_cache_dtype, k_scale, "key_cache")
-    values, value_cache = _stored(_tokens(value), value_cache, kv_cache_dtype, v_scale, "value_cache")
-    for rows, cache in ((keys, key_cache), (values, value_cache)):
-        block, place, [kept] = _kept(slot_mapping, cache.shape[1], rows)
-        cache[block, place] = kept
+    """Writes key and value into blocks (blocks, block_size, heads, headdim); scales of one element, or None."""
+    arrays = []
+    for name, x, cache in (("key_cache", key, key_cache), ("value_cache", value, value_cache)):
+        _check_kind(_tokens(x), cache, kv_cache_dtype, name)
+        arrays.append(cache if kv_cache_dtype == "auto" else cache.view(FP8))
+    scales = {} if kv_cache_dtype == "auto" else {"k_scale": k_scale, "v_scale": v_scale}
+    run("reshape_and_cache", (_tokens(key), _tokens(value), *arrays, slot_mapping.reshape(-1)), scales)
 
 
 @errors_as_upstream(x="key", y="key_cache", quant_dtype="key_cache")
