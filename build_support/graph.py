@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from SCons.Script import Action, Builder, Environment, SourceFileScanner
+from SCons.Tool import CScanner
 
 from codegen.emit import includes
 from codegen.schema.tree import tree
@@ -49,6 +50,10 @@ def say_job(target: Any, source: Any, env: Any) -> str:
     if job.verbose and job.text is None:
         return job.command_line(str(target[0]), [str(node) for node in source])
     return console.action(job.verb, job.label)
+
+
+for _suffix in (".cu", ".hip"):  # either is compiled for GPUs of both makers
+    SourceFileScanner.add_scanner(_suffix, CScanner)
 
 
 class Graph:

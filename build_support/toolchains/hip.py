@@ -87,15 +87,11 @@ def compile_kernel(
     graph: Graph, engine: Engine, place: str, instances: Sequence[str], held: Sequence[Engine] = ()
 ) -> Any:
     """The object of a code object."""
-    from SCons.Script import SourceFileScanner
-    from SCons.Tool import CScanner
-
     from codegen.emit import kernels
     from codegen.schema.tree import tree
 
     from ..jobs import OUT, Job
 
-    SourceFileScanner.add_scanner(".hip", CScanner)
     target = tree().target(engine.target)
     kernel = kernels.named(tree(), engine.target, engine.kernel)
     fixed = engine.codes >= 0

@@ -133,15 +133,11 @@ def compile_kernel(
     graph: Graph, engine: Engine, place: str, instances: Sequence[str], held: Sequence[Engine] = ()
 ) -> Any:
     """The object of a cubin."""
-    from SCons.Script import SourceFileScanner
-    from SCons.Tool import CScanner
-
     from codegen.emit import kernels
     from codegen.schema.tree import tree
 
     from ..jobs import OUT, Job
 
-    SourceFileScanner.add_scanner(".cu", CScanner)
     kernel = kernels.named(tree(), engine.target, engine.kernel)
     fixed = engine.codes >= 0
     name = f"{kernel.name}-{engine.codes:x}" if fixed else kernel.name

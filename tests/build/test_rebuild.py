@@ -10,8 +10,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def nothing_done(said):
@@ -54,6 +57,21 @@ def test_touching_without_change(built_tree):
         for path in (built_tree.root / folder).rglob("*.h"):
             os.utime(path)
     assert nothing_done(built_tree.built(*built_tree.SMALL))
+
+
+@pytest.mark.parametrize("suffix", [".cu", ".hip"])
+def test_headers_of_a_text_for_gpus_are_followed(suffix: str, tmp_path: Path) -> None:
+    """Of either make, whichever the build is for: AMD's objects of NVIDIA's texts were not made anew."""
+    (tmp_path / "kernel.h").write_text("// a header\n")
+    (tmp_path / f"kernel{suffix}").write_text('#include "kernel.h"\n')
+    program = (
+        "from SCons.Script import Environment, SourceFileScanner\nimport build_support.graph, sys\n"
+        "env = Environment(tools=[])\nnode = env.File(sys.argv[1])\n"
+        "print(*SourceFileScanner(node, env, SourceFileScanner.path(env, node.dir)))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / f"kernel{suffix}")]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert said.split() == [str(tmp_path / "kernel.h")]
 
 
 @pytest.mark.day
