@@ -132,6 +132,14 @@ TILEKILN_DEVICE float __fsub_rn(float a, float b) {
 #pragma clang fp reassociate(off) contract(off)
   return a - b;
 }
+// The nearest quotient where it, and the reciprocal, are normal numbers: what is missing of a first one is added to it.
+TILEKILN_DEVICE float __fdiv_rn(float a, float b) {
+#pragma clang fp reassociate(off) contract(off) reciprocal(off)
+  const float first = hip::reciprocal(b), r = __builtin_fmaf(__builtin_fmaf(-first, b, 1.f), first, first),
+              near = a * r;
+  const float y = __builtin_fmaf(__builtin_fmaf(-near, b, a), r, near);
+  return y - y == 0.f ? y : a * first;
+}
 TILEKILN_DEVICE float larger_or_nan(float a, float b) { return a != a ? a : b != b ? b : fmaxf(a, b); }
 TILEKILN_DEVICE uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t chosen) {
   uint32_t word = 0;
