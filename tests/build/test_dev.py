@@ -95,6 +95,7 @@ def test_what_is_missing_is_said_in_one_sentence(small, script):
 
 
 @pytest.mark.day
+@pytest.mark.turns(0)
 def test_environment_is_made_once_and_whole(small):
     """Several first uses at once, one of them killed in the middle: everyone else gets a whole environment."""
     command = [small / "tools/dev", "python", "-c", "import iniconfig, sys; print(sys.prefix)"]
@@ -172,6 +173,7 @@ def test_a_folder_with_a_colon(small, tmp_path):
 
 
 @pytest.mark.day
+@pytest.mark.turns(1)
 def test_a_moved_environment_is_made_anew(small, tmp_path):
     assert run(small, "true").returncode == 0
     moved = tmp_path / "moved"

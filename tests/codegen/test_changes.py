@@ -61,6 +61,7 @@ def changed(text: str) -> list[str]:
 
 
 @pytest.mark.day
+@pytest.mark.turns(0)
 def test_a_change_of_a_template_and_nothing_else(checkout: Checkout) -> None:
     # A source of the runtime alters every hash, and nothing that is generated.
     checkout.copy.edit("kernels/runtime/names.cpp", "#include <stdlib.h>", "// Edited.\n#include <stdlib.h>")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import re
 import shutil
@@ -12,9 +13,9 @@ from collections.abc import Callable
 import pytest
 
 from codegen.cli import help_pages, main
-from codegen.emit.render import generate
+from codegen.emit.render import Generated, generate
 from codegen.out import committed
-from codegen.plan.plan import resolve
+from codegen.plan.plan import Plan, resolve
 from codegen.schema.axes import CODES, ENUMERATED, INTEGERS
 from codegen.schema.tree import tree
 from tests.codegen.conftest import ROOT, Copy
@@ -29,6 +30,7 @@ COMPILERS = [name for name in ("g++", "clang++", "clang++-16") if shutil.which(n
 
 
 @pytest.mark.day
+@pytest.mark.turns(1)
 def test_what_is_out_of_date_is_named_and_written(copy: Copy) -> None:
     commands = help_pages()
     folder = copy.path / committed.GOLDEN
@@ -106,18 +108,32 @@ def test_generated_sources_compile_without_a_warning(compiler: str, tmp_path: pa
     assert done.stderr == ""
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Plan, Generated, pathlib.Path]]:
+    """made(receipt, targets, where) -> its plan, what is generated of it, and the folder, once for all families."""
+
+    @functools.cache
+    def make(receipt: str, targets: tuple[str, ...], where: str) -> tuple[Plan, Generated, pathlib.Path]:
+        plan, place = resolve(receipt, list(targets), where), tmp_path_factory.mktemp(receipt)
+        return plan, generate([plan], place, committed.INFO), place
+
+    return make
+
+
 def holder(wanted: str, family: str) -> tuple[str, str]:
     """The wanted receipt, WIDE of it, if it lists the family; else the first that does, all of it."""
     receipts = [r.name for r in tree().all_receipts() if any(f.name == family for f in tree().families_of(r))]
     return (wanted, WIDE) if wanted in receipts else (receipts[0], "")
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packing_in_the_header_is_that_of_the_rows(tmp_path: pathlib.Path, family: str) -> None:
+def test_packing_in_the_header_is_that_of_the_rows(
+    made: Callable[..., tuple[Plan, Generated, pathlib.Path]], family: str
+) -> None:
     """Every row of a plan, unpacked and packed by the generated header at compile time, gives the plan's signature."""
     receipt, where = holder("ck_default", family)
-    plan = resolve(receipt, ["cpu-generic"], where)
-    generate([plan], tmp_path, committed.INFO)
+    plan, _, place = made(receipt, ("cpu-generic",), where)
     checks = []
     for instance in plan.instances:
         if instance.family != family:
@@ -133,22 +149,23 @@ def test_packing_in_the_header_is_that_of_the_rows(tmp_path: pathlib.Path, famil
         checks.append(f"static_assert(pack({{{', '.join(fields)}}}) == {codes}u);")
         checks.append(f"static_assert(pack_integers({{{', '.join(fields)}}}) == {integers}u);")
         checks.append(f"static_assert(pack(unpack({codes}u, {integers}u)) == {codes}u);")
-    source = tmp_path / "check.cpp"
+    source = place / f"check_{family}.cpp"
     head = f'#include "kernels/generated/{family}.h"\nusing namespace tilekiln::{family};\n'
     source.write_text(head + "\n".join(checks))
     flags = ["-std=c++20", "-fsyntax-only", f"-I{ROOT / 'include'}", f"-I{ROOT}", "-I."]
-    done = subprocess.run([COMPILERS[0], *flags, source], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run([COMPILERS[0], *flags, source], cwd=place, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert len(checks) == 3 * sum(instance.family == family for instance in plan.instances) > 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_table_lists_the_plan_in_its_order(tmp_path: pathlib.Path, family: str) -> None:
+def test_table_lists_the_plan_in_its_order(
+    made: Callable[..., tuple[Plan, Generated, pathlib.Path]], family: str
+) -> None:
     """Read table.cpp back: plan -> row, instance_of, groups ascending and by codes."""
     receipt, where = holder("flash", family)
-    plan = resolve(receipt, ["cpu-generic", "cpu-avx2"], where)
-    generated = generate([plan], tmp_path, committed.INFO)
-    text = (tmp_path / receipt / "table.cpp").read_text()
+    plan, generated, place = made(receipt, ("cpu-generic", "cpu-avx2"), where)
+    text = (place / receipt / "table.cpp").read_text()
     found = re.search(rf"namespace {family}_table {{(.*?)}}  // namespace", text, re.DOTALL)
     assert found
     own = found[1]
@@ -159,7 +176,7 @@ def test_table_lists_the_plan_in_its_order(tmp_path: pathlib.Path, family: str) 
         found = re.findall(r"{([^{}]*)}|(\w+),", body[1])
         return [[int(word.rstrip("u"), 0) for word in (braced or single).split(",")] for braced, single in found]
 
-    rows = {source.path: (tmp_path / source.path).read_text() for source in generated.sources if source.kind == "rows"}
+    rows = {source.path: (place / source.path).read_text() for source in generated.sources if source.kind == "rows"}
     batches = [
         [
             (int(codes, 0) | int(integers, 0) << INTEGERS, name)

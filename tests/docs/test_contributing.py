@@ -341,6 +341,7 @@ def test_a_target(scratch: Scratch) -> None:
     assert scratch.count("fp8", "--target", name) == scratch.count("fp8", "--target", "cpu-generic")
 
 
+@pytest.mark.turns(1, 2)
 def test_what_is_added_by_hand_breaks_no_test(tmp_path: Path) -> None:
     """A head dim, two receipts and a target, then golden files and reference pages: the generator's tests hold."""
     tree = copied(tmp_path / "tree", (*PARTS, *TESTED))

@@ -28,7 +28,7 @@ from tests.fuzz.worker import run
 
 ROOT = Path(__file__).resolve().parents[2]
 TODAY = int(time.strftime("%Y%m%d")) * 1_000_000
-CALLS, SAMPLED = 1000, 300  # with --full, and of a day
+CALLS, SAMPLED = 1000, 200  # with --full, and of a day
 
 
 def fuzz(*words: str) -> subprocess.CompletedProcess:

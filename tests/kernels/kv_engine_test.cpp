@@ -291,7 +291,7 @@ int test(const Target& target, Pipeline pipeline, KvDtype dtype, Steps steps) {
 int main(int argc, char** argv) {
   using namespace tilekiln::test;
   TileTrap::install_if_needed();
-  const Steps steps = steps_of(argc, argv, 7);
+  const Steps steps = steps_of(argc, argv, 11);
   int failures = 0, tested = 0;
   for (const Target& target : kTargets) {
     const bool asked = argc < 2 || std::strcmp(argv[1], "any") == 0 || std::strcmp(argv[1], target.name) == 0;

@@ -2,7 +2,7 @@
 // Shared parts of the engine tests of the forward and of the backward: sweeps over lengths, mask edges, scales and
 // dropout, and the command line.
 //
-//   PROGRAM [TARGET [DTYPE [quick|few [FIRST]]]]   one target (cpu_avx2) or any, one dtype (bf16), a fifth or a 29th of the cases
+//   PROGRAM [TARGET [DTYPE [quick|few [FIRST]]]]   one target (cpu_avx2) or any, one dtype (bf16), a ninth or a 29th of the cases
 // Exit code 77: the target asked for is not linked in, or this machine cannot run it.
 #pragma once
 
@@ -156,7 +156,7 @@ template <class Engine> struct Target {
 template <class Engine>
 int test_engines(int argc, char** argv, const std::vector<Target<Engine>>& targets,
                  const std::vector<const char*>& dtypes, int (*test)(const Target<Engine>&, Dtype, Steps)) {
-  const Steps steps = steps_of(argc, argv, 5);
+  const Steps steps = steps_of(argc, argv, 9);
   int failures = 0, tested = 0;
   for (const Target<Engine>& target : targets) {
     const bool asked = argc < 2 || std::strcmp(argv[1], "any") == 0 || std::strcmp(argv[1], target.name) == 0;

@@ -47,6 +47,7 @@ def test_vocabulary(scons: Scons) -> None:
 
 
 @pytest.mark.day
+@pytest.mark.turns(0, 2)
 def test_gemm(scons: Scons) -> None:
     built(scons, "gemm_default", "gemm_engine_test")
     passes("max", "gemm_engine_test", "cpu_neonbf16")
@@ -68,6 +69,7 @@ def test_attention(scons: Scons, request: pytest.FixtureRequest, target: str, pr
 
 
 @pytest.mark.day
+@pytest.mark.turns(1, 2)
 def test_main_loops_multiply_in_nearly_every_cycle(scons: Scons) -> None:
     """By models of the cores, where the memory answers at once. Of SDOT some cycles are those that flip signs.
 

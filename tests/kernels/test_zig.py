@@ -140,6 +140,7 @@ def told(*command: str | Path) -> str:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.turns(1)
 def test_builds(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, system: str) -> None:
     """Of the smallest receipt; with --full those of musl of `flash` and all targets of the machine too."""
     if system == "aarch64-macos":
