@@ -153,6 +153,7 @@ def wait_for(path, build):
         time.sleep(0.02)
 
 
+@pytest.mark.day
 def test_two_builds_at_once(built_tree, script, tmp_path, finished):
     """The second waits for the first, says so, and finds nothing left to do."""
     launcher = script(

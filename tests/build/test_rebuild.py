@@ -204,11 +204,13 @@ def test_failed_compile(built_tree):
     assert not list((built_tree.root / "build").rglob("*.new*"))
 
 
+@pytest.mark.day
 def test_warnings_are_shown_when_the_compile_succeeds(built_tree):
     built_tree.append("kernels/attention/fmha_fwd_pagedkv/host.cpp", "#warning look here\n")
     assert "look here" in built_tree.built(*built_tree.SMALL).out
 
 
+@pytest.mark.day
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted(built_tree, script, how):
     """Objects in the making when a build was stopped are compiled again, to the same library."""

@@ -17,6 +17,7 @@ def read(tree):
     return json.loads((place / "fp32_min.json").read_text()), (place / "fp32_min.html").read_text()
 
 
+@pytest.mark.day
 def test_report(built_tree):
     said = built_tree.built(*built_tree.SMALL, "report")
     assert said.actions("built") == [f"build/{built_tree.variant}/report/fp32_min.html, and the same as fp32_min.json"]

@@ -84,6 +84,7 @@ def verify(tree, library):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.day
 def test_verify(built_tree, tmp_path):
     library = built_tree.root / f"build/{built_tree.variant}/lib/libtilekiln_fp32_min.so"
     code, out, _ = verify(built_tree, library)

@@ -40,6 +40,7 @@ def assert_linear(found):
     assert many / few < MOST * COUNTS[1] / COUNTS[0], found
 
 
+@pytest.mark.day
 def test_listing_and_generating(scale, trees):
     assert_linear([calls(tree, "-m", "codegen", "list", "scale") for tree in trees])
     for tree in trees:

@@ -47,6 +47,7 @@ def done(said):
     return [line for line in said.lines if line.startswith(("compile", "join", "link", "write"))]
 
 
+@pytest.mark.day
 def test_an_old_time_hides_no_change(built):
     """As in a tarball or an image layer: a file's time is long ago and stays the same when its content changes."""
     source = built.root / "kernels/attention/fmha_fwd_pagedkv/host.cpp"
