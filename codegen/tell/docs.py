@@ -29,12 +29,22 @@ def pages(root: Tree, commands: Sequence[tuple[str, str]]) -> dict[str, str]:
         return {f"operators/{one.name}.md": _operator(root, one) for one in root.outside_operators.values()} | {
             f"{name}.md": _family(root, family)
             for name, family in families.items()
-            if family.room.startswith(f"{OUTSIDE}/")
+            if family.room.startswith(f"{OUTSIDE}/") and not reference.only_stage(name, root.operators)
         }
     result = {"README.md": _index(root), "receipts.md": _receipts(root), "targets.md": _targets(root)}
     result |= {"codegen.md": _commands(commands)}
     result |= {f"operators/{one.name}.md": _operator(root, one) for one in root.operators.values()}
-    return result | {f"{family.name}.md": _family(root, family) for family in root.families.values()}
+    return result | {f"{family.name}.md": _family(root, family) for family in _with_pages(root)}
+
+
+def _with_pages(root: Tree) -> list[Family]:
+    """Families that have pages of their own; the others stand on that of their operator."""
+    return [one for one in root.families.values() if not reference.only_stage(one.name, root.operators)]
+
+
+def _link(root: Tree, family: str) -> str:
+    """A link to a family from a page of the folder."""
+    return f"[{family}]({'operators/' if reference.only_stage(family, root.operators) else ''}{family}.md)"
 
 
 def write(root: Tree, folder: str, commands: Sequence[tuple[str, str]]) -> str:
@@ -67,7 +77,8 @@ def recorded(root: Tree) -> dict[str, int] | None:
 
 def recorded_axes(root: Tree, family: str) -> dict[str, list[str]] | None:
     """The axes of a family with their values, as its page has them; None without that page."""
-    page = files.read(os.path.join(root.root, FOLDER, f"{family}.md"))
+    own = files.read(os.path.join(root.root, FOLDER, f"{family}.md"))
+    page = own or files.read(os.path.join(root.root, FOLDER, f"operators/{family}.md"))
     if page is None:
         return None
     table = page.decode().partition("## Axes")[2].partition("\n## ")[0]
@@ -92,7 +103,7 @@ def counts(root: Tree) -> dict[str, int]:
 
 def _index(root: Tree) -> str:
     operators = [[f"[{one.name}](operators/{one.name}.md)", one.about] for one in root.operators.values()]
-    families = [[f"[{family.name}]({family.name}.md)", family.about] for family in root.families.values()]
+    families = [[_link(root, family.name), family.about] for family in _with_pages(root)]
     others = [
         ["[receipts](receipts.md)", "The products: what each holds, and for whom."],
         ["[targets](targets.md)", "The hardware: flags, what a CPU must have, algorithms."],
@@ -110,19 +121,21 @@ def _index(root: Tree) -> str:
         "`tilekiln_NAME_args`. Arguments that every call has, by name:\n\n"
         + _table(["argument", "what", "default", ""], reference.common(next(iter(root.operators.values())))),
         "## Families\n\nThe kernels: axes, rules, pipelines, names. A signature has one value of each axis; a kernel's "
-        "name is the words of the axes in the order of their page, then the algorithm.\n\n"
-        + _table(["family", ""], families),
+        "name is the words of the axes in the order of their page, then the algorithm. The family of an operator that "
+        "has one stand on the operator's page; the others:\n\n" + _table(["family", ""], families),
         "## All else\n\n" + _table(["page", ""], others),
     )
 
 
 def _operator(root: Tree, operator: Operator) -> str:
+    """Its page, with its family where that is its one stage."""
     sections = [
         (f"## {heading}\n\n" if heading else "") + (body if isinstance(body, str) else _table(*body))
         for heading, body in reference.parts(operator, root.operators)
         if body
     ]
-    return _page(operator.name, *sections)
+    one = reference.only_stage(operator.name, root.operators)
+    return _page(operator.name, *sections, *(_of_family(root, root.families[operator.name]) if one else []))
 
 
 def _receipts(root: Tree) -> str:
@@ -140,13 +153,13 @@ def _receipts(root: Tree) -> str:
         said = {name: _said(root, receipt, name) for name in receipt.clauses}
         of_base = {name: _said(root, receipt.base, name) for name in receipt.base.clauses} if receipt.base else {}
         if same := [name for name, text in said.items() if of_base.get(name) == text]:
-            lines[-1] += f" As there: {', '.join(f'[{name}]({name}.md)' for name in same)}."
+            lines[-1] += f" As there: {', '.join(_link(root, name) for name in same)}."
         for text in dict.fromkeys(text for name, text in said.items() if name not in same):
             names = [name for name, other in said.items() if other == text and name not in same]
-            lines += ["", f"{', '.join(f'[{name}]({name}.md)' for name in names)} where", "", text]
+            lines += ["", f"{', '.join(_link(root, name) for name in names)} where", "", text]
         companions = [family for family in root.families_of(receipt) if family.main]
         if companions:
-            links = [f"[{f.name}]({f.name}.md) what {f.main.name} needs" for f in companions if f.main]
+            links = [f"{_link(root, f.name)} what {f.main.name} needs" for f in companions if f.main]
             lines += ["", f"And of {', of '.join(links)}."]
         parts.append("\n".join(lines))
     return _page("Receipts", *parts)
@@ -162,6 +175,18 @@ def _said(root: Tree, receipt: Receipt, name: str) -> str:
 
 
 def _family(root: Tree, family: Family) -> str:
+    links = [f"[{o.name}](operators/{o.name}.md)" for o in root.operators.values() if family.name in o.file.stages]
+    comes = ""
+    if family.main:
+        comes = (
+            f"It comes with {_link(root, family.main.name)}: a plan has exactly the signatures that its instances need."
+        )
+    stage = f"A stage of {', '.join(links)}." if links else ""
+    return _page(family.name, family.about, stage, comes, *_of_family(root, family))
+
+
+def _of_family(root: Tree, family: Family) -> list[str]:
+    """Sections of a family."""
     heads = ["axis", "values", ""]
     axes = [[f"`{a.name}`", " ".join(f"`{value}`" for value in a.values), a.about] for a in family.axes]
     if operator := reference.of_family(family.name, root.operators):
@@ -186,18 +211,7 @@ def _family(root: Tree, family: Family) -> str:
     if family.file.base:
         base = "## Base\n\nWhat `keep` in a receipt can mean. A receipt adds what it needs beyond, with its reason.\n\n"
         base += "\n".join(f"* `{select.text_of(family, clause)}`" for clause in family.base)
-    comes = ""
-    if family.main:
-        comes = (
-            f"It comes with [{family.main.name}]({family.main.name}.md): a plan has exactly the signatures that its "
-        )
-        comes += "instances need."
-    links = [f"[{o.name}](operators/{o.name}.md)" for o in root.operators.values() if family.name in o.file.stages]
-    return _page(
-        family.name,
-        family.about,
-        f"A stage of {', '.join(links)}." if links else "",
-        comes,
+    return [
         "## Axes\n\n" + _table(heads, axes),
         integers,
         base,
@@ -207,7 +221,7 @@ def _family(root: Tree, family: Family) -> str:
         else "",
         "## Pipelines\n\n" + _table(["pipeline", ""], pipelines),
         f"With the first value of each axis a kernel is named `{name}`.",
-    )
+    ]
 
 
 def _targets(root: Tree) -> str:

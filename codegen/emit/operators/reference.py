@@ -32,15 +32,16 @@ def parts(operator: Operator, operators: Mapping[str, Operator]) -> Iterator[tup
         yield "Shapes", (["array", *(_form(form.name, form.given) for form in operator.forms)], _shapes(operator))
     yield "", _exchange(operator)
     yield "Lengths", (["length", "that of", "must be"], list(_lengths(operator)))
-    stages = [f"[{name}](../{name}.md)" for name in operator.file.stages]
-    main = operator.file.stages[operator.main]
-    chosen = f" `instance` is of {main}." if len(stages) > 1 else ""
-    there = f" The axes of {main}, and what sets them, are on its page."
-    if of_family(main, operators) is not operator:
-        there = f" The axes of {main}, and what sets them:"
-    yield "Stages", f"Kernels of {listed_and(stages)}, in this order.{chosen}{there}"
-    if of_family(main, operators) is not operator:
-        yield "", (["axis", "set by"], [[f"`{axis}`", said] for axis, said in set_by(operator).items()])
+    if not only_stage(operator.name, operators):
+        stages = [f"[{name}]({'' if only_stage(name, operators) else '../'}{name}.md)" for name in operator.file.stages]
+        main = operator.file.stages[operator.main]
+        chosen = f" `instance` is of {main}." if len(stages) > 1 else ""
+        there = f" The axes of {main}, and what sets them, are on its page."
+        if of_family(main, operators) is not operator:
+            there = f" The axes of {main}, and what sets them:"
+        yield "Stages", f"Kernels of {listed_and(stages)}, in this order.{chosen}{there}"
+        if of_family(main, operators) is not operator:
+            yield "", (["axis", "set by"], [[f"`{axis}`", said] for axis, said in set_by(operator).items()])
     refusals = list(_refusals(operator))
     if refusals:
         yield "Refusals", _REFUSALS + "\n\n" + "\n".join(f"* `{text}`" for text in refusals)
@@ -50,6 +51,11 @@ def of_family(name: str, operators: Mapping[str, Operator]) -> Operator | None:
     """The one operator whose main stage a family is, on whose page it is said what sets its axes."""
     found = [one for one in operators.values() if one.file.stages[one.main] == name]
     return found[0] if len(found) == 1 else None
+
+
+def only_stage(name: str, operators: Mapping[str, Operator]) -> bool:
+    """Whether a family is the one stage of the operator of its name, on whose page it stands."""
+    return name in operators and operators[name].file.stages == [name] and of_family(name, operators) is operators[name]
 
 
 def set_by(operator: Operator) -> dict[str, str]:
