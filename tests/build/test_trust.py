@@ -75,6 +75,7 @@ def test_another_linker_makes_everything_anew(built, script, tool):
     assert done(built.built("-n", *BUILD)) == []
 
 
+@pytest.mark.day
 def test_exports_are_part_of_a_library(built):
     built.append("kernels/runtime/exports.map", "# changed\n")
     said = built.built(*BUILD)
@@ -121,6 +122,7 @@ def test_a_new_time_is_no_damage(built):
     assert done(said) == []
 
 
+@pytest.mark.day
 def test_nothing_is_trusted_by_its_time_after_a_start_of_the_machine(built):
     """A power cut can leave a file of the right size and time whose data never reached the disk."""
     pristine = outputs(built)
@@ -233,6 +235,7 @@ def test_a_plan_that_cannot_be_writes_nothing(fake):
     assert not (fake.root / "build").exists()
 
 
+@pytest.mark.day
 def test_the_executor_is_made_once_for_all_variants(fake):
     """As the extension is: by a stamp beside it, and it goes with the last variant of its mode."""
     folders = [f"tools/executor/{name}" for name in ("common", "amdgcn")]

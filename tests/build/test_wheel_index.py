@@ -63,6 +63,7 @@ def index(packed: Path, tmp_path: Path, say) -> Path:  # noqa: F811
     return folder
 
 
+@pytest.mark.day
 def test_the_fastest_that_this_machine_runs(index: Path, packed: Path, say) -> None:  # noqa: F811
     code, out, error = say("install", "fp8", "--index", index, "--dry-run")
     assert code == 0

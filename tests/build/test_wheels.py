@@ -239,6 +239,7 @@ tk.load("flash")
 """
 
 
+@pytest.mark.day
 def test_two_receipts_in_one_process(clean_python):
     done = start(clean_python, "-c", SIDE_BY_SIDE)
     assert done.stdout.splitlines() == [f"fp32_min fp8 {VERSION}", "1024.0 512.0", "1024.0 512.0"], done.stderr

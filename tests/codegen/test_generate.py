@@ -38,6 +38,7 @@ def content(out: pathlib.Path) -> dict[str, str]:
     return {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
+@pytest.mark.day
 def test_two_directories_hash_seeds_and_trees_give_the_same_bytes(copy: Copy, tmp_path: pathlib.Path) -> None:
     program = (
         "import sys\nfrom codegen.emit.inputs import prepare\nfrom codegen.schema.tree import Tree\n"

@@ -294,8 +294,7 @@ def test_an_operator(scratch: Scratch) -> None:
         else:
             (scratch.root / name).unlink()
     (scratch.root / "include/tilekiln/operators/softmax.h").unlink()
-    for page in ("softmax.md", "operators/softmax.md"):
-        (scratch.root / "docs/reference" / page).unlink()
+    (scratch.root / "docs/reference/operators/softmax.md").unlink()
     for folder in ("cpu", ""):
         (scratch.root / "kernels/norm/softmax" / folder).rmdir()
     write()
