@@ -55,7 +55,7 @@ def test_gemm(scons: Scons) -> None:
     assert emulated("neoverse-n1", "gemm_engine_test", "cpu_neonbf16").returncode == MISSING
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("program", CASES)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.day

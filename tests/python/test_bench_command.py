@@ -111,7 +111,7 @@ def bench(library: tk.Library, words: str, *options: str) -> int:
 
 
 @pytest.mark.parametrize("words", WORDS)
-@pytest.mark.sampled(25)
+@pytest.mark.sampled(14)
 def test_every_operator_is_computed_and_right(
     load: Callable[..., tk.Library], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

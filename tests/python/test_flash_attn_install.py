@@ -68,6 +68,7 @@ def other(tmp_path):
 
 
 @both
+@pytest.mark.sampled(1)
 def test_install_and_the_drop_in_directory(run, package):
     """The directory finds tilekiln beside it; install() agrees with it, before and after the first import."""
     use, install, place = PACKAGES[package], INSTALL.replace("flash_attn", package), DROP_INS / package
@@ -84,6 +85,7 @@ def test_the_drop_in_directory_carries_the_version(run, package):
 
 
 @both
+@pytest.mark.sampled(1)
 def test_over_an_installed_one_when_told_to(run, other, package):
     install, over = (text.replace("flash_attn", package) for text in (INSTALL, OVER))
     said = run(install, ROOT / "python", other, fails=f"ImportError: {package} is installed at ")

@@ -46,6 +46,7 @@ def outcome(library: tk.Library, call: Call, arguments: dict[str, Any]) -> dict[
 
 
 @pytest.mark.quick(each="call")
+@pytest.mark.sampled(350)
 @pytest.mark.parametrize(("call", "name"), CASES, ids=[f"{call}: {name}" for call, name in CASES])
 def test_strides(load, call: Call, name: str) -> None:
     library = load(call.receipt)
