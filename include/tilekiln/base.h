@@ -17,9 +17,19 @@
 #define TILEKILN_API
 #endif
 
+/* Declarations between these two have C linkage in C++ too. */
 #ifdef __cplusplus
-extern "C" {
+#define TILEKILN_BEGIN_C extern "C" {
+#define TILEKILN_END_C }
+#else
+#define TILEKILN_BEGIN_C
+#define TILEKILN_END_C
 #endif
+
+/* A variable of a struct that begins with its size, all else 0. */
+#define TILEKILN_ZEROED(type, name) type name; memset(&name, 0, sizeof(name)); name.size = sizeof(name)
+
+TILEKILN_BEGIN_C
 
 #define TILEKILN_ABI_VERSION 2
 
@@ -133,7 +143,5 @@ typedef struct tilekiln_executor {
 enum { TILEKILN_BOTTOM_RIGHT = 0, TILEKILN_TOP_LEFT = 1 }; /* mask_origin */
 enum { TILEKILN_BSHD = 0, TILEKILN_BHSD = 1 };             /* layout */
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 enum { TILEKILN_MAX_FORMS = 4, TILEKILN_MAX_POSITIONAL = 8, TILEKILN_MAX_STAGES = 3, TILEKILN_MAX_CHOICES = 6, TILEKILN_NOWHERE = 255 };
 
@@ -132,7 +130,5 @@ typedef struct tilekiln_operator {
 /* The operators of this library, *count of them. */
 TILEKILN_API const tilekiln_operator* const* tilekiln_operators(int32_t* count);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -10,9 +10,7 @@
 
 #include "tilekiln/tilekiln.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* A field with its value in the language of selections: "bf16", "64", "yes"; "" or null: any value, or nothing. */
 typedef struct tilekiln_pair {
@@ -66,8 +64,6 @@ TILEKILN_API tilekiln_status tilekiln_choose(const tilekiln_registry* registry, 
 TILEKILN_API tilekiln_status tilekiln_registry_check(const tilekiln_registry* registry, int64_t kernel, const char* family,
                                                      const tilekiln_pair* problem, int32_t count);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 
 #endif

@@ -31,9 +31,7 @@ def text(operator: Operator) -> str:
         "",
         '#include "tilekiln/base.h"',
         "",
-        "#ifdef __cplusplus",
-        'extern "C" {',
-        "#endif",
+        "TILEKILN_BEGIN_C",
         "",
     ]
     lines += _comment(f"{operator.about}\n\n{operator.file.details}")
@@ -45,9 +43,7 @@ def text(operator: Operator) -> str:
         lines += _comment(operator.file.defaults)
     lines += [
         f"static inline {struct} tilekiln_{name}_defaults(void) {{",
-        f"  {struct} args;",
-        "  memset(&args, 0, sizeof(args));",
-        "  args.size = sizeof(args);",
+        f"  TILEKILN_ZEROED({struct}, args);",
         *(f"  args.{f} = {_c_number(value)};" for a in operator.arguments.values() for f, value in a.c_defaults),
         "  return args;",
         "}",
@@ -55,9 +51,7 @@ def text(operator: Operator) -> str:
         *_functions(operator, struct),
         "",
         *_problem(operator),
-        "#ifdef __cplusplus",
-        "}",
-        "#endif",
+        "TILEKILN_END_C",
         "#endif",
     ]
     return "\n".join(lines) + "\n"
@@ -122,9 +116,7 @@ def _problem(operator: Operator) -> list[str]:
         f"}} {struct};",
         "",
         f"static inline {struct} {struct}_defaults(void) {{",
-        f"  {struct} problem;",
-        "  memset(&problem, 0, sizeof(problem));",
-        "  problem.size = sizeof(problem);",
+        f"  TILEKILN_ZEROED({struct}, problem);",
         *devices,
         "  return problem;",
         "}",

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Tensor contraction: out[g.., m.., n..] = alpha times the sum over k.. of a[g.., m.., k..] b[g.., n.., k..].
  *
@@ -35,9 +33,7 @@ typedef struct tilekiln_batched_contraction_args {
 
 /* k_dims 1, alpha 1, instance -1. Then set a, b and out. */
 static inline tilekiln_batched_contraction_args tilekiln_batched_contraction_defaults(void) {
-  tilekiln_batched_contraction_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_batched_contraction_args, args);
   args.k_dims = 1;
   args.alpha = 1.0f;
   args.instance = -1;
@@ -49,7 +45,5 @@ TILEKILN_API tilekiln_status tilekiln_batched_contraction(const tilekiln_batched
 TILEKILN_API tilekiln_status tilekiln_batched_contraction_find(const tilekiln_batched_contraction_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_batched_contraction_why(const tilekiln_batched_contraction_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

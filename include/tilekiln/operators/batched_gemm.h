@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* A matrix product for each index of a batch: out[i] = activation(alpha a[i] b[i] + beta c[i] + bias).
  *
@@ -40,9 +38,7 @@ typedef struct tilekiln_batched_gemm_args {
 
 /* All fields absent, clamp_min 0, clamp_max 6, alpha and beta 1, instance -1. Then set a, b, out and what else is wanted. */
 static inline tilekiln_batched_gemm_args tilekiln_batched_gemm_defaults(void) {
-  tilekiln_batched_gemm_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_batched_gemm_args, args);
   args.alpha = 1.0f;
   args.clamp_max = 6.0f;
   args.beta = 1.0f;
@@ -55,7 +51,5 @@ TILEKILN_API tilekiln_status tilekiln_batched_gemm(const tilekiln_batched_gemm_a
 TILEKILN_API tilekiln_status tilekiln_batched_gemm_find(const tilekiln_batched_gemm_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_batched_gemm_why(const tilekiln_batched_gemm_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

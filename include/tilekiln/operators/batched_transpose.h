@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Transposes of a batch: y[b, j, i] = x[b, i, j]; of images, channels first to channels last or back.
  *
@@ -29,9 +27,7 @@ typedef struct tilekiln_batched_transpose_args {
 
 /* All fields absent, layout nchw, instance -1. Then set x and y, and layout for images. */
 static inline tilekiln_batched_transpose_args tilekiln_batched_transpose_defaults(void) {
-  tilekiln_batched_transpose_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_batched_transpose_args, args);
   args.instance = -1;
   return args;
 }
@@ -41,7 +37,5 @@ TILEKILN_API tilekiln_status tilekiln_batched_transpose(const tilekiln_batched_t
 TILEKILN_API tilekiln_status tilekiln_batched_transpose_find(const tilekiln_batched_transpose_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_batched_transpose_why(const tilekiln_batched_transpose_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

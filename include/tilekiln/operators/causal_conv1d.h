@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Causal convolution along tokens, each channel by its own 2 to 4 weights, with a state: that of Mamba, Qwen3-Next, Kimi Linear and LFM2.
  *
@@ -39,9 +37,7 @@ typedef struct tilekiln_causal_conv1d_args {
 
 /* activation none, instance -1. Then set x, weight, y and what else is wanted. */
 static inline tilekiln_causal_conv1d_args tilekiln_causal_conv1d_defaults(void) {
-  tilekiln_causal_conv1d_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_causal_conv1d_args, args);
   args.instance = -1;
   return args;
 }
@@ -51,7 +47,5 @@ TILEKILN_API tilekiln_status tilekiln_causal_conv1d(const tilekiln_causal_conv1d
 TILEKILN_API tilekiln_status tilekiln_causal_conv1d_find(const tilekiln_causal_conv1d_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_causal_conv1d_why(const tilekiln_causal_conv1d_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Gradients of causal_conv1d: dx and dweight from dy, and those of the bias and the initial state.
  *
@@ -40,9 +38,7 @@ typedef struct tilekiln_causal_conv1d_bwd_args {
 
 /* activation none, instance -1. Then set dy, x, weight, dx, dweight and what else is wanted. */
 static inline tilekiln_causal_conv1d_bwd_args tilekiln_causal_conv1d_bwd_defaults(void) {
-  tilekiln_causal_conv1d_bwd_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_causal_conv1d_bwd_args, args);
   args.instance = -1;
   return args;
 }
@@ -52,7 +48,5 @@ TILEKILN_API tilekiln_status tilekiln_causal_conv1d_bwd(const tilekiln_causal_co
 TILEKILN_API tilekiln_status tilekiln_causal_conv1d_bwd_find(const tilekiln_causal_conv1d_bwd_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_causal_conv1d_bwd_why(const tilekiln_causal_conv1d_bwd_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Gradient of the images of a convolution: dx[n, c, i] is the sum of weight[k, c, t] dy[n, k, o] over k, t and o with o stride + t dilation - padding
  * = i.
@@ -40,9 +38,7 @@ typedef struct tilekiln_conv_bwd_data_args {
 
 /* stride and dilation 1, no padding, one group, instance -1. Then set dy, weight, dx and what else is wanted. */
 static inline tilekiln_conv_bwd_data_args tilekiln_conv_bwd_data_defaults(void) {
-  tilekiln_conv_bwd_data_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_conv_bwd_data_args, args);
   args.groups = 1;
   args.instance = -1;
   return args;
@@ -53,7 +49,5 @@ TILEKILN_API tilekiln_status tilekiln_conv_bwd_data(const tilekiln_conv_bwd_data
 TILEKILN_API tilekiln_status tilekiln_conv_bwd_data_find(const tilekiln_conv_bwd_data_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_conv_bwd_data_why(const tilekiln_conv_bwd_data_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

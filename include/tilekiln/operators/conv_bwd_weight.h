@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Gradient of the filters of a convolution: dweight[k, c, t] is the sum over n and o of dy[n, k, o] x[n, c, o stride + t dilation - padding].
  *
@@ -37,9 +35,7 @@ typedef struct tilekiln_conv_bwd_weight_args {
 
 /* stride and dilation 1, no padding, one group, instance -1. Then set x, dy, dweight and what else is wanted. */
 static inline tilekiln_conv_bwd_weight_args tilekiln_conv_bwd_weight_defaults(void) {
-  tilekiln_conv_bwd_weight_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_conv_bwd_weight_args, args);
   args.groups = 1;
   args.instance = -1;
   return args;
@@ -50,7 +46,5 @@ TILEKILN_API tilekiln_status tilekiln_conv_bwd_weight(const tilekiln_conv_bwd_we
 TILEKILN_API tilekiln_status tilekiln_conv_bwd_weight_find(const tilekiln_conv_bwd_weight_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_conv_bwd_weight_why(const tilekiln_conv_bwd_weight_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Convolution in groups: y[n, k, o] = activation(scale[k] (the sum over c, t of weight[k, c, t] x[n, c, o stride + t dilation - padding]) + residual
  * + bias[k]).
@@ -55,9 +53,7 @@ typedef struct tilekiln_conv_fwd_args {
 /* stride and dilation 1, no padding, one group, activation none, clamp_min 0, clamp_max 6, instance -1. Then set x, weight, y and what else is
  * wanted. */
 static inline tilekiln_conv_fwd_args tilekiln_conv_fwd_defaults(void) {
-  tilekiln_conv_fwd_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_conv_fwd_args, args);
   args.groups = 1;
   args.clamp_max = 6.0f;
   args.instance = -1;
@@ -69,7 +65,5 @@ TILEKILN_API tilekiln_status tilekiln_conv_fwd(const tilekiln_conv_fwd_args* arg
 TILEKILN_API tilekiln_status tilekiln_conv_fwd_find(const tilekiln_conv_fwd_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_conv_fwd_why(const tilekiln_conv_fwd_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Copy: y = x, from any strides to any strides.
  *
@@ -27,9 +25,7 @@ typedef struct tilekiln_copy_args {
 
 /* All fields absent, instance -1. Then set x and y. */
 static inline tilekiln_copy_args tilekiln_copy_defaults(void) {
-  tilekiln_copy_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_copy_args, args);
   args.instance = -1;
   return args;
 }
@@ -39,7 +35,5 @@ TILEKILN_API tilekiln_status tilekiln_copy(const tilekiln_copy_args* args);
 TILEKILN_API tilekiln_status tilekiln_copy_find(const tilekiln_copy_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_copy_why(const tilekiln_copy_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

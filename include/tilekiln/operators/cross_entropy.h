@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Cross entropy of rows of logits: loss = logsumexp(s) - s[label], s = logit_scale logits, with label smoothing and z-loss.
  *
@@ -40,9 +38,7 @@ typedef struct tilekiln_cross_entropy_args {
 
 /* logit_scale 1, ignore_index -100, instance -1, others absent. Then set logits, labels and loss. */
 static inline tilekiln_cross_entropy_args tilekiln_cross_entropy_defaults(void) {
-  tilekiln_cross_entropy_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_cross_entropy_args, args);
   args.logit_scale = 1.0f;
   args.ignore_index = -100;
   args.instance = -1;
@@ -54,7 +50,5 @@ TILEKILN_API tilekiln_status tilekiln_cross_entropy(const tilekiln_cross_entropy
 TILEKILN_API tilekiln_status tilekiln_cross_entropy_find(const tilekiln_cross_entropy_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_cross_entropy_why(const tilekiln_cross_entropy_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

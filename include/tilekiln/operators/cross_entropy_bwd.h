@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Gradient of cross_entropy: dlogits from dloss.
  *
@@ -39,9 +37,7 @@ typedef struct tilekiln_cross_entropy_bwd_args {
 
 /* logit_scale 1, ignore_index -100, instance -1. Then set dloss, logits, labels, lse and dlogits. */
 static inline tilekiln_cross_entropy_bwd_args tilekiln_cross_entropy_bwd_defaults(void) {
-  tilekiln_cross_entropy_bwd_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_cross_entropy_bwd_args, args);
   args.logit_scale = 1.0f;
   args.ignore_index = -100;
   args.instance = -1;
@@ -53,7 +49,5 @@ TILEKILN_API tilekiln_status tilekiln_cross_entropy_bwd(const tilekiln_cross_ent
 TILEKILN_API tilekiln_status tilekiln_cross_entropy_bwd_find(const tilekiln_cross_entropy_bwd_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_cross_entropy_bwd_why(const tilekiln_cross_entropy_bwd_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

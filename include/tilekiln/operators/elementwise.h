@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Elementwise: y = the sum, product or another operation of one to four arrays that are broadcast.
  *
@@ -34,9 +32,7 @@ typedef struct tilekiln_elementwise_args {
 
 /* operation add, instance -1. Then set x, y and what else is wanted. */
 static inline tilekiln_elementwise_args tilekiln_elementwise_defaults(void) {
-  tilekiln_elementwise_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_elementwise_args, args);
   args.instance = -1;
   return args;
 }
@@ -46,7 +42,5 @@ TILEKILN_API tilekiln_status tilekiln_elementwise(const tilekiln_elementwise_arg
 TILEKILN_API tilekiln_status tilekiln_elementwise_find(const tilekiln_elementwise_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_elementwise_why(const tilekiln_elementwise_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Matrix product with a packed b: out = activation(alpha a b + beta c + bias).
  *
@@ -41,9 +39,7 @@ typedef struct tilekiln_flatmm_args {
 
 /* All fields absent, clamp_min 0, clamp_max 6, alpha and beta 1, instance -1. Then set a, b, out and what else is wanted. */
 static inline tilekiln_flatmm_args tilekiln_flatmm_defaults(void) {
-  tilekiln_flatmm_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_flatmm_args, args);
   args.alpha = 1.0f;
   args.clamp_max = 6.0f;
   args.beta = 1.0f;
@@ -56,7 +52,5 @@ TILEKILN_API tilekiln_status tilekiln_flatmm(const tilekiln_flatmm_args* args);
 TILEKILN_API tilekiln_status tilekiln_flatmm_find(const tilekiln_flatmm_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_flatmm_why(const tilekiln_flatmm_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Matrix product with a packed quantised b: out = activation(sum over groups g of k of a_scale[i, g] b_scale[g, j] (a b)[i, j] + beta c + bias).
  *
@@ -57,9 +55,7 @@ typedef struct tilekiln_flatmm_quant_args {
 
 /* All fields absent, group 32, clamp_min 0, clamp_max 6, beta 1, instance -1. Then set a, b, b_scale, out and what else is wanted. */
 static inline tilekiln_flatmm_quant_args tilekiln_flatmm_quant_defaults(void) {
-  tilekiln_flatmm_quant_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_flatmm_quant_args, args);
   args.group = 32;
   args.clamp_max = 6.0f;
   args.beta = 1.0f;
@@ -73,7 +69,5 @@ TILEKILN_API tilekiln_status tilekiln_flatmm_quant(const tilekiln_flatmm_quant_a
 TILEKILN_API tilekiln_status tilekiln_flatmm_quant_find(const tilekiln_flatmm_quant_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_flatmm_quant_why(const tilekiln_flatmm_quant_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

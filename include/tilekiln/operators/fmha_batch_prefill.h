@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Attention forward in group mode over a pool of pages as serving engines keep it.
  *
@@ -61,9 +59,7 @@ typedef struct tilekiln_fmha_batch_prefill_args {
 } tilekiln_fmha_batch_prefill_args;
 
 static inline tilekiln_fmha_batch_prefill_args tilekiln_fmha_batch_prefill_defaults(void) {
-  tilekiln_fmha_batch_prefill_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_fmha_batch_prefill_args, args);
   args.window_left = -1;
   args.window_right = -1;
   args.instance = -1;
@@ -75,7 +71,5 @@ TILEKILN_API tilekiln_status tilekiln_fmha_batch_prefill(const tilekiln_fmha_bat
 TILEKILN_API tilekiln_status tilekiln_fmha_batch_prefill_find(const tilekiln_fmha_batch_prefill_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_fmha_batch_prefill_why(const tilekiln_fmha_batch_prefill_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

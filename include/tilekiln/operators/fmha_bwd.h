@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Attention backward: the gradients of sum(dout out) of fmha_fwd.
  *
@@ -73,9 +71,7 @@ typedef struct tilekiln_fmha_bwd_args {
 
 /* All fields absent, windows unbounded, instance -1. Then set dout, q, k, v, out, lse, dq, dk, dv and what else is wanted. */
 static inline tilekiln_fmha_bwd_args tilekiln_fmha_bwd_defaults(void) {
-  tilekiln_fmha_bwd_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_fmha_bwd_args, args);
   args.window_left = -1;
   args.window_right = -1;
   args.instance = -1;
@@ -114,14 +110,10 @@ typedef struct tilekiln_fmha_bwd_problem {
 } tilekiln_fmha_bwd_problem;
 
 static inline tilekiln_fmha_bwd_problem tilekiln_fmha_bwd_problem_defaults(void) {
-  tilekiln_fmha_bwd_problem problem;
-  memset(&problem, 0, sizeof(problem));
-  problem.size = sizeof(problem);
+  TILEKILN_ZEROED(tilekiln_fmha_bwd_problem, problem);
   problem.device_type = TILEKILN_CPU;
   return problem;
 }
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

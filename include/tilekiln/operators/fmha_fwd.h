@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Attention forward: out = softmax(softmax_scale q k^T [soft-capped | + bias], masked) v, per query head h with key head h / (nhead_q / nhead_k).
  *
@@ -73,9 +71,7 @@ typedef struct tilekiln_fmha_fwd_args {
 
 /* All fields absent, windows unbounded, instance -1. Then set q, k, v, out and what else is wanted. */
 static inline tilekiln_fmha_fwd_args tilekiln_fmha_fwd_defaults(void) {
-  tilekiln_fmha_fwd_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_fmha_fwd_args, args);
   args.window_left = -1;
   args.window_right = -1;
   args.instance = -1;
@@ -87,7 +83,5 @@ TILEKILN_API tilekiln_status tilekiln_fmha_fwd(const tilekiln_fmha_fwd_args* arg
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_find(const tilekiln_fmha_fwd_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_why(const tilekiln_fmha_fwd_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

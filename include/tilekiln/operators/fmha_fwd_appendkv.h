@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Writes new keys and values into a cache in place, rotates them and q, and, when out is given, attends over the grown cache as fmha_fwd_splitkv
  * does. Batch mode only.
@@ -69,9 +67,7 @@ typedef struct tilekiln_fmha_fwd_appendkv_args {
 
 /* rotary_interleaved 1, as in flash_attn. */
 static inline tilekiln_fmha_fwd_appendkv_args tilekiln_fmha_fwd_appendkv_defaults(void) {
-  tilekiln_fmha_fwd_appendkv_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_fmha_fwd_appendkv_args, args);
   args.window_left = -1;
   args.window_right = -1;
   args.rotary_interleaved = 1;
@@ -85,7 +81,5 @@ TILEKILN_API tilekiln_status tilekiln_fmha_fwd_appendkv(const tilekiln_fmha_fwd_
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_appendkv_find(const tilekiln_fmha_fwd_appendkv_args* args, int64_t instances[3]);
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_appendkv_why(const tilekiln_fmha_fwd_appendkv_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Attention over a pool of pages in one stage: prefill against a cache.
  *
@@ -66,9 +64,7 @@ typedef struct tilekiln_fmha_fwd_pagedkv_args {
 } tilekiln_fmha_fwd_pagedkv_args;
 
 static inline tilekiln_fmha_fwd_pagedkv_args tilekiln_fmha_fwd_pagedkv_defaults(void) {
-  tilekiln_fmha_fwd_pagedkv_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_fmha_fwd_pagedkv_args, args);
   args.window_left = -1;
   args.window_right = -1;
   args.instance = -1;
@@ -80,7 +76,5 @@ TILEKILN_API tilekiln_status tilekiln_fmha_fwd_pagedkv(const tilekiln_fmha_fwd_p
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_pagedkv_find(const tilekiln_fmha_fwd_pagedkv_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_pagedkv_why(const tilekiln_fmha_fwd_pagedkv_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

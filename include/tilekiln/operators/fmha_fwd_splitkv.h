@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Attention over a KV cache, the keys of each sequence cut into num_splits parts that run side by side, and put together by a second stage: decode.
  *
@@ -74,9 +72,7 @@ typedef struct tilekiln_fmha_fwd_splitkv_args {
 } tilekiln_fmha_fwd_splitkv_args;
 
 static inline tilekiln_fmha_fwd_splitkv_args tilekiln_fmha_fwd_splitkv_defaults(void) {
-  tilekiln_fmha_fwd_splitkv_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_fmha_fwd_splitkv_args, args);
   args.window_left = -1;
   args.window_right = -1;
   args.instance = -1;
@@ -90,7 +86,5 @@ TILEKILN_API tilekiln_status tilekiln_fmha_fwd_splitkv_why(const tilekiln_fmha_f
 /* The number of splits that fmha_fwd_splitkv would use for the same arguments. Runs nothing. */
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_splitkv_num_splits(const tilekiln_fmha_fwd_splitkv_args* args, int32_t* num_splits);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Absorbed multi-head latent attention (MLA): every head attends to one latent cache whose rows are key and value: decode.
  *
@@ -49,9 +47,7 @@ typedef struct tilekiln_fmha_mla_decode_args {
 
 /* All fields absent, instance -1. Then set q, cache, out, softmax_scale and what else is wanted. */
 static inline tilekiln_fmha_mla_decode_args tilekiln_fmha_mla_decode_defaults(void) {
-  tilekiln_fmha_mla_decode_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_fmha_mla_decode_args, args);
   args.instance = -1;
   return args;
 }
@@ -61,7 +57,5 @@ TILEKILN_API tilekiln_status tilekiln_fmha_mla_decode(const tilekiln_fmha_mla_de
 TILEKILN_API tilekiln_status tilekiln_fmha_mla_decode_find(const tilekiln_fmha_mla_decode_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_fmha_mla_decode_why(const tilekiln_fmha_mla_decode_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* The experts of a mixture: out[t] = sum over the slots s of topk_weights[t, s] down[e] (act(gate[e] x[t]) * (up[e] x[t])), e = topk_ids[t, s].
  *
@@ -74,9 +72,7 @@ typedef struct tilekiln_fused_moe_args {
 /* All fields absent, group 32, quantise_x yes, activation silu, limit 7, alpha 1.702, instance -1. Then set x, topk_ids, topk_weights, gate_up, down
  * and out. */
 static inline tilekiln_fused_moe_args tilekiln_fused_moe_defaults(void) {
-  tilekiln_fused_moe_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_fused_moe_args, args);
   args.group = 32;
   args.quantise_x = 1;
   args.limit = 7.0f;
@@ -90,7 +86,5 @@ TILEKILN_API tilekiln_status tilekiln_fused_moe(const tilekiln_fused_moe_args* a
 TILEKILN_API tilekiln_status tilekiln_fused_moe_find(const tilekiln_fused_moe_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_fused_moe_why(const tilekiln_fused_moe_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* The gated delta rule, with a state: linear attention of Qwen3-Next and Qwen3.5, with a gate for each channel of Kimi Linear (KDA), without the
  * correction of Mamba-2 (SSD).
@@ -59,9 +57,7 @@ typedef struct tilekiln_gated_delta_rule_args {
 
 /* instance -1. Then set q, k, v, g, beta, out and what else is wanted. */
 static inline tilekiln_gated_delta_rule_args tilekiln_gated_delta_rule_defaults(void) {
-  tilekiln_gated_delta_rule_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_gated_delta_rule_args, args);
   args.instance = -1;
   return args;
 }
@@ -71,7 +67,5 @@ TILEKILN_API tilekiln_status tilekiln_gated_delta_rule(const tilekiln_gated_delt
 TILEKILN_API tilekiln_status tilekiln_gated_delta_rule_find(const tilekiln_gated_delta_rule_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_gated_delta_rule_why(const tilekiln_gated_delta_rule_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

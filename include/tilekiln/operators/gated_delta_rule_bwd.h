@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Gradients of gated_delta_rule: dq, dk, dv, dg and dbeta from dout, and that of the initial state.
  *
@@ -52,9 +50,7 @@ typedef struct tilekiln_gated_delta_rule_bwd_args {
 
 /* instance -1. Then set dout, q, k, v, g, beta, dq, dk, dv, dg, dbeta and what else is wanted. */
 static inline tilekiln_gated_delta_rule_bwd_args tilekiln_gated_delta_rule_bwd_defaults(void) {
-  tilekiln_gated_delta_rule_bwd_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_gated_delta_rule_bwd_args, args);
   args.instance = -1;
   return args;
 }
@@ -64,7 +60,5 @@ TILEKILN_API tilekiln_status tilekiln_gated_delta_rule_bwd(const tilekiln_gated_
 TILEKILN_API tilekiln_status tilekiln_gated_delta_rule_bwd_find(const tilekiln_gated_delta_rule_bwd_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_gated_delta_rule_bwd_why(const tilekiln_gated_delta_rule_bwd_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Gradients of gelu_and_mul: dgate and dup from dy.
  *
@@ -30,9 +28,7 @@ typedef struct tilekiln_gelu_and_mul_bwd_args {
 
 /* instance -1. Then set dy, gate, up, dgate and dup. */
 static inline tilekiln_gelu_and_mul_bwd_args tilekiln_gelu_and_mul_bwd_defaults(void) {
-  tilekiln_gelu_and_mul_bwd_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_gelu_and_mul_bwd_args, args);
   args.instance = -1;
   return args;
 }
@@ -42,7 +38,5 @@ TILEKILN_API tilekiln_status tilekiln_gelu_and_mul_bwd(const tilekiln_gelu_and_m
 TILEKILN_API tilekiln_status tilekiln_gelu_and_mul_bwd_find(const tilekiln_gelu_and_mul_bwd_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_gelu_and_mul_bwd_why(const tilekiln_gelu_and_mul_bwd_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Matrix product: out = activation(alpha a b + beta c + bias).
  *
@@ -73,9 +71,7 @@ typedef struct tilekiln_gemm_args {
 /* All fields absent, clamp_min 0, clamp_max 6, alpha and beta 1, norm_epsilon 1e-6, norm_rounding pytorch, instance -1. Then set a, b, out and what
  * else is wanted. */
 static inline tilekiln_gemm_args tilekiln_gemm_defaults(void) {
-  tilekiln_gemm_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_gemm_args, args);
   args.alpha = 1.0f;
   args.beta = 1.0f;
   args.clamp_max = 6.0f;
@@ -89,7 +85,5 @@ TILEKILN_API tilekiln_status tilekiln_gemm(const tilekiln_gemm_args* args);
 TILEKILN_API tilekiln_status tilekiln_gemm_find(const tilekiln_gemm_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_gemm_why(const tilekiln_gemm_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

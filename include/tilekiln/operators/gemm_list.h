@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* The grouped product of a list: matrix products, each with sizes, strides and places of its own, in one launch: out_i = activation(alpha a_i b_i +
  * bias_i).
@@ -52,9 +50,7 @@ typedef struct tilekiln_gemm_list_args {
 
 /* All fields absent, clamp_min 0, clamp_max 6, alpha 1, instance -1. Then set a, b, problems, out and what else is wanted. */
 static inline tilekiln_gemm_list_args tilekiln_gemm_list_defaults(void) {
-  tilekiln_gemm_list_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_gemm_list_args, args);
   args.alpha = 1.0f;
   args.clamp_max = 6.0f;
   args.instance = -1;
@@ -66,7 +62,5 @@ TILEKILN_API tilekiln_status tilekiln_gemm_list(const tilekiln_gemm_list_args* a
 TILEKILN_API tilekiln_status tilekiln_gemm_list_find(const tilekiln_gemm_list_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_gemm_list_why(const tilekiln_gemm_list_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

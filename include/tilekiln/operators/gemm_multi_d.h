@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Matrix product with more matrices: out = activation(alpha a b op d0 op d1), op + or times.
  *
@@ -40,9 +38,7 @@ typedef struct tilekiln_gemm_multi_d_args {
 
 /* All fields absent, clamp_min 0, clamp_max 6, alpha 1, instance -1. Then set a, b, d0, out and what else is wanted. */
 static inline tilekiln_gemm_multi_d_args tilekiln_gemm_multi_d_defaults(void) {
-  tilekiln_gemm_multi_d_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_gemm_multi_d_args, args);
   args.alpha = 1.0f;
   args.clamp_max = 6.0f;
   args.instance = -1;
@@ -54,7 +50,5 @@ TILEKILN_API tilekiln_status tilekiln_gemm_multi_d(const tilekiln_gemm_multi_d_a
 TILEKILN_API tilekiln_status tilekiln_gemm_multi_d_find(const tilekiln_gemm_multi_d_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_gemm_multi_d_why(const tilekiln_gemm_multi_d_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Matrix product, quantised: out out_scale = activation(alpha a b + bias), with an out_scale a row (dynamic) or one that is given (static).
  *
@@ -47,9 +45,7 @@ typedef struct tilekiln_gemm_quant_args {
 
 /* All fields absent, clamp_min 0, clamp_max 6, alpha 1, static_scale 0, instance -1. Then set a, b, out, out_scale and what else is wanted. */
 static inline tilekiln_gemm_quant_args tilekiln_gemm_quant_defaults(void) {
-  tilekiln_gemm_quant_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_gemm_quant_args, args);
   args.alpha = 1.0f;
   args.clamp_max = 6.0f;
   args.instance = -1;
@@ -61,7 +57,5 @@ TILEKILN_API tilekiln_status tilekiln_gemm_quant(const tilekiln_gemm_quant_args*
 TILEKILN_API tilekiln_status tilekiln_gemm_quant_find(const tilekiln_gemm_quant_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_gemm_quant_why(const tilekiln_gemm_quant_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

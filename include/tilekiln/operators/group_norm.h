@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Group normalisation (Wu and He, 2018): y = act((x - mean) / sqrt(variance + epsilon) gamma + beta), mean and variance of each group of channels of
  * an image.
@@ -40,9 +38,7 @@ typedef struct tilekiln_group_norm_args {
 
 /* groups 32, epsilon 1e-5, instance -1. Then set x, y and what else is wanted. */
 static inline tilekiln_group_norm_args tilekiln_group_norm_defaults(void) {
-  tilekiln_group_norm_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_group_norm_args, args);
   args.groups = 32;
   args.epsilon = 1e-05f;
   args.instance = -1;
@@ -54,7 +50,5 @@ TILEKILN_API tilekiln_status tilekiln_group_norm(const tilekiln_group_norm_args*
 TILEKILN_API tilekiln_status tilekiln_group_norm_find(const tilekiln_group_norm_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_group_norm_why(const tilekiln_group_norm_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

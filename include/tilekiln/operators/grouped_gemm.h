@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Matrix products of groups of rows, as of the experts of a layer: rows [starts[g], starts[g + 1]) of out = activation(those of a times b[g] + those
  * of beta c + bias[g]).
@@ -57,9 +55,7 @@ typedef struct tilekiln_grouped_gemm_args {
 
 /* All fields absent, clamp_min 0, clamp_max 6, beta 1, instance -1. Then set a, b, starts, out and what else is wanted. */
 static inline tilekiln_grouped_gemm_args tilekiln_grouped_gemm_defaults(void) {
-  tilekiln_grouped_gemm_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_grouped_gemm_args, args);
   args.clamp_max = 6.0f;
   args.beta = 1.0f;
   args.instance = -1;
@@ -71,7 +67,5 @@ TILEKILN_API tilekiln_status tilekiln_grouped_gemm(const tilekiln_grouped_gemm_a
 TILEKILN_API tilekiln_status tilekiln_grouped_gemm_find(const tilekiln_grouped_gemm_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_grouped_gemm_why(const tilekiln_grouped_gemm_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

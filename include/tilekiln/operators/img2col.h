@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Image to column: y[g, (n, i, j), (a, b, c)] = x[n, i stride + a dilation - padding, j .., c of group g], 0 outside of x.
  *
@@ -35,9 +33,7 @@ typedef struct tilekiln_img2col_args {
 
 /* filter, stride and dilation 1, no padding, one group, instance -1. Then set x and y. */
 static inline tilekiln_img2col_args tilekiln_img2col_defaults(void) {
-  tilekiln_img2col_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_img2col_args, args);
   args.filter_height = 1;
   args.filter_width = 1;
   args.stride_height = 1;
@@ -54,7 +50,5 @@ TILEKILN_API tilekiln_status tilekiln_img2col(const tilekiln_img2col_args* args)
 TILEKILN_API tilekiln_status tilekiln_img2col_find(const tilekiln_img2col_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_img2col_why(const tilekiln_img2col_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

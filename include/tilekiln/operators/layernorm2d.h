@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Layer normalisation: y = (x - mean(x)) / sqrt(variance(x) + epsilon) gamma + beta over the last dimension; with a residual, of x + residual.
  *
@@ -37,9 +35,7 @@ typedef struct tilekiln_layernorm2d_args {
 
 /* epsilon 1e-5, instance -1. Then set x, gamma, y and what else is wanted. */
 static inline tilekiln_layernorm2d_args tilekiln_layernorm2d_defaults(void) {
-  tilekiln_layernorm2d_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_layernorm2d_args, args);
   args.epsilon = 1e-05f;
   args.instance = -1;
   return args;
@@ -50,7 +46,5 @@ TILEKILN_API tilekiln_status tilekiln_layernorm2d(const tilekiln_layernorm2d_arg
 TILEKILN_API tilekiln_status tilekiln_layernorm2d_find(const tilekiln_layernorm2d_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_layernorm2d_why(const tilekiln_layernorm2d_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

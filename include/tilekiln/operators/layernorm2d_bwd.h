@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Gradients of layer normalisation: dx and dgamma and dbeta from dy.
  *
@@ -36,9 +34,7 @@ typedef struct tilekiln_layernorm2d_bwd_args {
 
 /* instance -1. Then set dy, x, gamma, mean, inv_std, dx, dgamma and, if wanted, dbeta. */
 static inline tilekiln_layernorm2d_bwd_args tilekiln_layernorm2d_bwd_defaults(void) {
-  tilekiln_layernorm2d_bwd_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_layernorm2d_bwd_args, args);
   args.instance = -1;
   return args;
 }
@@ -48,7 +44,5 @@ TILEKILN_API tilekiln_status tilekiln_layernorm2d_bwd(const tilekiln_layernorm2d
 TILEKILN_API tilekiln_status tilekiln_layernorm2d_bwd_find(const tilekiln_layernorm2d_bwd_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_layernorm2d_bwd_why(const tilekiln_layernorm2d_bwd_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* layernorm2d, quantised: y y_scale = (x - mean(x)) / sqrt(variance(x) + epsilon) gamma + beta, times smooth_scale where given, with a y_scale a row
  * (dynamic quantisation).
@@ -40,9 +38,7 @@ typedef struct tilekiln_layernorm2d_rdquant_args {
 
 /* epsilon 1.0e-5, instance -1. Then set x, gamma, y, y_scale and what else is wanted. */
 static inline tilekiln_layernorm2d_rdquant_args tilekiln_layernorm2d_rdquant_defaults(void) {
-  tilekiln_layernorm2d_rdquant_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_layernorm2d_rdquant_args, args);
   args.epsilon = 1e-05f;
   args.instance = -1;
   return args;
@@ -53,7 +49,5 @@ TILEKILN_API tilekiln_status tilekiln_layernorm2d_rdquant(const tilekiln_layerno
 TILEKILN_API tilekiln_status tilekiln_layernorm2d_rdquant_find(const tilekiln_layernorm2d_rdquant_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_layernorm2d_rdquant_why(const tilekiln_layernorm2d_rdquant_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

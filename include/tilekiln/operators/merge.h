@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Attention over all keys from attention over two parts of them: cascades, such as a prefix that sequences share.
  *
@@ -33,9 +31,7 @@ typedef struct tilekiln_merge_args {
 
 /* instance -1. Then set out_a, lse_a, out_b, lse_b, out and lse. */
 static inline tilekiln_merge_args tilekiln_merge_defaults(void) {
-  tilekiln_merge_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_merge_args, args);
   args.instance = -1;
   return args;
 }
@@ -45,7 +41,5 @@ TILEKILN_API tilekiln_status tilekiln_merge(const tilekiln_merge_args* args);
 TILEKILN_API tilekiln_status tilekiln_merge_find(const tilekiln_merge_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_merge_why(const tilekiln_merge_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Tokens quantised for each of their experts: y[i][t] y_scale[i][t] = x[t] smooth_scale[topk_ids[t][i]].
  *
@@ -34,9 +32,7 @@ typedef struct tilekiln_moe_smoothquant_args {
 
 /* All fields absent, instance -1. Then set x, smooth_scale, topk_ids, y, y_scale and what else is wanted. */
 static inline tilekiln_moe_smoothquant_args tilekiln_moe_smoothquant_defaults(void) {
-  tilekiln_moe_smoothquant_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_moe_smoothquant_args, args);
   args.instance = -1;
   return args;
 }
@@ -46,7 +42,5 @@ TILEKILN_API tilekiln_status tilekiln_moe_smoothquant(const tilekiln_moe_smoothq
 TILEKILN_API tilekiln_status tilekiln_moe_smoothquant_find(const tilekiln_moe_smoothquant_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_moe_smoothquant_why(const tilekiln_moe_smoothquant_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

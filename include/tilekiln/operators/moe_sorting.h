@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Sorting for a mixture of experts: the tokens of each expert one after the other, padded to whole units, and the expert of each unit.
  *
@@ -47,9 +45,7 @@ typedef struct tilekiln_moe_sorting_args {
 
 /* experts 1, unit 32, skip_empty 1, instance -1. Then set topk_ids, topk_weights, experts, the results and what else is wanted. */
 static inline tilekiln_moe_sorting_args tilekiln_moe_sorting_defaults(void) {
-  tilekiln_moe_sorting_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_moe_sorting_args, args);
   args.experts = 1;
   args.unit = 32;
   args.skip_empty = 1;
@@ -62,7 +58,5 @@ TILEKILN_API tilekiln_status tilekiln_moe_sorting(const tilekiln_moe_sorting_arg
 TILEKILN_API tilekiln_status tilekiln_moe_sorting_find(const tilekiln_moe_sorting_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_moe_sorting_why(const tilekiln_moe_sorting_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Permutation: y[i0, i1, ..] = x with dimension axes[d] of x as dimension d of y.
  *
@@ -28,9 +26,7 @@ typedef struct tilekiln_permute_args {
 
 /* All fields absent, instance -1. Then set x, y and axes. */
 static inline tilekiln_permute_args tilekiln_permute_defaults(void) {
-  tilekiln_permute_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_permute_args, args);
   args.instance = -1;
   return args;
 }
@@ -40,7 +36,5 @@ TILEKILN_API tilekiln_status tilekiln_permute(const tilekiln_permute_args* args)
 TILEKILN_API tilekiln_status tilekiln_permute_find(const tilekiln_permute_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_permute_why(const tilekiln_permute_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

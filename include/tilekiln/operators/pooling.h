@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Pooling: y = the maximum or the mean of x in windows of images or volumes.
  *
@@ -44,9 +42,7 @@ typedef struct tilekiln_pooling_args {
 
 /* operation max, layout nhwc, count_padding 1, instance -1. Then set x, y and window. */
 static inline tilekiln_pooling_args tilekiln_pooling_defaults(void) {
-  tilekiln_pooling_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_pooling_args, args);
   args.count_padding = 1;
   args.instance = -1;
   return args;
@@ -57,7 +53,5 @@ TILEKILN_API tilekiln_status tilekiln_pooling(const tilekiln_pooling_args* args)
 TILEKILN_API tilekiln_status tilekiln_pooling_find(const tilekiln_pooling_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_pooling_why(const tilekiln_pooling_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Reduction: y = the sum, mean, maximum or minimum of x over some of its dimensions.
  *
@@ -31,9 +29,7 @@ typedef struct tilekiln_reduce_args {
 
 /* operation sum, instance -1. Then set x, y and axes. */
 static inline tilekiln_reduce_args tilekiln_reduce_defaults(void) {
-  tilekiln_reduce_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_reduce_args, args);
   args.instance = -1;
   return args;
 }
@@ -43,7 +39,5 @@ TILEKILN_API tilekiln_status tilekiln_reduce(const tilekiln_reduce_args* args);
 TILEKILN_API tilekiln_status tilekiln_reduce_find(const tilekiln_reduce_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_reduce_why(const tilekiln_reduce_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

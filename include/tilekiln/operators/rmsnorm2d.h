@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* RMS normalisation: y = x / sqrt(mean(x^2) + epsilon) gamma over the last dimension; with a residual, of x + residual.
  *
@@ -37,9 +35,7 @@ typedef struct tilekiln_rmsnorm2d_args {
 
 /* epsilon 1e-6, rounding pytorch, instance -1. Then set x, gamma, y and what else is wanted. */
 static inline tilekiln_rmsnorm2d_args tilekiln_rmsnorm2d_defaults(void) {
-  tilekiln_rmsnorm2d_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_rmsnorm2d_args, args);
   args.epsilon = 1e-06f;
   args.instance = -1;
   return args;
@@ -50,7 +46,5 @@ TILEKILN_API tilekiln_status tilekiln_rmsnorm2d(const tilekiln_rmsnorm2d_args* a
 TILEKILN_API tilekiln_status tilekiln_rmsnorm2d_find(const tilekiln_rmsnorm2d_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_rmsnorm2d_why(const tilekiln_rmsnorm2d_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Gradients of RMS normalisation: dx and dgamma from dy.
  *
@@ -34,9 +32,7 @@ typedef struct tilekiln_rmsnorm2d_bwd_args {
 
 /* instance -1. Then set dy, x, gamma, inv_rms, dx, dgamma. */
 static inline tilekiln_rmsnorm2d_bwd_args tilekiln_rmsnorm2d_bwd_defaults(void) {
-  tilekiln_rmsnorm2d_bwd_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_rmsnorm2d_bwd_args, args);
   args.instance = -1;
   return args;
 }
@@ -46,7 +42,5 @@ TILEKILN_API tilekiln_status tilekiln_rmsnorm2d_bwd(const tilekiln_rmsnorm2d_bwd
 TILEKILN_API tilekiln_status tilekiln_rmsnorm2d_bwd_find(const tilekiln_rmsnorm2d_bwd_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_rmsnorm2d_bwd_why(const tilekiln_rmsnorm2d_bwd_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

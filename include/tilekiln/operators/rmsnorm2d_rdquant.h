@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* rmsnorm2d, quantised: y y_scale = x / sqrt(mean(x^2) + epsilon) gamma, times smooth_scale where given, with a y_scale a row (dynamic quantisation).
  *
@@ -39,9 +37,7 @@ typedef struct tilekiln_rmsnorm2d_rdquant_args {
 
 /* epsilon 1.0e-6, instance -1. Then set x, gamma, y, y_scale and what else is wanted. */
 static inline tilekiln_rmsnorm2d_rdquant_args tilekiln_rmsnorm2d_rdquant_defaults(void) {
-  tilekiln_rmsnorm2d_rdquant_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_rmsnorm2d_rdquant_args, args);
   args.epsilon = 1e-06f;
   args.instance = -1;
   return args;
@@ -52,7 +48,5 @@ TILEKILN_API tilekiln_status tilekiln_rmsnorm2d_rdquant(const tilekiln_rmsnorm2d
 TILEKILN_API tilekiln_status tilekiln_rmsnorm2d_rdquant_find(const tilekiln_rmsnorm2d_rdquant_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_rmsnorm2d_rdquant_why(const tilekiln_rmsnorm2d_rdquant_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Rotary position embedding (RoFormer, https://arxiv.org/abs/2104.09864): each pair of a head is turned by the angle of its position.
  *
@@ -42,9 +40,7 @@ typedef struct tilekiln_rotary_args {
 
 /* instance -1, others absent. Then set x, cos, sin and y. */
 static inline tilekiln_rotary_args tilekiln_rotary_defaults(void) {
-  tilekiln_rotary_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_rotary_args, args);
   args.instance = -1;
   return args;
 }
@@ -54,7 +50,5 @@ TILEKILN_API tilekiln_status tilekiln_rotary(const tilekiln_rotary_args* args);
 TILEKILN_API tilekiln_status tilekiln_rotary_find(const tilekiln_rotary_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_rotary_why(const tilekiln_rotary_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Sampling: a token of each row of logits, by temperature, top-k, top-p, min-p and penalties, with the same bits on every machine.
  *
@@ -64,9 +62,7 @@ typedef struct tilekiln_sample_args {
 
 /* temperature 1, top_p 1, repetition_penalty 1, instance -1, others absent or 0. Then set logits and tokens. */
 static inline tilekiln_sample_args tilekiln_sample_defaults(void) {
-  tilekiln_sample_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_sample_args, args);
   args.temperature = 1.0f;
   args.top_p = 1.0f;
   args.repetition_penalty = 1.0f;
@@ -79,7 +75,5 @@ TILEKILN_API tilekiln_status tilekiln_sample(const tilekiln_sample_args* args);
 TILEKILN_API tilekiln_status tilekiln_sample_find(const tilekiln_sample_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_sample_why(const tilekiln_sample_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Gated SiLU: y = silu(gate) up, silu(x) = x / (1 + exp(-x)), as in the feed-forward layers of Llama and its like.
  *
@@ -28,9 +26,7 @@ typedef struct tilekiln_silu_and_mul_args {
 
 /* instance -1. Then set gate, up and y. */
 static inline tilekiln_silu_and_mul_args tilekiln_silu_and_mul_defaults(void) {
-  tilekiln_silu_and_mul_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_silu_and_mul_args, args);
   args.instance = -1;
   return args;
 }
@@ -40,7 +36,5 @@ TILEKILN_API tilekiln_status tilekiln_silu_and_mul(const tilekiln_silu_and_mul_a
 TILEKILN_API tilekiln_status tilekiln_silu_and_mul_find(const tilekiln_silu_and_mul_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_silu_and_mul_why(const tilekiln_silu_and_mul_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

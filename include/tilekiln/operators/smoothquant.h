@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Rows quantised each with a scale of its own: y y_scale = x smooth_scale.
  *
@@ -30,9 +28,7 @@ typedef struct tilekiln_smoothquant_args {
 
 /* All fields absent, instance -1. Then set x, smooth_scale, y, y_scale and what else is wanted. */
 static inline tilekiln_smoothquant_args tilekiln_smoothquant_defaults(void) {
-  tilekiln_smoothquant_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_smoothquant_args, args);
   args.instance = -1;
   return args;
 }
@@ -42,7 +38,5 @@ TILEKILN_API tilekiln_status tilekiln_smoothquant(const tilekiln_smoothquant_arg
 TILEKILN_API tilekiln_status tilekiln_smoothquant_find(const tilekiln_smoothquant_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_smoothquant_why(const tilekiln_smoothquant_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

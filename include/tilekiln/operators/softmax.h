@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Softmax: y = exp(x - max(x)) / sum(exp(x - max(x))) over the last dimension.
  *
@@ -28,9 +26,7 @@ typedef struct tilekiln_softmax_args {
 
 /* instance -1. Then set x and y. */
 static inline tilekiln_softmax_args tilekiln_softmax_defaults(void) {
-  tilekiln_softmax_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_softmax_args, args);
   args.instance = -1;
   return args;
 }
@@ -40,7 +36,5 @@ TILEKILN_API tilekiln_status tilekiln_softmax(const tilekiln_softmax_args* args)
 TILEKILN_API tilekiln_status tilekiln_softmax_find(const tilekiln_softmax_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_softmax_why(const tilekiln_softmax_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

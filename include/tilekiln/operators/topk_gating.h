@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Routing: the topk experts of each token by scores of their logits, with a correction of the choice, groups, scaling and shared experts.
  *
@@ -49,9 +47,7 @@ typedef struct tilekiln_topk_gating_args {
 /* topk 1, score softmax, groups 1, topk_groups 1, group_score two, scaling 1, shared_weight 1, instance -1. Then set x, weights, indices, topk and
  * what else is wanted. */
 static inline tilekiln_topk_gating_args tilekiln_topk_gating_defaults(void) {
-  tilekiln_topk_gating_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_topk_gating_args, args);
   args.topk = 1;
   args.groups = 1;
   args.topk_groups = 1;
@@ -66,7 +62,5 @@ TILEKILN_API tilekiln_status tilekiln_topk_gating(const tilekiln_topk_gating_arg
 TILEKILN_API tilekiln_status tilekiln_topk_gating_find(const tilekiln_topk_gating_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_topk_gating_why(const tilekiln_topk_gating_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

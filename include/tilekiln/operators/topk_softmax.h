@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Routing: the topk largest elements of softmax(x) of each row, and where they stand.
  *
@@ -32,9 +30,7 @@ typedef struct tilekiln_topk_softmax_args {
 
 /* topk 1, instance -1. Then set x, weights, indices and topk. */
 static inline tilekiln_topk_softmax_args tilekiln_topk_softmax_defaults(void) {
-  tilekiln_topk_softmax_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_topk_softmax_args, args);
   args.topk = 1;
   args.instance = -1;
   return args;
@@ -45,7 +41,5 @@ TILEKILN_API tilekiln_status tilekiln_topk_softmax(const tilekiln_topk_softmax_a
 TILEKILN_API tilekiln_status tilekiln_topk_softmax_find(const tilekiln_topk_softmax_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_topk_softmax_why(const tilekiln_topk_softmax_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif

@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Transpose: y[j, i] = x[i, j].
  *
@@ -26,9 +24,7 @@ typedef struct tilekiln_transpose_args {
 
 /* All fields absent, instance -1. Then set x and y. */
 static inline tilekiln_transpose_args tilekiln_transpose_defaults(void) {
-  tilekiln_transpose_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_transpose_args, args);
   args.instance = -1;
   return args;
 }
@@ -38,7 +34,5 @@ TILEKILN_API tilekiln_status tilekiln_transpose(const tilekiln_transpose_args* a
 TILEKILN_API tilekiln_status tilekiln_transpose_find(const tilekiln_transpose_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_transpose_why(const tilekiln_transpose_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif
