@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from codegen.emit import files
 from codegen.emit.operators import reference
@@ -156,7 +156,7 @@ def _receipts(root: Tree) -> str:
             lines[-1] += f" As there: {', '.join(_link(root, name) for name in same)}."
         for text in dict.fromkeys(text for name, text in said.items() if name not in same):
             names = [name for name, other in said.items() if other == text and name not in same]
-            lines += ["", f"{', '.join(_link(root, name) for name in names)} where", "", text]
+            lines += ["", f"{', '.join(_link(root, name) for name in names)} where{text}"]
         companions = [family for family in root.families_of(receipt) if family.main]
         if companions:
             links = [f"{_link(root, f.name)} what {f.main.name} needs" for f in companions if f.main]
@@ -169,7 +169,8 @@ def _said(root: Tree, receipt: Receipt, name: str) -> str:
     """Selections of a family in a receipt, and what was added to them."""
     file = receipt.file.families.get(name)
     added = [f"* `{addition.text}`: {addition.reason}" for addition in (file.add if file else [])]
-    lines = [f"* `{select.text_of(root.families[name], clause)}`" for clause in receipt.clauses[name]]
+    clauses = [f"`{select.text_of(root.families[name], clause)}`" for clause in receipt.clauses[name]]
+    lines = ["", "", *(f"* {clause}" for clause in clauses)] if len(clauses) > 1 else [f" {clauses[0]}"]
     lines += ["", "Of these, added beyond what its users' upstream builds:", "", *added] if added else []
     return "\n".join(lines)
 
@@ -252,13 +253,21 @@ def _targets(root: Tree) -> str:
         "several of a target that fit, the lowest rank answers.\n\n"
         + _table(
             ["family", "pipeline", "tile", "rank", "answers", "targets"],
-            [[*key, " ".join(names)] for key, names in algorithms.items()],
+            _joined(algorithms),
         ),
         "## Planned\n\nTargets whose kernels no library holds yet. `python -m codegen list RECEIPT --target NAME` says "
         "which instances a receipt will have there, and all formats but names have CK's own names (`ck_name`). A build "
         "for one is refused. Their tiles stand in the rooms' `ck/tiles.yaml`.\n\n"
         + _table(["target", "backend", "machine", "limits", "tables of tiles", ""], planned),
     )
+
+
+def _joined(algorithms: Mapping[tuple[str, ...], Sequence[str]]) -> list[list[str]]:
+    """Rows of algorithms; families that have the same on the same targets share one."""
+    families: dict[tuple[str, ...], list[str]] = {}
+    for (family, *how), names in algorithms.items():
+        families.setdefault((*how, " ".join(names)), []).append(family)
+    return [[" ".join(found), *row] for row, found in families.items()]
 
 
 def _commands(pages: Sequence[tuple[str, str]]) -> str:

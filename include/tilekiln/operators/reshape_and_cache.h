@@ -5,9 +5,7 @@
 
 #include "tilekiln/base.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TILEKILN_BEGIN_C
 
 /* Writes the keys and values of tokens to their slots of a paged KV cache, as vLLM's function of that name does.
  *
@@ -37,9 +35,7 @@ typedef struct tilekiln_reshape_and_cache_args {
 
 /* instance -1, others absent. Then set knew, vnew, k, v and slot_mapping. */
 static inline tilekiln_reshape_and_cache_args tilekiln_reshape_and_cache_defaults(void) {
-  tilekiln_reshape_and_cache_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
+  TILEKILN_ZEROED(tilekiln_reshape_and_cache_args, args);
   args.instance = -1;
   return args;
 }
@@ -49,7 +45,5 @@ TILEKILN_API tilekiln_status tilekiln_reshape_and_cache(const tilekiln_reshape_a
 TILEKILN_API tilekiln_status tilekiln_reshape_and_cache_find(const tilekiln_reshape_and_cache_args* args, int64_t* instance);
 TILEKILN_API tilekiln_status tilekiln_reshape_and_cache_why(const tilekiln_reshape_and_cache_args* args, char* text, size_t capacity, size_t* length);
 
-#ifdef __cplusplus
-}
-#endif
+TILEKILN_END_C
 #endif
