@@ -26,8 +26,7 @@ def parts(operator: Operator, operators: Mapping[str, Operator]) -> Iterator[tup
     rows = [_row(operator, entry) for entry in entries(operator) if not _is_common(entry)]
     yield "Arguments", (["argument", "what", "default", "rules", ""], rows)
     where = "every call's" if operator.outside else "[every call's](../README.md#every-call)"
-    yield "", f"`num_threads`, `instance` and `stream` are {where}."
-    yield "", returns(operator)
+    yield "", f"`num_threads`, `instance` and `stream` are {where}. {returns(operator)}"
     if len(operator.forms) > 1:
         yield "Shapes", (["array", *(_form(form.name, form.given) for form in operator.forms)], _shapes(operator))
     yield "", _exchange(operator)
@@ -94,12 +93,11 @@ def _calls(operator: Operator, operators: Mapping[str, Operator]) -> str:
     call = _wrapped(f"library.{name}({', '.join([*places, '*', *named])})")
     numbers = [f"* `{name}_{number}`: {file.about}" for number, file in operator.file.numbers.items()]
     twin = torch_schema.twin(operator)
+    out = f", with a twin `{name}_out` that writes {twin} in place" if twin else ""
     lines = [
-        "Python, of a library that holds it (`tilekiln.load`):",
-        f"```text\n{call}\n```",
-        *(["With the same arguments:", "\n".join(numbers)] if numbers else []),
-        "PyTorch" + (f", with a twin `{name}_out` that writes {twin} in place:" if twin else ":"),
-        f"```text\n{_wrapped(f'torch.ops.tilekiln.{name}{torch_schema.schema(operator, backward)}')}\n```",
+        f"Python, of a library that holds it (`tilekiln.load`), and PyTorch{out}:",
+        f"```text\n{call}\n{_wrapped(f'torch.ops.tilekiln.{name}{torch_schema.schema(operator, backward)}')}\n```",
+        *(["Python's with the same arguments:", "\n".join(numbers)] if numbers else []),
     ]
     return "\n\n".join(lines)
 
