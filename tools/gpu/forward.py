@@ -28,6 +28,14 @@ def head_group(heads: int, bytes_per_head: int) -> int:
     return group
 
 
+def _descale(row: Any, descales: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
+    row.q_descale, row.k_descale, row.v_descale = map(driver.address, descales)
+    row.q_scales, row.k_scales = descales[0].shape[-1], descales[1].shape[-1]
+    for name, one in zip("qkv", descales, strict=True):
+        setattr(row, f"{name}_scale_batch", one[0].numel())
+        setattr(row, f"{name}_scale_head", one.shape[-1])
+
+
 class Forward:
     """One build; `prepare` gives a launch of it as a function without arguments."""
 
@@ -65,8 +73,7 @@ class Forward:
     ) -> Callable[[], None]:
         """Tensors are (batch, nhead, seqlen, hdim) of any strides, or packed (nhead, total, hdim) with seqstart_q.
 
-        descales: of e4m3, one value each, or (batch, nhead, blocks of 128).
-        window: left and right, and the keys that stay visible beyond left, if there are any.
+        descales: of e4m3, one value each, or (batch, nhead, blocks of 128). window: left, right, and keys that stay.
         """
         group = seqstart_q is not None
         row: Any = driver.aligned(driver.structure(HEADER, "Params"))
@@ -88,8 +95,8 @@ class Forward:
         row.out_batch = 0 if group else out.stride(0)
         if lse is not None:
             row.lse_head, row.lse_batch = lse.stride(-2), 0 if group else lse.stride(0)
-        if alibi_slopes is not None:
-            row.alibi_batch = alibi_slopes.stride(0) if alibi_slopes.dim() == 2 else 0
+        if alibi_slopes is not None and alibi_slopes.dim() == 2:
+            row.alibi_batch = alibi_slopes.stride(0)
         if bias is not None:
             strides = [0 if size == 1 else stride for size, stride in zip(bias.shape, bias.stride(), strict=True)]
             row.bias_head, row.bias_row, row.bias_batch = strides[-3], strides[-2], strides[0] if not group else 0
@@ -110,22 +117,13 @@ class Forward:
             row.dropout_over = 0x10001 * (255 - reference.keep_threshold(dropout_p))
             row.keep_scale = 1.0 / (1.0 - dropout_p)
         if descales is not None:
-            row.q_descale, row.k_descale, row.v_descale = map(driver.address, descales)
-            row.q_scales, row.k_scales = descales[0].shape[-1], descales[1].shape[-1]
-            for name, one in zip("qkv", descales, strict=True):
-                setattr(row, f"{name}_scale_batch", one[0].numel())
-                setattr(row, f"{name}_scale_head", one.shape[-1])
-        row.features = (
-            MASK * (left >= 0 or right >= 0)
-            | GROUP * group
-            | SOFTCAP * (softcap > 0)
-            | ALIBI * (alibi_slopes is not None)
-            | BIAS * (bias is not None)
-            | DROPOUT * (dropout_p > 0)
-            | BOTTOM_RIGHT * (mask_origin == "bottom_right")
-            | HEAVY_FIRST * (right >= 0)
-            | BLOCK_SCALES * (descales is not None and descales[0].numel() > 1)
-        )
+            _descale(row, descales)
+        features = {
+            MASK: left >= 0 or right >= 0, GROUP: group, SOFTCAP: softcap > 0, ALIBI: alibi_slopes is not None,
+            BIAS: bias is not None, DROPOUT: dropout_p > 0, BOTTOM_RIGHT: mask_origin == "bottom_right",
+            HEAVY_FIRST: right >= 0, BLOCK_SCALES: descales is not None and descales[0].numel() > 1,
+        }  # fmt: skip
+        row.features = sum(word for word, given in features.items() if given)
         row.query_blocks = -(-row.seqlen_q_most // self.build.query_rows)
         row.tiles = row.query_blocks * row.nhead_q * row.batch
         row.head_group = head_group(row.batch * row.nhead_q, row.seqlen_k_most * 2 * (q.shape[-1] + v.shape[-1]))

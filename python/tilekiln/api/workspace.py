@@ -83,6 +83,14 @@ def _starts(values: Array | None, name: str) -> NDArray[np.int32]:
     return starts.astype(np.int32)
 
 
+def _length(name: str, starts: NDArray[np.int32]) -> int:
+    """Of every sequence, which in batch mode are alike."""
+    found = set(np.diff(starts).tolist()) or {0}
+    if len(found) > 1:
+        raise ArgumentError(f"{name}: had sequences of {sorted(found)}, must have equal ones in batch mode")
+    return found.pop()
+
+
 @functools.cache
 def _tile(library: Library) -> tuple[int, int] | None:
     """Queries and keys of the tile that every main stage of a library has; None without a backward."""
@@ -93,6 +101,15 @@ def _tile(library: Library) -> tuple[int, int] | None:
             queries, keys = map(int, row[tile].split("x"))
             return queries, keys
     return None
+
+
+def _segment(raw: dict[str, Any], name: str, count: int, fields: int, dtype: str = "<i4") -> list[list[int]]:
+    """A table of the host segment; empty where it is absent."""
+    offset = raw[f"{name}_offset"]
+    if offset == _ABSENT:
+        return []
+    values: list[list[int]] = np.frombuffer(raw["host"], dtype, count * fields, offset).reshape(count, fields).tolist()
+    return values
 
 
 def plan_backward_workspace(
@@ -131,22 +148,16 @@ def plan_backward_workspace(
         None if value is None else integer(name, value, 1) for name, value in {"kM0": kM0, "kN0": kN0}.items()
     )
     group = mode == "group"
-    lengths = []
-    for name, values in starts.items():
-        length = set(np.diff(values).tolist()) or {0}
-        if not group and len(length) > 1:
-            raise ArgumentError(f"{name}: had sequences of {sorted(length)}, must have equal ones in batch mode")
-        lengths.append(0 if group else length.pop())
+    lengths = [0 if group else _length(name, values) for name, values in starts.items()]
     able = [library for library in at_hand() if "fmha_bwd" in library.operators]
     if not able:
         raise NoKernelError("no available library has the operator fmha_bwd")
-    library, *others = able
     tile: tuple[int, int] | None = (0, 0)
     if kM0 is None or kN0 is None:
-        tile = next((found for one in (library, *others) if (found := _tile(one))), None)
+        tile = next((found for one in able if (found := _tile(one))), None)
     if tile is None:
         raise ArgumentError("kM0: was None, must be given: no available library has a backward whose tile it could be")
-    raw: dict[str, Any] = library.bwd_workspace_plan(
+    raw: dict[str, Any] = able[0].bwd_workspace_plan(
         group=group,
         deterministic=deterministic,
         batch=batch,
@@ -162,15 +173,7 @@ def plan_backward_workspace(
         causal=causal,
         threads=threads,
     )
-    host: bytes = raw["host"]
-
-    def segment(name: str, count: int, fields: int, dtype: str = "<i4") -> list[list[int]]:
-        offset = raw[f"{name}_offset"]
-        if offset == _ABSENT:
-            return []
-        values: list[list[int]] = np.frombuffer(host, dtype, count * fields, offset).reshape(count, fields).tolist()
-        return values
-
+    segment = functools.partial(_segment, raw)
     xcd_map = np.frombuffer(raw["xcd_map"], np.int32).tolist()
     remapped = [CuState(*state[:6]) for state in segment("cu_state", raw["workers"], 8)]
     logical = dict(zip(xcd_map, remapped, strict=True)) if remapped else {}
@@ -184,7 +187,7 @@ def plan_backward_workspace(
         zero_accumulator=bool(raw["zero_dq_acc"]),
         prezero=bool(raw["prezero"]),
         work=np.frombuffer(raw["work"], np.int64) if deterministic else np.zeros(0, np.int64),
-        host_segment=host,
+        host_segment=raw["host"],
         **{
             name: raw[name]
             for name in (

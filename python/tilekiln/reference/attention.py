@@ -137,52 +137,39 @@ def forward(
         q, k, v = q[None], k[None], v[None]
     _, nhead_q, rows_q, hdim_q = q.shape
     nhead_k, rows_k, hdim_v = v.shape[1:]
-    if softmax_scale is None:
-        softmax_scale = hdim_q**-0.5
+    softmax_scale = hdim_q**-0.5 if softmax_scale is None else softmax_scale
 
-    side_q = sequences.side(
-        group=group, batch=len(q), rows=rows_q, seqstart=seqstart_q, seqlen=seqlen_q, cu_seqlens=cu_seqlens_q
+    side_q, side_k = sequences.sides(
+        q, k, group, seqstart_q, seqstart_k, seqlen_q, seqlen_k, cu_seqlens_q, cu_seqlens_k
     )
-    side_k = sequences.side(
-        group=group, batch=len(k), rows=rows_k, seqstart=seqstart_k, seqlen=seqlen_k, cu_seqlens=cu_seqlens_k
-    )
-    batch = len(side_q.lengths)
     columns = max(side_k.lengths, default=0) if group else rows_k
 
     out = np.full((len(q), nhead_q, rows_q, hdim_v), np.nan)
-    magnitude = np.full_like(out, np.nan)
-    flushed = np.full_like(out, np.nan)
+    magnitude, flushed = np.full_like(out, np.nan), np.full_like(out, np.nan)
     lse = np.full((len(q), nhead_q, rows_q), np.nan)
     score_size = np.full_like(lse, np.nan)
     touched = np.zeros(lse.shape, bool)
     randval = np.full((len(q), nhead_q, rows_q, columns), -1, np.int16) if dropout_p > 0 else None
     keep_scale = 1.0 / (1.0 - float(np.float32(dropout_p)))
-    largest_descale = (
-        1.0 if v_descale is None else float(np.max(np.abs(np.asarray(v_descale, np.float64)), initial=0.0))
-    )
+    largest = float(np.max(np.abs(np.asarray(1.0 if v_descale is None else v_descale, np.float64)), initial=0.0))
 
-    for b in range(batch):
-        m, n = side_q.lengths[b], side_k.lengths[b]
+    for b, place, rows, keys, m, n in sequences.walk(side_q, side_k, group):
         if min_seqlen_q > 0 and m <= min_seqlen_q:
             continue
-        place = 0 if group else b  # index of the first dimension
-        rows = slice(side_q.starts[b], side_q.starts[b] + m)
-        keys = slice(side_k.starts[b], side_k.starts[b] + n)
         visible = masks.visible(m, n, **mask)
         for h in range(nhead_q):
             h_k = h // (nhead_q // nhead_k)
-            q_scale = _descale(q_descale, b, h, m, group, block_scale_seqstart_q)
-            k_scale = _descale(k_descale, b, h_k, n, group, block_scale_seqstart_k)
-            v_scale = _descale(v_descale, b, h_k, n, group, block_scale_seqstart_k)
+            q_head = q[place, h, rows] * _descale(q_descale, b, h, m, group, block_scale_seqstart_q)
+            k_head = k[place, h_k, keys] * _descale(k_descale, b, h_k, n, group, block_scale_seqstart_k)
+            v_head = v[place, h_k, keys] * _descale(v_descale, b, h_k, n, group, block_scale_seqstart_k)
             keep = None
             if randval is not None:
                 byte = philox.random_bytes(rng[0], rng[1], b * nhead_q + h, m, n)
                 randval[place, h, rows, :n] = byte
                 keep = byte <= philox.keep_threshold(dropout_p)
-            v_head = v[place, h_k, keys] * v_scale
             result = head(
-                q[place, h, rows] * q_scale,
-                k[place, h_k, keys] * k_scale,
+                q_head,
+                k_head,
                 v_head,
                 softmax_scale=softmax_scale,
                 visible=visible,
@@ -192,18 +179,15 @@ def forward(
                 keep=keep,
                 keep_scale=keep_scale,
             )
-            at = place, h, rows
-            out[at], lse[at], magnitude[at], score_size[at] = result
+            one = place, h, rows
+            out[one], lse[one], magnitude[one], score_size[one] = result
             seen_values = _weighted(visible.astype(np.float64), np.abs(v_head), visible)
-            flushed[at] = keep_scale * (max(1.0, largest_descale) + seen_values)
-            touched[at] = True
-    if group:
-        out, magnitude, flushed, lse, score_size, touched = (
-            array[0] for array in (out, magnitude, flushed, lse, score_size, touched)
-        )
-        randval = None if randval is None else randval[0]
-    out, magnitude, flushed = (_as_heads(array, layout) for array in (out, magnitude, flushed))
-    return Result(out, lse, magnitude, score_size, touched, layout, flushed, randval)
+            flushed[one] = keep_scale * (max(1.0, largest) + seen_values)
+            touched[one] = True
+    at = 0 if group else slice(None)
+    out, magnitude, flushed = (_as_heads(array[at], layout) for array in (out, magnitude, flushed))
+    randval = None if randval is None else randval[at]
+    return Result(out, lse[at], magnitude, score_size[at], touched[at], layout, flushed, randval)
 
 
 def fmha_fwd(

@@ -118,6 +118,12 @@ def head_backward(
     return result
 
 
+def _gradient(parts: list[NDArray[Any]], group: bool, layout: str) -> Gradient:
+    """layout: that of the call, "" of an array without one."""
+    parts = [part[0] for part in parts] if group else parts
+    return Gradient(*([_as_heads(part, layout, as_float=False) for part in parts] if layout else parts))
+
+
 def backward(
     dout: Any,
     q: Any,
@@ -147,13 +153,11 @@ def backward(
     out, lse: as the forward wrote them, so that what rounded them takes no part in the comparison. None: computed by
     `forward`. A bias that is broadcast over batch or heads has a dbias of the full shape: sum it over those.
     """
-    rest: dict[str, Any] = {**locals(), **mask}
-    for name in ("dout", "q", "k", "v", "out", "lse", "mask"):
-        del rest[name]
+    named = {**locals(), **mask}
+    rest: dict[str, Any] = {name: named[name] for name in named.keys() - {"dout", "q", "k", "v", "out", "lse", "mask"}}
     if out is None or lse is None:
         exact = forward(q, k, v, **rest)
-        out = exact.out if out is None else out
-        lse = exact.lse if lse is None else lse
+        out, lse = exact.out if out is None else out, exact.lse if lse is None else lse
     dout, q, k, v, out = (_as_heads(array, layout) for array in (dout, q, k, v, out))  # (batch | 1, nhead, rows, hdim)
     lse = np.asarray(lse, np.float64)
     group = np.ndim(q) == 3
@@ -161,14 +165,10 @@ def backward(
         dout, q, k, v, out, lse = dout[None], q[None], k[None], v[None], out[None], lse[None]
     nhead_q, rows_q, hdim_q = q.shape[1:]
     nhead_k, rows_k = v.shape[1:3]
-    if softmax_scale is None:
-        softmax_scale = hdim_q**-0.5
+    softmax_scale = hdim_q**-0.5 if softmax_scale is None else softmax_scale
 
-    side_q = sequences.side(
-        group=group, batch=len(q), rows=rows_q, seqstart=seqstart_q, seqlen=seqlen_q, cu_seqlens=cu_seqlens_q
-    )
-    side_k = sequences.side(
-        group=group, batch=len(k), rows=rows_k, seqstart=seqstart_k, seqlen=seqlen_k, cu_seqlens=cu_seqlens_k
+    side_q, side_k = sequences.sides(
+        q, k, group, seqstart_q, seqstart_k, seqlen_q, seqlen_k, cu_seqlens_q, cu_seqlens_k
     )
     columns = max(side_k.lengths, default=0) if group else rows_k
     shapes = {"dq": q.shape, "dk": k.shape, "dv": v.shape}
@@ -179,30 +179,21 @@ def backward(
     d_sink = None if sink is None else np.zeros((4, nhead_q))
     delta = np.full(lse.shape, np.nan)
 
-    for b, (m, n) in enumerate(zip(side_q.lengths, side_k.lengths, strict=True)):
-        place = 0 if group else b  # index of the first dimension
-        rows = slice(side_q.starts[b], side_q.starts[b] + m)
-        keys = slice(side_k.starts[b], side_k.starts[b] + n)
+    for b, place, rows, keys, m, n in sequences.walk(side_q, side_k, group):
         visible = masks.visible(m, n, **mask)
         for h in range(nhead_q):
             h_k = h // (nhead_q // nhead_k)
-            keep = None
-            if dropout_p > 0:
-                byte = philox.random_bytes(rng[0], rng[1], b * nhead_q + h, m, n)
-                keep = byte <= philox.keep_threshold(dropout_p)
+            byte = philox.random_bytes(rng[0], rng[1], b * nhead_q + h, m, n) if dropout_p > 0 else None
             result = head_backward(
-                dout[place, h, rows],
-                q[place, h, rows],
-                k[place, h_k, keys],
-                v[place, h_k, keys],
-                out[place, h, rows],
-                lse[place, h, rows],
+                *(one[place, h, rows] for one in (dout, q)),
+                *(one[place, h_k, keys] for one in (k, v)),
+                *(one[place, h, rows] for one in (out, lse)),
                 softmax_scale=softmax_scale,
                 visible=visible,
                 bias=_bias(bias, alibi_slopes, b, h, m, n, rows, group, mask.get("mask_origin")),
                 softcap=softcap,
                 sink=None if sink is None else float(np.asarray(sink)[h]),
-                keep=keep,
+                keep=None if byte is None else byte <= philox.keep_threshold(dropout_p),
                 keep_scale=1.0 / (1.0 - float(np.float32(dropout_p))),
             )
             where = {"dq": (h, rows), "dk": (h_k, keys), "dv": (h_k, keys), "dbias": (h, rows, slice(n))}
@@ -213,17 +204,12 @@ def backward(
                 d_sink[:, h] += result["d_sink"]
             delta[place, h, rows] = result["delta"]
 
-    def gradient(name: str) -> Gradient:
-        parts = [*sums[name], touched[name]]
-        if group:
-            parts = [part[0] for part in parts]
-        return Gradient(*(parts if name == "dbias" else [_as_heads(p, layout, as_float=False) for p in parts]))
-
+    found = {name: _gradient([*sums[name], touched[name]], group, "" if name == "dbias" else layout) for name in sums}
     return Gradients(
-        gradient("dq"),
-        gradient("dk"),
-        gradient("dv"),
-        None if bias is None else gradient("dbias"),
+        found["dq"],
+        found["dk"],
+        found["dv"],
+        found.get("dbias"),
         None if d_sink is None else Gradient(d_sink[0], d_sink[1], d_sink[2], d_sink[3], np.full(nhead_q, True)),
         delta[0] if group else delta,
     )

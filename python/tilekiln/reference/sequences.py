@@ -2,10 +2,12 @@
 """Starts and lengths of a call's sequences: batch mode, group mode, padded or not."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -40,3 +42,20 @@ def side(*, group: bool, batch: int, rows: int, seqstart: Any, seqlen: Any, cu_s
     elif cu_seqlens is not None:
         lengths = _differences(_ints(cu_seqlens))
     return Side(starts, lengths)
+
+
+def sides(q: NDArray[Any], k: NDArray[Any], group: bool, *given: Any) -> tuple[Side, Side]:
+    """Both of them, of heads (batch | 1, nhead, rows, hdim); given: seqstart, seqlen, cu_seqlens, of q and k each."""
+    names = ("seqstart", "seqlen", "cu_seqlens")
+    queries, keys = (
+        side(group=group, batch=len(one), rows=one.shape[2], **dict(zip(names, given[at::2], strict=True)))
+        for at, one in enumerate((q, k))
+    )
+    return queries, keys
+
+
+def walk(queries: Side, keys: Side, group: bool) -> Iterator[tuple[int, int, slice, slice, int, int]]:
+    """Of each sequence its number, its index in the first dimension, its rows and keys there, and how many they are."""
+    for b, (m, n) in enumerate(zip(queries.lengths, keys.lengths, strict=True)):
+        first, first_key = queries.starts[b], keys.starts[b]
+        yield b, 0 if group else b, slice(first, first + m), slice(first_key, first_key + n), m, n

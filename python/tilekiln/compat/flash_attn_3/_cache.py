@@ -133,37 +133,14 @@ def attention(
     if q.dtype is torch.float8_e4m3fn:
         lse: Tensor | None
         out, lse = _eight_bits(
-            flat,
-            k_cache,
-            v_cache,
-            starts,
-            grown,
-            table,
-            leftpad,
-            most,
-            descales,
-            softmax_scale,
-            causal,
-            window,
-            softcap,
-            return_lse,
-        )
+            flat, k_cache, v_cache, starts, grown, table, leftpad, most, descales, softmax_scale, causal, window,
+            softcap, return_lse,
+        )  # fmt: skip
     else:
         out, lse = over_cache(
-            flat,
-            k_cache,
-            v_cache,
-            starts,
-            grown,
-            table,
-            leftpad,
-            most,
-            softmax_scale,
-            causal,
-            window,
-            softcap,
+            flat, k_cache, v_cache, starts, grown, table, leftpad, most, softmax_scale, causal, window, softcap,
             num_splits,
-        )
+        )  # fmt: skip
     if starts_q is not None:
         return out, lse
     batched = None if lse is None else lse.unflatten(1, q.shape[:2]).transpose(0, 1).contiguous()

@@ -332,18 +332,16 @@ def flash_attn_with_kvcache(
     max_seqlen_q: no sequence of these has more queries. k_cache, v_cache (batch_cache, seqlen_cache, nheads_k,
     headdim), or with page_table, int32 (batch, max_pages), pages (pages, page, nheads_k, headdim).
     k, v (batch, seqlen_new, nheads_k, headdim), or with cu_seqlens_k_new, int32 (batch + 1), packed: written to the
-    cache at cache_seqlens, in place.
-    cache_seqlens: an int, or int32 (batch): the keys in the cache before the append; None without k: all there is room
-    for. cache_batch_idx: int32 (batch): the row of the cache of each sequence. cache_leftpad: int32 (batch): the
-    first key of each sequence that is attended to.
+    cache at cache_seqlens, in place. cache_seqlens: an int, or int32 (batch): the keys in the cache before the append;
+    None without k: all there is room for. cache_batch_idx: int32 (batch): the row of the cache of each sequence.
+    cache_leftpad: int32 (batch): the first key of each sequence that is attended to.
     rotary_cos, rotary_sin (positions, rotary_dim / 2), with k and v: new key t is rotated for position cache_seqlens
     + t, so is query t if causal or window_size is given, else every query for cache_seqlens; rotary_seqlens, int32
     (batch), is in place of cache_seqlens there. rotary_interleaved: pairs (2i, 2i + 1), else (i, i + rotary_dim / 2).
     attention_chunk: over one query a sequence. fp8 caches: pages, or rows, of a power of two of keys, and descales of
     one number each. num_splits: parts the keys are cut into, 1 to 128; 0 chooses. The others as the module says.
     Returns out, shape of q, or (out, softmax_lse, out_accum, softmax_lse_accum) with return_softmax_lse; the last two
-    are
-    empty: parts of keys are put together inside.
+    are empty: parts of keys are put together inside.
     """
     check_hints(num_splits, pack_gqa, sm_margin, qv)
     check_chunk(attention_chunk)
@@ -356,13 +354,8 @@ def flash_attn_with_kvcache(
     if rotary_seqlens is not None and rotary_cos is None:
         raise FaceArgumentError("rotary_seqlens: was given, must be None without rotary_cos and rotary_sin")
     capacity = k_cache.shape[1] * (1 if page_table is None else page_table.shape[1])
-    special = (
-        cu_seqlens_q is not None
-        or cu_seqlens_k_new is not None
-        or rotary_seqlens is not None
-        or attention_chunk
-        or q.dtype is torch.float8_e4m3fn
-        or max(window) >= capacity
+    special = any(one is not None for one in (cu_seqlens_q, cu_seqlens_k_new, rotary_seqlens)) or (
+        attention_chunk or q.dtype is torch.float8_e4m3fn or max(window) >= capacity
     )
     lse: Tensor | None
     if not special:
