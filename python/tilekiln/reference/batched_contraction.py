@@ -49,7 +49,8 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
     """Up to two dimensions of each kind, some of length 1, in any order in memory whose last is contiguous."""
     dtype = signature["dtype"]
     g, m, n, k = ([random.whole(1, 9) for _ in range(random.whole(least, 2))] for least in (0, 0, 0, 1))
-    k[-1] = max(k[-1], 2)  # rows of one number that lie apart would have no stride of 1
+    for last in (k, n or m):
+        last[-1:] = [max(length, 2) for length in last[-1:]]  # rows of one number that lie apart have no stride of 1
     a, b = random.normal(*g, *m, *k, dtype=dtype), random.normal(*g, *n, *k, dtype=dtype)
     given = {"a": a, "b": b, "batch_dims": len(g), "k_dims": len(k), "alpha": random.one((1.0, 1.0, 0.5))}
     return Call(given, {"out": random.blank(*g, *m, *n, dtype=dtype)})
