@@ -85,7 +85,7 @@ def _starts(values: Array | None, name: str) -> NDArray[np.int32]:
 
 def _length(name: str, starts: NDArray[np.int32]) -> int:
     """Of every sequence, which in batch mode are alike."""
-    found = set(np.diff(starts).tolist()) or {0}
+    found: set[int] = set(np.diff(starts).tolist()) or {0}
     if len(found) > 1:
         raise ArgumentError(f"{name}: had sequences of {sorted(found)}, must have equal ones in batch mode")
     return found.pop()
