@@ -111,23 +111,50 @@ def test_an_unknown_gpu_is_doubtful(gemm: Any) -> None:
 
 
 def test_tiles_of_a_gpu(gemm: Any) -> None:
-    """Every tile that Hopper has for plain products of 16 bits is a config's, and an instance's of its own."""
+    """Every way that Hopper has for plain products of 16 bits is a config's, and an instance's of its own."""
     import ctypes_gpu
 
-    named = ctypes_gpu.GPU_TILES["cuda-sm90a"]
-    assert len(named) >= 12
-    for tile in named:
+    named = [(one.split()[0], {*one.split()[1:]}) for one in ctypes_gpu.GPU_TILES["cuda-sm90a"]]
+    assert len(named) >= 24
+    ways = [("hopper", "128x256x32", set()), *(("tiles", *one) for one in named)]
+    every = [
+        {
+            "target": "cuda-sm90a",
+            "pipeline": pipeline,
+            "tile": tile,
+            "buffers": next(iter(more & {"two", "most"}), None),
+            "scheduler": "interwave" if "interwave" in more else None,
+        }
+        for pipeline, tile, more in ways
+    ]
+    for tile, more in named:
         m, n, words = map(int, tile.split("x"))
-        asked = gemm.KernelConfig(tile_m=m, tile_n=n, tile_k=2 * words, target="cuda-sm90a")
+        asked = gemm.KernelConfig(
+            tile_m=m,
+            tile_n=n,
+            tile_k=2 * words,
+            pipeline="compv3" if "two" in more else "mem" if "most" in more else "compv4",
+            scheduler="interwave" if "interwave" in more else "intrawave",
+            target="cuda-sm90a",
+        )
         config, _, said = gemm.auto_correct_kernel_config(asked)
-        assert config.tile == asked.tile
-        assert not any(one.startswith("tile_") for one in said)
-        assert (config.wave_m, config.warp_tile_n, config.block_size) == (max(m // 64, 1), n, 128 + 2 * m)
+        assert (config.tile, config.pipeline, config.scheduler) == (asked.tile, asked.pipeline, asked.scheduler)
+        assert not any(one.startswith(("tile_", "pipeline", "scheduler")) for one in said)
+        teams = 2 if "interwave" in more else m // 64
+        assert (config.wave_m, config.warp_tile_n, config.block_size) == (max(m // 64, 1), n, 128 + 128 * teams)
         own = tile == "128x256x32"
-        ways = [("hopper", "128x256x32"), *(("tiles", one) for one in named)]
-        fit = [way for way in ways if ctypes_gpu.is_of_target(
-            config, {"target": "cuda-sm90a", "pipeline": way[0], "tile": way[1]}, 2)]  # fmt: skip
-        assert fit == [("hopper" if own else "tiles", tile)]
+        (fit,) = [one for one in every if ctypes_gpu.is_of_target(config, one, 2)]
+        assert (fit["pipeline"], fit["tile"]) == ("hopper" if own else "tiles", tile)
+        assert (fit["buffers"] in more) == bool(more & {"two", "most"})
+    # A tile without such buffers, or without such turns, keeps what it can.
+    for words, kept in (
+        ({"tile_m": 128, "pipeline": "mem"}, "compv4 intrawave"),
+        ({"tile_m": 64, "pipeline": "mem", "scheduler": "interwave"}, "mem intrawave"),
+        ({"tile_m": 128, "pipeline": "compv4", "scheduler": "interwave"}, "compv4 intrawave"),
+    ):
+        one = gemm.KernelConfig(**{"tile_n": 128, "tile_k": 64, "target": "cuda-sm90a"} | words)
+        config, _, _ = gemm.auto_correct_kernel_config(one)
+        assert f"{config.pipeline} {config.scheduler}" == kept
     for other in ({"tile_n": 96}, {"elementwise": "Relu"}, {"layout_b": "r"}, {"target": "cuda-sm80"}):
         words = {"tile_m": 64, "tile_n": 64, "tile_k": 64, "target": "cuda-sm90a"} | other
         config, _, _ = gemm.auto_correct_kernel_config(gemm.KernelConfig(**words))

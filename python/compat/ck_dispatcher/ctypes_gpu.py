@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Words of a KernelConfig on a GPU: a kernel of products has a tile, and does what is told here. Plain products of 16
-bits have several on Hopper, and a config chooses; others have one.
+bits have several on Hopper, and a config chooses by tile, pipeline and scheduler; others have one.
 
 A config that says otherwise is refused with the reason, and mended by `auto_correct_kernel_config`.
 """
@@ -8,7 +8,7 @@ A config that says otherwise is refused with the reason, and mended by `auto_cor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilekiln import ArgumentError
 from tilekiln.dispatcher._limits import GPU_PRODUCTS, GPU_TILES
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from ctypes_config import KernelConfig
 
 TARGETS = tuple(GPU_PRODUCTS)
-_RING = ("compv4", "a ring of blocks in shared memory is filled ahead of what is multiplied")
+_BUFFERS = {  # by a word of upstream's: the value of the axis, and what it does
+    "compv4": ("ring", "a ring of blocks in shared memory is filled ahead of what is multiplied"),
+    "compv3": ("two", "one block is read while another is multiplied, and more CTAs share a processor"),
+    "mem": ("most", "blocks that are on their way fill the shared memory of a processor"),
+}
+_TURNS = "warpgroups have a tile each, in turns: one multiplies while the other stores"
 _AHEAD = ("compv3", "the next block is on its way in registers while one block of LDS is multiplied")
 _DIRECT = ("default", "sums go from registers to C")
 _HOPPER = ((2, 1), (64, 256), 384, 2, "two warpgroups of wgmma, and one that loads")
@@ -40,17 +45,19 @@ def words_of(config: KernelConfig, element: int) -> dict[str, tuple[Any, str]]:
     if operator not in GPU_PRODUCTS[target]:
         known = ", ".join(GPU_PRODUCTS[target])
         raise ArgumentError(f"target: was {target}, must be one with kernels of {operator}; it has {known}")
-    pipeline, tile = _way_of(config, element)
-    m, n, words = map(int, tile.split("x"))
+    way = _way_of(config, element)
+    m, n, words = map(int, way.tile.split("x"))
     cuda, k = target.startswith("cuda"), words * 4 // element
+    teams = 2 if way.turns else m // 64
     (down, across), (rows, columns), threads, groups, by = (
-        ((m // 64, 1), (64, n), 128 * (1 + m // 64), m // 64, f"{m // 64} warpgroups of wgmma, and one that loads")
-        if pipeline == "tiles"
-        else _WAVES[pipeline if cuda else target[:8]]
+        ((m // 64, 1), (64, n), 128 * (1 + teams), teams, f"{teams} warpgroups of wgmma, and one that loads")
+        if way.pipeline == "tiles"
+        else _WAVES[way.pipeline if cuda else target[:8]]
     )
     step = 32 // element if cuda else _STEPS.get(target, 16)
-    block = f"{pipeline} has tiles of {m} x {n} x {k}"
-    ring, how = _RING if cuda else _AHEAD
+    block = f"{way.pipeline} has tiles of {m} x {n} x {k}"
+    ring = next(word for word, (value, _) in _BUFFERS.items() if value == way.buffers) if cuda else _AHEAD[0]
+    how = _BUFFERS[ring][1] if cuda else _AHEAD[1]
     walks = "blocks stay and walk over tiles" if cuda else "each tile is a block of its own"
     return {
         **{f"tile_{of}": (size, block) for of, size in zip("mnk", (m, n, k), strict=True)},
@@ -60,33 +67,58 @@ def words_of(config: KernelConfig, element: int) -> dict[str, tuple[Any, str]]:
         "num_wave_groups": (groups, by),
         "pipeline": (ring, how),
         "double_buffer": (cuda, how),
-        "scheduler": ("intrawave", "no wave waits for another's products"),
-        "epilogue": _DIRECT if pipeline == "ampere" else ("cshuffle", "sums go to C by way of shared memory"),
+        "scheduler": ("interwave", _TURNS) if way.turns else ("intrawave", "no wave waits for another's products"),
+        "epilogue": _DIRECT if way.pipeline == "ampere" else ("cshuffle", "sums go to C by way of shared memory"),
         "persistent": (cuda, walks),
         "preshuffle": (False, "B is read as it lies"),
     }
 
 
-def _way_of(config: KernelConfig, element: int) -> tuple[str, str]:
-    """The pipeline and the tile, in words of 32 bits along k, of a config's kernel."""
-    own = GPU_PRODUCTS[config.target][config.operator]
-    asked = f"{config.tile_m}x{config.tile_n}x{config.tile_k * element // 4}"
+class _Way(NamedTuple):
+    """What chooses a kernel: pipeline, tile in words of 32 bits along k, buffers, and whether warpgroups take turns."""
+
+    pipeline: str
+    tile: str
+    buffers: str = "ring"
+    turns: bool = False
+
+    @property
+    def words(self) -> str:
+        more = [self.buffers] * (self.buffers != "ring") + ["interwave"] * self.turns
+        return " ".join([self.tile, *more])
+
+
+def _way_of(config: KernelConfig, element: int) -> _Way:
+    """The way of a config's kernel: what it asks for, else by its pipeline, its scheduler or its tile alone."""
+    own = _Way(*GPU_PRODUCTS[config.target][config.operator])
+    tile = f"{config.tile_m}x{config.tile_n}x{config.tile_k * element // 4}"
     plain = config.operator == "gemm" and config.elementwise == "PassThrough" and config.multiplied_layout == "rcr"
-    named = plain and element == 2 and asked in GPU_TILES.get(config.target, ())
-    return ("tiles", asked) if named and asked != own[1] else own
+    if not (plain and element == 2 and tile in GPU_TILES.get(config.target, ())):
+        return own
+    buffers = _BUFFERS.get(config.pipeline, ("ring", ""))[0]
+    turns = config.scheduler == "interwave"
+    ways = [
+        _Way("tiles", tile, *more) for more in ((buffers, turns), (buffers, False), ("ring", turns), ("ring", False))
+    ]
+    found = next(way for way in ways if way.words in GPU_TILES[config.target])
+    return own if found.words == own.words else found
 
 
 def named_tile(config: KernelConfig) -> dict[str, Any]:
     """Words of a selection beside the signature: the tile, where a kernel is for that tile alone."""
-    pipeline, tile = _way_of(config, 2 if config.dtype_a in ("fp16", "bf16") else 1)
-    return {"pipeline": pipeline, "tile": tile} if pipeline == "tiles" else {}
+    way = _way_of(config, 2 if config.dtype_a in ("fp16", "bf16") else 1)
+    if way.pipeline != "tiles":
+        return {}
+    scheduler = "interwave" if way.turns else "intrawave"
+    return {"pipeline": way.pipeline, "tile": way.tile, "buffers": way.buffers, "scheduler": scheduler}
 
 
 def is_of_target(config: KernelConfig, algorithm: Mapping[str, Any], element: int) -> bool:
     """Whether an instance of a config's signature is of its target and tile, and hands out work as it says."""
     if not config.target:
         return algorithm.get("schedule") in (None, config.schedule)
-    way = (algorithm["pipeline"], algorithm["tile"])
+    turns = algorithm.get("scheduler") == "interwave"
+    way = _Way(algorithm["pipeline"], algorithm["tile"], algorithm.get("buffers") or "ring", turns)
     fits = algorithm["target"] == config.target and algorithm.get("accumulate") != "fast"
     return bool(fits and way == _way_of(config, element))
 

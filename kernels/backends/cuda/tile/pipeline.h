@@ -22,6 +22,11 @@ template <int kStages> struct PipelineState {
   __device__ __forceinline__ void advance() {
     if (++slot == kStages) slot = 0, phase ^= 1;
   }
+  // Goes past `steps` stages, of which the caller neither reads nor releases any.
+  __device__ __forceinline__ void skip(int steps) {
+    const int to = slot + steps, rounds = to / kStages;
+    slot = to - rounds * kStages, phase ^= rounds & 1;
+  }
   __device__ __forceinline__ int index() const { return slot; }
   __device__ __forceinline__ uint32_t parity() const { return phase; }
   __device__ __forceinline__ int previous() const { return slot == 0 ? kStages - 1 : slot - 1; }

@@ -40,6 +40,8 @@ template <bool kPairs, bool kSplits = false> struct TileScheduler {
     return uint32_t(worker) * uint32_t(grid.shared) / uint32_t(workers());
   }
 
+  // Tells whether another whole tile follows the last one of `next`.
+  __device__ __forceinline__ bool has_whole() const { return whole < grid.whole; }
   __device__ __forceinline__ bool next(WorkTile& work) {
     if (splits() && whole < grid.tiles) {
       const int part = blockIdx.x % grid.splits;

@@ -12,6 +12,7 @@ struct OfAll {
   static constexpr Form form(int number) { return kForms[number]; }
   static constexpr int loader(const Form&) { return LOADER_REGISTERS; }
   static constexpr int consumer(const Form&) { return REGISTERS; }
+  static constexpr bool shares(const Form&) { return true; }
 };
 template <int kForm> constexpr int kBytesOf = sizeof(typename Kernel<OfAll, kForm>::Shared);
 constexpr int kThreads = Kernel<OfAll, 0>::Warps::kThreads, kSharedBytes = kBytesOf<2>;

@@ -13,7 +13,7 @@
 // Factors of blocks are those of such a stage, and of 128 columns: they multiply its sums on their way.
 //
 // Members of How, which a source's kernels are of: form(i), the i-th Form; loader(form) and consumer(form), registers of
-// a thread; kPlain: alpha is the whole epilogue, and no operand is gathered.
+// a thread; shares(form): CTAs may share a tile's steps; kPlain: alpha is the whole epilogue, and nothing is gathered.
 // -D: LINES_A, LINES_B (1: contiguous along its lines); TILEKILN_FP16 for fp16; BLOCKS (1: with factors of blocks, of e4m3);
 // TILEKILN_FP8 for e4m3, TILEKILN_BF8 for e5m2, TILEKILN_INT8, of whose products TILEKILN_FP16 makes fp16, else bf16.
 #pragma once
@@ -37,6 +37,7 @@ constexpr int kDepth = 128 / BuildElement::kBytes;  // along k of a stage
 constexpr bool kRounds = BuildElement::kBytes == 1 && std::is_same_v<ProductSum, float>;
 constexpr Major kMajorA = LINES_A ? Major::MN : Major::K, kMajorB = LINES_B ? Major::MN : Major::K;
 constexpr int kOfWarpgroup = 1;  // the first named barrier: fix_up's
+constexpr int kOfTurn = 10;      // the first of those whose warpgroups take turns
 
 #ifndef BLOCKS
 #define BLOCKS 0
@@ -57,7 +58,8 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
   static constexpr Form kOf = How::form(kForm);
   static constexpr bool kPlain = How::kPlain;
   static constexpr int kColumns = kOf.columns, kBoxes = kOf.boxes, kPart = kOf.apart;
-  static constexpr int kRows = 64 * kOf.consumers, kSteps = kDepth * kOf.deep;
+  static constexpr bool kTurns = kOf.turns, kShares = How::shares(kOf);
+  static constexpr int kRows = kOf.rows(), kSteps = kDepth * kOf.deep;
   static constexpr bool kPairs = kOf.ctas == 2, kSplits = kOf.splits > 1;
   static constexpr int kRegisters = How::consumer(kOf);
   using Warps = Roles<kOf.consumers, How::loader(kOf), kRegisters>;
@@ -120,31 +122,45 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
     const int lane = w.lane();
     Scheduler scheduler(p.grid);
     Consumer<Pipe> pipe(s.pipe, lane, scheduler.peers());
+    const int line = kTurns ? 0 : 64 * w.index;  // of the warpgroup in a tile
+    int turn_of = 0;  // tiles so far
     for (WorkTile work; scheduler.next(work);) {
       const int first = uniform(work.first), last = uniform(work.last);
+      // The one multiplies while the other stores. It begins when the other has seen its last stage: parities tell two rounds
+      // of the ring apart, not three.
+      if constexpr (kTurns) {
+        if (turn_of++ % 2 != w.index) {
+          pipe.at.skip(last - first);
+          continue;
+        }
+        if (turn_of > 1) named_sync(kOfTurn + w.index, 256);
+      }
       Fragment<kColumns> c;
       if constexpr (kBlocks)
-        multiply_apart<kPart>(pipe, c, 64 * w.index, first, last, factors(p, scheduler.coord(work), w, first, last));
+        multiply_apart<kPart>(pipe, c, line, first, last, factors(p, scheduler.coord(work), w, first, last));
       else if constexpr (kApart)
-        multiply_apart<kPart>(pipe, c, 64 * w.index, first, last, PlainSums());
+        multiply_apart<kPart>(pipe, c, line, first, last, PlainSums());
       else
-        multiply_stages(pipe, c, 64 * w.index, first, last);
+        multiply_stages(pipe, c, line, first, last);
+      if (kTurns && scheduler.has_whole()) named_arrive(kOfTurn + 1 - w.index, 256);
       // The divisions behind a tile's coordinates, and its bias's way to L1, pass under the last products.
       TileCoord tile = scheduler.coord(work);
       tile = {tile.m * kRows, tile.n * kColumns, tile.batch};
       asm volatile("" : "+r"(tile.m), "+r"(tile.n), "+r"(tile.batch));
       if constexpr (!kPlain) prefetch_bias(p, tile.n, kColumns, lane);
       if constexpr (!kApart) finish_stages(pipe, c, first, last);
-      const int warp = w.warp(), row = tile.m + w.index * 64 + warp * 16;
+      const int warp = w.warp(), row = tile.m + line + warp * 16;
       const bool mine = row < p.m;
       int turn = 0, turns = kColumns / 32;  // of 32 columns, that this CTA finishes
       if (scheduler.splits()) {
         const int splits = p.grid.splits, rank = blockIdx.x % splits;
         add_over_cluster(c.v, s.pipe.stage, splits, rank, w.index, w.thread, mine);
         turn = turns / splits * rank, turns = turn + turns / splits;
-      } else if (last - first < p.grid.steps &&
-                 !fix_up<kHeld>(scheduler, work, c.v, w.index, Warps::kConsumers, w.thread, mine, s.arrived[w.index]))
-        continue;
+      } else if constexpr (kShares) {
+        if (last - first < p.grid.steps &&
+            !fix_up<kHeld>(scheduler, work, c.v, w.index, Warps::kConsumers, w.thread, mine, s.arrived[w.index]))
+          continue;
+      }
       with_numbers(p, c.v, [&](auto& sum) {
         const auto inside = [&] { return p.features & kAligned && tile.m + kRows <= p.m && tile.n + kColumns <= p.n; };
         const auto boxes = [&] { return Boxes{shared_address(s.boxes[w.index * 4 + warp]), lane}; };
@@ -166,7 +182,7 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
 
   // Clears rows of a's tiles that no copy writes: TMA's zeros each time took half as long again (16 rows, H100).
   static __device__ __forceinline__ void clear_rows(const Params& p, Shared& s, int consumers) {
-    const int rows = consumers * 64, threads = consumers * 128;
+    const int rows = kTurns ? kRows : consumers * 64, threads = consumers * 128;
     if (p.features & kGatherA || p.grid.rows_a >= rows) return;
     for (auto& stage : s.pipe.stage) {
 #pragma unroll
@@ -183,14 +199,14 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
     let_next_launch_begin();  // 1 to 8 % of small products
     auto& s = shared_memory<Shared>();
     // Consumers beyond these have no rows of few.
-    const int consumers = kOf.consumers == 2 ? (p.m > 64 ? 2 : 1) : min(kOf.consumers, (p.m + 63) / 64);
+    const int consumers = kTurns ? 2 : kOf.consumers == 2 ? (p.m > 64 ? 2 : 1) : min(kOf.consumers, (p.m + 63) / 64);
     const bool gathers = !kPlain && p.features & (kGatherA | kGatherB);
     if (threadIdx.x == 32 && p.grid.steps > 0) {
       if (!(p.features & kGatherA)) ask_for(p.a);
       if (!(p.features & kGatherB)) ask_for(p.b);
     }
     Warps::run<kPairs || kSplits>(
-        consumers, [&] { s.pipe.init(gathers ? 1 + 4 : 1, Warps::arrivals(consumers, 1 << Scheduler::peers(p.grid))); },
+        consumers, [&] { s.pipe.init(gathers ? 1 + 4 : 1, Warps::arrivals(kTurns ? 1 : consumers, 1 << Scheduler::peers(p.grid))); },
         [&](int thread) {
           wait_for_launch_before();
           if (thread == 0 || gathers) produce(p, s, thread);

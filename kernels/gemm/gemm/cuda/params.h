@@ -70,6 +70,7 @@ struct alignas(128) Params {
 // The kernels of a build for Hopper: tiles of kTileRows rows, two warpgroups with half of them each. All have stages of
 // about as many bytes together. Narrow tiles are of products of few rows: rows that out does not have are not read.
 constexpr int kTileRows = 128;
+enum class Buffers : int { ring, two, most };  // values of the algorithm axis
 struct Form {
   const char* function;
   int columns, stages;
@@ -80,6 +81,9 @@ struct Form {
   int consumers = 2;  // warpgroups of 64 rows each
   int deep = 1;       // lines of 128 bytes along k of a stage
   int together = 1;   // CTAs that a processor has room for
+  Buffers buffers = Buffers::ring;
+  bool turns = false;  // the warpgroups have tiles of 64 rows each, in turns
+  [[nodiscard]] constexpr int rows() const { return turns ? 64 : 64 * consumers; }
 };
 constexpr Form kForms[] = {{"gemm_hopper", 256, 4, 2, 2, 1, 128},
                            {"gemm_hopper_192", 192, 5, 1, 1, 1, 192},

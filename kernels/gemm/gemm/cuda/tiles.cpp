@@ -20,9 +20,11 @@ Named find_named(const Site& site, const Problem& p) {
   const uint32_t* const how = site.choice->how->fields;
   constexpr uint32_t depth = 32;  // words of a stage that is not deep
   const auto named = [&](const Form& form) {
-    return how[at::tile_m] == 64U * static_cast<unsigned>(form.consumers) &&
+    return how[at::tile_m] == static_cast<unsigned>(form.rows()) &&
            how[at::tile_n] == static_cast<unsigned>(form.columns) &&
-           how[at::tile_k] == depth * static_cast<unsigned>(form.deep);
+           how[at::tile_k] == depth * static_cast<unsigned>(form.deep) &&
+           how[at::buffers] == static_cast<unsigned>(form.buffers) &&
+           how[at::scheduler] == static_cast<unsigned>(form.turns);
   };
   for (const Form& form : kForms) {
     const Kernel* const kernel = named(form) ? find_kernel(p) : nullptr;
@@ -41,9 +43,9 @@ Named find_named(const Site& site, const Problem& p) {
 }
 
 Tiles tiles_of_form(const Problem& p, const Form& form, const Build& build) {
-  const int rows = 64 * form.consumers;
+  const int rows = form.rows();
   const i64 bytes = bytes_of(p.dtype) * build.steps * (std::min<i64>(p.m, rows) + form.columns);
-  const double compute_ns = column_ns * form.columns * form.consumers / 2 * form.deep * form.together;
+  const double compute_ns = column_ns * form.columns * rows / 128 * form.deep * form.together;
   return {form.function,
           rows,
           form.columns,
@@ -73,7 +75,9 @@ tilekiln_status launch_tiles(const Site& site, const void* problem) {
       !b.as_built || !can_copy(a) || !can_copy(b))
     return launch_hopper(site, problem);
   const i64 workers = facts(site.device.id)->multiprocessors * named.form->together;
-  const Shares shares = share(form, tiles_of(of, form), divide_up(p.k, named.build.steps), workers, 0);
+  const i64 all = tiles_of(of, form);
+  const Shares shares = shares_steps(*named.form) ? share(form, all, divide_up(p.k, named.build.steps), workers, 0)
+                                                  : Shares{std::min(all, workers), all, 0};
   Params params = {};
   TILEKILN_TRY(fill_params(of, named.build, form, &params));
   TILEKILN_TRY(place(a, site.device.id, kGatherA, &params.a, &params.from_a, &params));

@@ -13,6 +13,7 @@ struct OfTiles {
   static constexpr Form form(int number) { return kTiles[number]; }
   static constexpr int loader(const Form& form) { return loader_registers(form); }
   static constexpr int consumer(const Form& form) { return consumer_registers(form); }
+  static constexpr bool shares(const Form& form) { return shares_steps(form); }
 };
 
 }  // namespace tilekiln::cuda::gemm
@@ -38,3 +39,17 @@ TILE(gemm_256x128, 8)
 TILE(gemm_64x64_deep, 9)
 TILE(gemm_64x128_deep, 10)
 TILE(gemm_128x128_deep, 11)
+TILE(gemm_64x64_two, 12)
+TILE(gemm_128x64_two, 13)
+TILE(gemm_192x64_two, 14)
+TILE(gemm_64x64_deep_two, 15)
+TILE(gemm_64x64_most, 16)
+TILE(gemm_64x128_most, 17)
+TILE(gemm_64x192_most, 18)
+TILE(gemm_64x64_deep_most, 19)
+TILE(gemm_64x128_deep_most, 20)
+TILE(gemm_64x64_turns, 21)
+TILE(gemm_64x128_turns, 22)
+TILE(gemm_64x192_turns, 23)
+TILE(gemm_64x256_turns, 24)
+TILE(gemm_64x128_deep_turns, 25)
