@@ -70,6 +70,35 @@ def test_multi_d(multi_d: tk.Library, target: str, dtype: str) -> None:
             check(out, expected)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_multi_abd(multi_d: tk.Library, dtype: str) -> None:
+    """Each side alone and both, of every layout and broadcast shape; strides of a1 and b1 are any."""
+    random = np.random.default_rng(5)
+    layouts = itertools.cycle(itertools.product((False, True), repeat=4))
+    for m, n, k in [(7, 70, 33), (1, 5, 64), (3, 5, 0)]:
+        for (a_op, b_op), a_shape, b_shape in zip(
+            itertools.product(("add", "multiply"), repeat=2),
+            [(m, k), (m, 1), (1, k), None],
+            [(k, n), None, (k, 1), (1, n)],
+            strict=True,
+        ):
+            of_a, of_b, of_out, of_more = next(layouts)
+            a, b = draw(random, m, k, dtype, of_a), draw(random, k, n, dtype, of_b)
+            d, out = draw(random, m, n, dtype, False), out_like(m, n, dtype, of_out)
+            more = {"a_elementwise": a_op, "b_elementwise": b_op, "activation": "gelu", "alpha": 0.5}
+            for name, shape in (("a1", a_shape), ("b1", b_shape)):
+                if shape:
+                    more[name] = np.repeat(draw(random, *shape, dtype, of_more), 2, axis=1)[:, ::2]
+            for threads in (1, 3):
+                assert multi_d.gemm_multi_d(a, b, d, out=out, num_threads=threads, **more) is out
+                check(out, reference.gemm_multi_d(a, b, [d], **more))
+    with pytest.raises(tk.ArgumentError, match=r"^b1: k was 3, must be 0, the k of a, or 1"):
+        multi_d.gemm_multi_d(a, b, d, b1=draw(random, 3, 5, dtype, False))
+    square = np.zeros((5, 5), b.dtype)
+    with pytest.raises(tk.ArgumentError, match=r"^out: shares memory with a1"):
+        multi_d.gemm_multi_d(b.T, b, np.ones((5, 5), b.dtype), a1=square[:1, :1], out=square)
+
+
 def test_multi_d_in_place_and_guarded(multi_d: tk.Library) -> None:
     random = np.random.default_rng(2)
     a, b, row = (guarded(draw(random, *shape, "bf16", False), "after") for shape in ((7, 33), (33, 70), (1, 70)))

@@ -7,12 +7,13 @@
 
 TILEKILN_BEGIN_C
 
-/* Matrix product with more matrices: out = activation(alpha a b op d0 op d1), op + or times.
+/* Matrix product with more matrices: out = activation(alpha (a op a1) (b op b1) op d0 op d1), op + or times.
  *
  * a (m, k), b (k, n), out (m, n), d0 and d1 (m, n), each of whose lengths may be 1 instead: such a d is the same for all rows or columns.
  * Each of a, b and out is row- or column-major: one of its strides is 1, the other is anything (0 not of out). Strides of d are anything
  * where its length is not read, and one of them is 1 else. m, n and k may be 0; with k = 0 or alpha = 0 the product is 0 and a and b are
- * not read.
+ * not read. a1 (m, k) and b1 (k, n), whose lengths may be 1, too, are combined with a and b by a_elementwise and b_elementwise before they
+ * are multiplied, in fp32, and rounded to their dtype once; on CPUs alone.
  *
  * Sums are fp32, in one order: the result has the same bits for any number of threads. It is rounded once, after the activation.
  * Special values as in gemm. out may be d0 itself, element for element; else it may not overlap any other array, nor itself.
@@ -34,6 +35,10 @@ typedef struct tilekiln_gemm_multi_d_args {
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */
   const tilekiln_executor* executor; /* null: the library's own pool */
+  const tilekiln_tensor* a1; /* dtype of a (1|m, 1|k); or null. Combined with a before */
+  const tilekiln_tensor* b1; /* dtype of a (1|k, 1|n); or null. Combined with b before */
+  int32_t a_elementwise; /* 0 (add) or 1 (multiply). What combines a and a1 */
+  int32_t b_elementwise; /* 0 (add) or 1 (multiply). What combines b and b1 */
 } tilekiln_gemm_multi_d_args;
 
 /* All fields absent, clamp_min 0, clamp_max 6, alpha 1, instance -1. Then set a, b, d0, out and what else is wanted. */

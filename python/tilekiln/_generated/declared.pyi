@@ -430,11 +430,15 @@ class GemmListArguments(RunArguments, total=False):
 class GemmMultiDArguments(RunArguments, total=False):
     d1: Array | None
     out: Array | None
+    a1: Array | None
+    b1: Array | None
     elementwise: Literal["add", "multiply"]
     alpha: float
     activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
     clamp_min: float
     clamp_max: float
+    a_elementwise: Literal["add", "multiply"]
+    b_elementwise: Literal["add", "multiply"]
 
 class GemmQuantArguments(RunArguments, total=False):
     out: Array | None

@@ -225,7 +225,7 @@ def _listed(given: Given, made: Given) -> float:
 
 def _multi(given: Given, made: Given) -> float:
     ds = [given[name] for name in ("d0", "d1") if name in given]
-    own = _only(given, "elementwise", "alpha", "activation")
+    own = _only(given, "elementwise", "alpha", "activation", "a1", "b1", "a_elementwise", "b_elementwise")
     return gemm_.excess(made["out"], gemm_.gemm_multi_d(given["a"], given["b"], ds, **own))
 
 

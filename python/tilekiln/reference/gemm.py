@@ -173,6 +173,14 @@ def gemm(
     return Result(out, bound)
 
 
+def _combined(one: Array, with_: Array | None, how: str) -> Array:
+    if with_ is None:
+        return one
+    with np.errstate(all="ignore"):
+        wide, other = one.astype(np.float32), with_.astype(np.float32)
+        return (wide * other if how == "multiply" else wide + other).astype(one.dtype)
+
+
 def gemm_multi_d(
     a: Array,
     b: Array,
@@ -181,9 +189,16 @@ def gemm_multi_d(
     elementwise: str = "add",
     alpha: float = 1.0,
     activation: str = "none",
+    a1: Array | None = None,
+    b1: Array | None = None,
+    a_elementwise: str = "add",
+    b_elementwise: str = "add",
 ) -> Result:
-    """activation(alpha a b op d0 op d1), op "add" or "multiply"; each d has shape (m, n), (1, n), (m, 1) or (1, 1)."""
-    product = gemm(a, b, alpha=alpha, dtype="fp32")
+    """activation(alpha a b op d0 op d1), op "add" or "multiply"; each d has shape (m, n), (1, n), (m, 1) or (1, 1).
+
+    a1, b1: combined with a and b first, by a_elementwise and b_elementwise, and rounded to their dtype.
+    """
+    product = gemm(_combined(a, a1, a_elementwise), _combined(b, b1, b_elementwise), alpha=alpha, dtype="fp32")
     name = OUT_DTYPE[str(a.dtype)]
     x, error = product.out.astype(np.float64), product.bound
     with np.errstate(all="ignore"):
