@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The backward of attention with functions from Python: the chunks of the backward engine, whose gradients the functions are. With
 // t = score(s), S = softmax_scale q k^T:  P = exp(t - LSE)  dt = P o (dP - D)  dS = dt t'(S)  d tensor[i] = sum of dt dt/d tensor[i]
+// Of weights, in place of the softmax:  P = t  dt = dP, of the pairs that are seen
 #pragma once
 
 #include "kernels/attention/cpu/qlanes_bwd/backward.h"
@@ -54,7 +55,7 @@ struct Weighed {
 };
 
 // function(key, s, weigh) says P and dS of a key from its raw scores; weigh(t) is what a logit t makes.
-template <class Compute, class Function>
+template <class Compute, bool kWeights = false, class Function>
 TILEKILN_INLINE void function_gradients(BwdScratch& w, const Gradients& g, int j, const KeyRange& range,
                                         const Edges& edges, const lane_bits* seen, Function&& function) {
   const int q = j * kLanes;
@@ -65,6 +66,12 @@ TILEKILN_INLINE void function_gradients(BwdScratch& w, const Gradients& g, int j
       const int one = key + i;
       const vf dp = load(w.dp + one * kTileQ + q);
       made[i] = function(one, load(w.s + one * kTileQ + q), [&](vfloat t) -> Weighed {
+        if constexpr (kWeights) {
+          lane_bits bits = one >= edges.keys ? lane_bits(0) : lane_bits(~0);
+          if (bits && (seen || one < range.all_begin || one >= range.all_end))
+            bits = lane_bits(edges.lanes(q, one) & (seen ? seen[j * kTileK + one] : lane_bits(~0)));
+          return {keep_if(bits, same_bits<vf>(t)), same_bits<vfloat>(keep_if(bits, dp))};
+        }
         vf p = exp2<Compute::kExp2Degree>(min(zero(), fms(same_bits<vf>(t), c, lse)));
         if (one >= edges.keys) {
           p = zero();

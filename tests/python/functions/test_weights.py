@@ -61,17 +61,38 @@ def test_what_is_refused() -> None:
         tk.weight_function("score > 1")
 
 
+@pytest.mark.day
 @pytest.mark.torch
-def test_what_gradients_a_weight_has_not_is_said() -> None:
-    """Of q, of a tensor that the weight reads, and forward-mode: none of them is dropped in silence."""
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.turns(0))])
+def test_gradients_against_float64(dtype: str) -> None:
+    """Of q, k, v and a factor a head: short and partial blocks, rows that see no key, pairs of weight 0 with a slope."""
+    torch = pytest.importorskip("torch")
+    (q, k, v), _ = problem((2, 70, 130, 4, 2, 64, 40), "fp32")
+    q[:, 7] = 0  # scores of 0, whose weight is 0
+    given = [torch.from_numpy(one).to(getattr(torch, dtype)).requires_grad_() for one in (q, k, v)]
+    factor = torch.linspace(0.5, 2, 4).requires_grad_()
+    seen = torch.ones(70, 130, dtype=torch.bool).tril(-5)
+    out = tk.function_attention(
+        *given, weight="f[h] * score / (1 + exp(-score)) / 64", mask="k <= q - 5", tensors={"f": factor}, num_threads=2
+    )
+    dout = torch.linspace(-1, 1, out.numel()).sin().reshape(out.shape).to(out.dtype)
+    out.backward(dout)
+    wide = [one.detach().double().requires_grad_() for one in (*given, factor)]
+    of_heads = [one.transpose(1, 2) for one in wide[:3]]
+    score = of_heads[0] @ of_heads[1].repeat_interleave(2, 1).transpose(-1, -2) / 8
+    weight = torch.where(seen, torch.nn.functional.silu(score) / 64, 0) * wide[3][:, None, None]
+    (weight @ of_heads[2].repeat_interleave(2, 1)).transpose(1, 2).backward(dout.double())
+    for got, want in zip((*given, factor), wide, strict=True):
+        error = (got.grad.double() - want.grad).abs().max()
+        assert error <= {"float32": 1e-5, "bfloat16": 2e-2}[dtype] * want.grad.abs().max()
+    assert given[0].grad[:, 7, :, 0].any()
+    assert not given[0].grad[:, :5].any()
+
+
+@pytest.mark.torch
+def test_what_derivatives_a_weight_has_not_is_said() -> None:
     torch = pytest.importorskip("torch")
     q, k, v = (torch.ones(1, 3, 1, 8) for _ in range(3))
-    learned = torch.ones(1, requires_grad=True)
-    said = r"^weight: was given for tensors that require gradients"
-    with pytest.raises(tk.ArgumentError, match=said):
-        tk.function_attention(q.clone().requires_grad_(), k, v, weight=HSTU)
-    with pytest.raises(tk.ArgumentError, match=said):
-        tk.function_attention(q, k, v, weight="score * s[h]", tensors={"s": learned})
     with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode derivative"):
         tk.function_attention(torch.autograd.forward_ad.make_dual(q, q), k, v, weight=HSTU)
     with pytest.raises(NotImplementedError, match="has no rule of vmap"):

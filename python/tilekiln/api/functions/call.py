@@ -200,12 +200,12 @@ def function_attention(
     by seqlen_k is made.
 
     score, mask: of `score_function` and `mask_function`, or what these take. weight: of `weight_function`, in place of
-    score and softmax; it goes without return_lse and gradients. tensors: by name, those of the functions
+    score and softmax; it goes without return_lse. tensors: by name, those of the functions
     that have none yet, of (nhead_q) where h alone indexes them, (batch) where b does, else of any length above 0.
     arguments: softmax_scale, causal, window, mask_origin, sink_size, return_lse, out, num_threads and stream, as
     `attention` has them; a window goes beside the mask.
 
-    Of torch tensors it has gradients once: of q, k, v and the fp32 tensors that the score reads. Then, and where
+    Of torch tensors it has gradients once: of q, k, v and the fp32 tensors that score or weight reads. Then, and where
     torch.compile traces it, out and stream must be absent. Pairs of weight 0 take no part in a gradient; of equal
     operands min and max give theirs to the first, abs has none at 0.
 

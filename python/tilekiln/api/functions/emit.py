@@ -194,8 +194,8 @@ def _uniform(code: _Lanes) -> list[str]:
     return lines
 
 
-def gradients(node: Node, tensors: Sequence[Tensor], wanted: Collection[str]) -> str:
-    """The gradient stage: of the score, and of the tensors that are wanted."""
+def gradients(node: Node, tensors: Sequence[Tensor], wanted: Collection[str], weighs: bool = False) -> str:
+    """The gradient stage: of the score, or of a weight, and of the tensors that are wanted."""
     by_score, by_element = derivatives(node, wanted)
     indices = [index for element in by_element for index in element.operands]
     code = _Lanes([node, by_score, *by_element.values(), *indices], tensors)
@@ -228,7 +228,7 @@ def gradients(node: Node, tensors: Sequence[Tensor], wanted: Collection[str]) ->
         "const auto of = [&](int i, vf raw, auto&& weigh) __attribute__((always_inline)) -> PairGradients {",
         *_indented(pair, 2),
         "};",
-        "function_gradients<Compute>(w, g, j, range, edges, seen, of);",
+        f"function_gradients<Compute{', true' if weighs else ''}>(w, g, j, range, edges, seen, of);",
         *put,
     ]
     head = (

@@ -121,7 +121,7 @@ class Functions:
         parts, members = [], []
         if self.wanted is not None:
             score = self.score or expression.name("score")
-            parts.append(emit.gradients(score, self.tensors, [one.name for one in self.wanted]))
+            parts.append(emit.gradients(score, self.tensors, [one.name for one in self.wanted], self.weighs))
             members.append(
                 "template <class Compute> static constexpr GradientStage own_gradients = own_gradients_stage<Compute>;"
             )

@@ -90,7 +90,7 @@ def _backward(
     wanted: Sequence[str],
     *rest: Any,
 ) -> list[Tensor]:
-    pair = _pair(score, mask, tuple(names), tuple(one.dtype for one in tensors))
+    pair = _pair(score, mask, tuple(names), tuple(one.dtype for one in tensors), _weighs(rest))
     given = dict(zip(names, tensors, strict=True))
     made = {name: torch.empty_like(given[name], memory_format=torch.contiguous_format) for name in wanted}
     arguments = {**given, **{f"gradient_{name}": one for name, one in made.items()}, **_arguments(rest)}
@@ -109,16 +109,12 @@ def _fake_backward(
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, tensors, names, score, mask, *rest = inputs
-    if _weighs(rest):
-        raise ArgumentError(
-            "weight: was given for tensors that require gradients, which it has not: use torch.no_grad()"
-        )
     out, lse = output
     ctx.mark_non_differentiable(lse)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(q, k, v, out, lse, *tensors)
     ctx.functions, ctx.rest = (names, score, mask), rest
-    learned = _pair(score, mask, tuple(names), tuple(one.dtype for one in tensors)).learned()
+    learned = _pair(score, mask, tuple(names), tuple(one.dtype for one in tensors), _weighs(rest)).learned()
     ctx.wanted = [name for name, one in zip(names, tensors, strict=True) if one.requires_grad and name in learned]
 
 
