@@ -44,6 +44,7 @@
 #include "tilekiln/operators/moe_sorting.h"
 #include "tilekiln/operators/permute.h"
 #include "tilekiln/operators/pooling.h"
+#include "tilekiln/operators/pooling_bwd.h"
 #include "tilekiln/operators/reduce.h"
 #include "tilekiln/operators/reshape_and_cache.h"
 #include "tilekiln/operators/rmsnorm2d.h"

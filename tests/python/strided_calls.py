@@ -336,7 +336,7 @@ CALLS = [
             "layout_b": "column",
         },
     ),
-    Call("gemm_multi_d", "d1"),
+    Call("gemm_multi_d", "d1 a1 b1"),
     Call("gemm_quant", "bias row_scale column_scale", dtype="int8"),
     Call("gemm_quant", "bias"),
     Call(
@@ -432,6 +432,13 @@ CALLS = [
         "indices",
         values={name: ((5, 3, 3, 7), dtype) for name, dtype in (("y", "fp16"), ("indices", "int32"))}
         | {"x": ((5, 6, 7, 7), "fp16"), "window": (2,)},
+    ),
+    Call(
+        "pooling_bwd",
+        "indices",
+        values={name: ((5, 3, 3, 7), dtype) for name, dtype in (("dy", "fp16"), ("indices", "int32"))}
+        | {name: ((5, 6, 7, 7), "fp16") for name in ("x", "dx")}
+        | {"window": (2,)},
     ),
     Call("permute", values={"y": ((7, 5, 6), "fp16"), "axes": (2, 0, 1)}),
     Call("reduce", values={"y": ((5, 7), "fp16"), "axes": (1,)}),

@@ -130,7 +130,16 @@ MOVED: dict[str, tuple[dict[str, object], tuple[int, ...]]] = {
     "reduce": ({"axes": (1,), "operation": "max"}, (3, 5)),
 }
 ALONE = {
-    *("gemm_list", "batched_contraction", "fmha_fwd", "fmha_fwd_splitkv", "fmha_mla_decode", "img2col", "pooling"),
+    *(
+        "gemm_list",
+        "batched_contraction",
+        "fmha_fwd",
+        "fmha_fwd_splitkv",
+        "fmha_mla_decode",
+        "img2col",
+        "pooling",
+        "pooling_bwd",
+    ),
     *("topk_gating", "topk_softmax", "moe_sorting", "conv_fwd", "conv_bwd_data", "conv_bwd_weight"),
 }
 """Operators with tests of their own below."""
@@ -208,6 +217,8 @@ def test_patches_of_an_image(load: Made) -> None:
     both(lambda a, b, out: library.batched_contraction(a, b, out=out), [zeros(2, 6, 7, 5)], image, rows)
     library = narrow(load, "pooling")
     both(lambda x, y: library.pooling(x, window=2, y=y), [zeros(2, 3, 3, 3)], image)
+    library, dy, how = narrow(load, "pooling_bwd"), noise(2, 3, 3, 3), {"window": 2, "operation": "mean"}
+    both(lambda dy, x, dx: library.pooling_bwd(dy, x, dx=dx, **how), [zeros(2, 6, 7, 3)], dy, image)
 
 
 def test_the_routing_of_experts(load: Made) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""pooling against float64 and PyTorch: windows, both layouts, memory, special values, threads, every ISA."""
+"""pooling and pooling_bwd against float64 and PyTorch: windows, both layouts, memory, special values, threads, every ISA."""
 
 from __future__ import annotations
 
@@ -61,6 +61,31 @@ def test_every_isa_and_window(
         assert reference.excess(y, x, indices, **how) <= 1, one
         if places:
             assert lib.pooling(x, **how, instance=one).tobytes() == y.tobytes()
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("channels", [1, 3, 67])
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operation", ["max", "mean", "mean of what is inside"])
+def test_gradients(lib: tk.Library, name: str, channels: int, layout: str, dtype: str, operation: str) -> None:
+    """On every ISA, of any strides, by any number of threads."""
+    sides, how = WINDOWS[name]
+    x, places = draw(sides, channels, layout, dtype), operation == "max"
+    how = {**how, "layout": layout, "operation": operation[:4].strip(), "count_padding": places or len(operation) == 4}
+    right = reference.pooling(x, **how)
+    dy = np.random.default_rng(7).standard_normal(right.y.shape).astype(DTYPES[dtype])
+    given = {**how, "indices": right.indices if places else None}
+    for one in instances(lib, "pooling_bwd", dtype=dtype):
+        dx = lib.pooling_bwd(dy, x, **given, instance=one)
+        assert reference.answer({"dy": dy, "x": x, **given}, {"dx": dx}) <= 1, one
+        assert lib.pooling_bwd(dy, x, **given, instance=one, num_threads=3).tobytes() == dx.tobytes()
+        wide = np.full((*x.shape, 3), 7, x.dtype)
+        turned = np.stack([dy] * 2, -1)[..., 1]
+        lib.pooling_bwd(turned, x, **given, dx=wide[..., 1], instance=one)
+        assert wide[..., 1].tobytes() == dx.tobytes()
+        assert (wide[..., ::2] == 7).all()
 
 
 @pytest.mark.parametrize("operation", ["max", "mean"])
@@ -131,11 +156,19 @@ def test_beside_pytorch(lib: tk.Library, name: str) -> None:
     y, indices = lib.pooling(x, **how, layout="nchw", return_indices=True)
     assert torch.equal(y, want)
     assert torch.equal(indices.long(), places)
+    dy, leaf = torch.randn(y.shape), x.clone().requires_grad_()
+    maximum(leaf, **said, dilation=how.get("dilation", 1)).backward(dy)
+    dx = lib.pooling_bwd(dy, x, **how, layout="nchw", indices=indices)
+    assert torch.allclose(dx, leaf.grad, atol=1e-6)
     if "dilation" not in how:
         for counts in (False, True):
             mean = getattr(torch.nn.functional, f"avg_pool{len(sides)}d")(x, **said, count_include_pad=counts)
             y = lib.pooling(x, **how, layout="nchw", operation="mean", count_padding=counts)
             assert torch.allclose(y, mean, atol=1e-6)
+            own = {"operation": "mean", "count_padding": counts}
+            leaf.grad = None
+            getattr(torch.nn.functional, f"avg_pool{len(sides)}d")(leaf, **said, count_include_pad=counts).backward(dy)
+            assert torch.allclose(lib.pooling_bwd(dy, x, **how, layout="nchw", **own), leaf.grad, atol=1e-6)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -160,4 +193,22 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_bad_input(lib: tk.Library, changes: dict[str, Any], says: str) -> None:
     with pytest.raises(tk.ArgumentError) as raised:
         lib.pooling(**{"x": np.zeros((2, 6, 7, 5), "f"), "window": 2, **changes})
+    assert str(raised.value).startswith(says)
+
+
+BAD_GRADIENTS: list[tuple[dict[str, Any], str]] = [
+    ({"indices": None}, "indices: was null, must be what pooling made: the gradient of a maximum goes to its place"),
+    ({"operation": "mean"}, "indices: was given, must be null: a mean is of no one place"),
+    ({"dy": np.zeros((2, 3, 4, 5), "f"), "indices": None}, "dy: dimension 2 was 4 long, must be 3, the windows over x"),
+    ({"x": np.zeros((2, 6, 7, 4), "f")}, "dy: had 5 channels, must have 4, as x"),
+    ({"window": 9}, "window: was 9, must fit into the 6 elements of x with their padding and its dilation"),
+    ({"dx": np.zeros((2, 6, 7, 4), "f")}, "dx: fourth length was 4, must be 5, the fourth length of x"),
+]
+
+
+@pytest.mark.parametrize(("changes", "says"), BAD_GRADIENTS, ids=[says[:40] for _, says in BAD_GRADIENTS])
+def test_bad_gradients(lib: tk.Library, changes: dict[str, Any], says: str) -> None:
+    given = {"dy": np.zeros((2, 3, 3, 5), "f"), "x": np.zeros((2, 6, 7, 5), "f"), "window": 2}
+    with pytest.raises(tk.ArgumentError) as raised:
+        lib.pooling_bwd(**given | {"indices": np.zeros((2, 3, 3, 5), "i4")} | changes)
     assert str(raised.value).startswith(says)

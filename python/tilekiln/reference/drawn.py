@@ -194,6 +194,7 @@ MODULES = {
     **dict.fromkeys(("gemm_quant", "flatmm_quant"), "gemm"),
     "cross_entropy_bwd": "cross_entropy",
     **dict.fromkeys(("conv_fwd", "conv_bwd_data", "conv_bwd_weight"), "conv"),
+    "pooling_bwd": "pooling",
     "causal_conv1d_bwd": "causal_conv1d",
     "gated_delta_rule_bwd": "gated_delta_rule",
     "topk_gating": "gating",

@@ -29,6 +29,13 @@ class Pooled(NamedTuple):
     bound: NDArray[np.float64]
 
 
+class Gradient(NamedTuple):
+    """dx and the bound of its error."""
+
+    dx: NDArray[np.float64]
+    bound: NDArray[np.float64]
+
+
 def _numbers(given: Numbers, default: Sequence[int], sides: int) -> list[int]:
     said = [given] if isinstance(given, int) else list(given)
     said = said or list(default)
@@ -86,6 +93,41 @@ def pooling(
     return Pooled(*turned)
 
 
+@np.errstate(all="ignore")
+def pooling_bwd(dy: Array, x: Array, indices: Array | None = None, **how: Any) -> Gradient:
+    """The gradient of x: of maxima by their indices, of means by what they are of, a probe of each window at a time."""
+    turned = how.get("layout", "nhwc") == "nchw"
+    last, wide = (np.moveaxis(one, 1, -1) if turned else one for one in (x, dy.astype(np.float64)))
+    lengths, channels = last.shape[1:-1], last.shape[-1]
+    dx, magnitude = np.zeros(last.shape), np.zeros(last.shape)
+    terms = np.zeros(last.shape)
+    if how.get("operation", "max") == "max":
+        assert indices is not None
+        places = np.moveaxis(indices, 1, -1) if turned else indices
+        for n, c in product(range(len(last)), range(channels)):
+            at, given = places[n, ..., c].ravel(), wide[n, ..., c].ravel()
+            for to, add in ((dx, given), (magnitude, np.abs(given)), (terms, np.ones(given.shape))):
+                flat = np.zeros(int(np.prod(lengths)))
+                np.add.at(flat, at[at >= 0], add[at >= 0])
+                to[n, ..., c] = flat.reshape(lengths)
+    else:
+        own = {**how, "layout": "nhwc"}
+        for at in product(*map(range, lengths)):
+            probe = np.zeros((1, *lengths, 1), np.float32)
+            probe[(0, *at, 0)] = 1
+            share = pooling(probe, **own).y[0, ..., 0]
+            share = np.where(np.isfinite(share), share, 0.0)[None, ..., None]
+            every = tuple(range(1, last.ndim - 1))
+            to: Any = (slice(None), *at)
+            taken = np.where(share != 0, share * wide, 0)
+            dx[to], magnitude[to] = taken.sum(every), np.abs(taken).sum(every)
+            terms[to] = (share != 0).sum()
+    unit = OUT[dy.dtype.name]
+    bound = unit[0] * np.abs(dx) + unit[1] + (1 + unit[0]) * (terms + 3) * FP32 * magnitude
+    dx, bound = (np.moveaxis(one, -1, 1) if turned else one for one in (dx, bound))
+    return Gradient(dx, bound)
+
+
 def excess(y: Array, x: Array, indices: Array | None = None, **how: Any) -> float:
     """The largest error over its bound; at most 1 is right. Infinite where only one is NaN or infinite."""
     right = pooling(x, **how)
@@ -106,6 +148,9 @@ HOW = ("window", "operation", "stride", "dilation", "padding", "ceil_mode", "cou
 def answer(given: dict[str, Any], made: dict[str, Any]) -> float:
     """The error of a call as a share of its bound."""
     how = {name: given[name] for name in HOW if name in given}
+    if "dy" in given:
+        right = pooling_bwd(given["dy"], given["x"], given.get("indices"), **how)
+        return float((np.abs(made["dx"].astype(np.float64) - right.dx) / right.bound).max(initial=0.0))
     return excess(made["y"], given["x"], made.get("indices"), **how)
 
 
@@ -131,6 +176,11 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
     if random.chance(0.1):
         x[tuple(random.whole(0, length - 1) for length in shape)] = random.one((np.nan, np.inf, -np.inf))
     made = pooling(x, **how).y.shape
+    if operator == "pooling_bwd":
+        given = {"dy": random.normal(*made, dtype=signature["dtype"]), "x": x, **how}
+        if how["operation"] == "max":
+            given["indices"] = pooling(x, **how).indices
+        return Call(given, {"dx": random.blank(*shape, dtype=signature["dtype"])})
     results = {"y": random.blank(*made, dtype=signature["dtype"])}
     if how["operation"] == "max" and random.chance(0.5):
         results["indices"] = random.blank(*made, dtype="int32")

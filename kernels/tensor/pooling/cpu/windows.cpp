@@ -3,26 +3,10 @@
 // or outputs of a row whose windows lie wholly inside along it.
 #include "kernels/backends/cpu/lanes.h"
 #include "kernels/backends/cpu/load.h"
-#include "kernels/tensor/pooling/engine.h"
+#include "kernels/tensor/pooling/cpu/inside.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
-
-using tensor::kSides;
-using tensor::Pooling;
-
-struct Inside { int first, last; };  // elements of a window
-Inside inside(const Pooling& a, int side, long long at) {
-  const long long left = a.length[side] - at, d = a.dilation[side];
-  const long long first = at < 0 ? (d - 1 - at) / d : 0, last = left <= 0 ? 0 : (left + d - 1) / d;
-  const int end = int(last < a.window[side] ? last : a.window[side]);
-  return {int(first < end ? first : end), end};
-}
-// Elements of a window that lie inside x or its padding.
-int counted(const Pooling& a, int side, long long at) {
-  const long long last = (a.length[side] + a.padding[side] - at + a.dilation[side] - 1) / a.dilation[side];
-  return int(last < a.window[side] ? last : a.window[side]);
-}
 
 // Outputs that share a window: how many, where they lie, and what their steps are.
 template <class T> struct Lanes {
