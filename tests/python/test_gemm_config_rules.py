@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import pathlib
 import re
 import threading
@@ -159,6 +160,19 @@ def test_tiles_of_a_gpu(gemm: Any) -> None:
         words = {"tile_m": 64, "tile_n": 64, "tile_k": 64, "target": "cuda-sm90a"} | other
         config, _, _ = gemm.auto_correct_kernel_config(gemm.KernelConfig(**words))
         assert config.tile == ("128x128x32" if config.target == "cuda-sm80" else "128x256x64")
+
+
+def test_categories_of_configs_are_kernels_of_their_own_on_a_gpu(gemm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The 24 configs of 08_heuristics: as they are but for words of waves, each with a selection of its own."""
+    monkeypatch.syspath_prepend(pathlib.Path(__file__).parents[2] / "examples/gemm/python")
+    products = importlib.import_module("products")
+    chosen = set[str]()
+    for pool in products.pools(products.HOPPER).values():
+        for words in pool:
+            config, _, said = gemm.auto_correct_kernel_config(gemm.KernelConfig(**words, target="cuda-sm90a"))
+            assert not any(one.startswith(("tile_", "pipeline", "scheduler")) for one in said)
+            chosen.add(config.selection())
+    assert len(chosen) == 24
 
 
 def test_every_field_is_in_the_id(gemm: Any) -> None:

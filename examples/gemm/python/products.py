@@ -141,18 +141,39 @@ def _07_stress_test() -> None:
     print(f"{passed} of {count} passed, {len(ids)} ids")
 
 
+CPU = {
+    "small": ("compv3", "64x64x32 64x64x64 64x128x32 128x64x32"),
+    "large": ("compv3", "256x256x32 256x256x64 256x128x32 128x256x32"),
+    "compute": ("compv4", "256x256x32 256x128x64 128x256x64 128x128x64"),
+    "memory": ("mem", "128x128x32 128x128x64 64x128x64 128x64x64"),
+    "latency": ("compv4", "64x64x32 64x64x64 64x128x32 128x64x32"),
+    "balanced": ("compv3", "128x128x32 128x128x64 64x128x64 128x64x64"),
+}
+HOPPER = {  # with target="cuda-sm90a": a kernel each, as `receipt=gemm_tiles` has them
+    "small": ("compv3", "64x64x64 64x64x128 128x64x64 192x64x64"),
+    "large": ("compv4", "128x256x64 256x128x64 192x192x64 192x128x64"),
+    "compute": ("compv4 interwave", "64x256x64 64x192x64 64x128x64 64x128x128"),
+    "memory": ("mem", "64x64x64 64x128x64 64x64x128 64x128x128"),
+    "latency": ("compv4", "64x64x64 64x64x128 64x128x64 128x64x64"),
+    "balanced": ("compv4", "128x128x64 128x128x128 128x192x64 64x192x64"),
+}
+
+
+def pools(of: dict[str, tuple[str, str]]) -> dict[str, list[dict[str, Any]]]:
+    """By category the words of its configs."""
+    made: dict[str, list[dict[str, Any]]] = {}
+    for name, (how, tiles) in of.items():
+        pipeline, scheduler = (*how.split(), "intrawave")[:2]
+        sizes = [map(int, tile.split("x")) for tile in tiles.split()]
+        made[name] = [
+            {"tile_m": m, "tile_n": n, "tile_k": k, "pipeline": pipeline, "scheduler": scheduler} for m, n, k in sizes
+        ]
+    return made
+
+
 def _08_heuristics() -> None:
     """24 configs in 6 categories, and strategies that choose among them: by size, for compute, memory or latency."""
-    pools = {
-        "small": ("compv3", (64, 64, 32), (64, 64, 64), (64, 128, 32), (128, 64, 32)),
-        "large": ("compv3", (256, 256, 32), (256, 256, 64), (256, 128, 32), (128, 256, 32)),
-        "compute": ("compv4", (256, 256, 32), (256, 128, 64), (128, 256, 64), (128, 128, 64)),
-        "memory": ("mem", (128, 128, 32), (128, 128, 64), (64, 128, 64), (128, 64, 64)),
-        "latency": ("compv4", (64, 64, 32), (64, 64, 64), (64, 128, 32), (128, 64, 32)),
-        "balanced": ("compv3", (128, 128, 32), (128, 128, 64), (64, 128, 64), (128, 64, 64)),
-    }
-    kernels = {name: [KernelConfig(tile_m=m, tile_n=n, tile_k=k, pipeline=pipeline) for m, n, k in tiles]
-               for name, (pipeline, *tiles) in pools.items()}  # fmt: skip
+    kernels = {name: [KernelConfig(**words) for words in pool] for name, pool in pools(CPU).items()}
     every = [config for pool in kernels.values() for config in pool]
     lib, dispatcher, registry = setup_gemm_dispatcher(every)
     verdict("kernels", lib.get_kernel_count() == len(every) == 24, "24, all different")
