@@ -20,6 +20,7 @@ class Backend:
         if document.shown.split("/")[-2] != self.name:
             raise document.error(("backend",), f"the file must lie in kernels/backends/{self.name}")
         self.planned, self.engine, self.limits = file.planned, file.engine, file.limits
+        self.absent = {name: one.says for one in file.absent for name in one.families}
         for key in ("machine", "toolchain"):
             if (getattr(file, key) is None) != file.planned:
                 what = "it has none yet: leave it out, or planned out" if file.planned else f"'{key}' is missing here"

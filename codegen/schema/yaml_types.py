@@ -116,6 +116,11 @@ class FamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
     algorithms: dict[str, list[Algorithm]] = {}
 
 
+class AbsentFile(Struct, frozen=True, forbid_unknown_fields=True):
+    families: list[Word]
+    says: Text
+
+
 class BackendFile(Struct, frozen=True, forbid_unknown_fields=True):
     backend: Word
     about: Text
@@ -127,6 +132,7 @@ class BackendFile(Struct, frozen=True, forbid_unknown_fields=True):
     hub: Word | None = None  # what Hugging Face's kernels calls it
     engine: EngineFile | None = None  # of kernels of its own; else engines are the families', functions of the host
     limits: dict[str, Text] = {}  # the numbers that its targets must say, and what each is
+    absent: list[AbsentFile] = []  # families without a kernel on any of its targets, with a reason
 
 
 class KernelFile(Struct, frozen=True, forbid_unknown_fields=True):

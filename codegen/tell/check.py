@@ -13,6 +13,7 @@ from codegen.plan.plan import resolve
 from codegen.plan.sieve import Sieve
 from codegen.schema import select, tile_tables
 from codegen.schema.axes import Family
+from codegen.schema.backends import Backend
 from codegen.schema.errors import CodegenError, no_such
 from codegen.schema.operators import Operator
 from codegen.schema.receipts import Receipt
@@ -37,6 +38,8 @@ def check(root: Tree) -> str:
             if tables := root.tile_tables(backend, family):
                 tile_tables.check(tables)
     _check_tables(root)
+    for backend in root.backends.values():
+        check_absent(root, backend)
     for target in root.targets.values():
         _check_kernels(root, target)
     total, listed = 0, set[str]()
@@ -64,6 +67,20 @@ def check(root: Tree) -> str:
     checked = ", ".join(f"{count} {_plural(word, count)}" for count, word in counts)
     well = f"all is well: {checked}; {total:,} instances over all receipts and targets, {len(names):,} different"
     return "\n".join([well, *changed(root), *mixed(root)])
+
+
+def check_absent(root: Tree, backend: Backend) -> None:
+    """A backend that gives reasons for what it lacks gives one for each family, and none for what it has."""
+    targets = [target for target in root.every_target.values() if target.backend == backend.name]
+    lacked = {one.name for one in root.families.values() if not any(root.algorithms(t, one) for t in targets)}
+    for name in backend.absent:
+        if name not in lacked:
+            known = f"a target of {backend.name} has kernels of {name}" if name in root.families else ""
+            raise backend.document.error(
+                ("absent",), known or no_such("family", name, root.families, "families").replace("\n", "; ")
+            )
+    if backend.absent and (silent := sorted(lacked - backend.absent.keys())):
+        raise backend.document.error(("absent",), f"no reason is given for {', '.join(silent)}")
 
 
 def _check_tables(root: Tree) -> None:

@@ -261,7 +261,9 @@ def _illegal(root: Tree, family: Family, target: Target, query: Clause) -> list[
                 reasons.append(f"{table.title}: {value} has {' '.join(table.of(code))}{_takes(table)}")
     if "algorithms" in endings:
         has = root.algorithms(target, family)
-        why = "no algorithm of it answers this" if has else f"it has no kernels of {family.name}"
+        absent = root.backends[target.backend].absent.get(family.name, "")
+        lacks = f"it has no kernels of {family.name}{': ' * bool(absent)}{absent}"
+        why = "no algorithm of it answers this" if has else lacks
         reasons.append(f"target {target.name}: {why}")
     return reasons
 

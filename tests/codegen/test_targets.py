@@ -17,7 +17,7 @@ from codegen.schema import nvidia
 from codegen.schema.errors import CodegenError
 from codegen.schema.targets import check_limits
 from codegen.schema.tree import Tree, tree
-from codegen.tell.check import check
+from codegen.tell.check import check, check_absent
 from codegen.tell.explain import explain
 from codegen.tell.listing import targets
 from tests.codegen.conftest import Copy
@@ -297,7 +297,27 @@ def test_what_a_target_does_not_answer_a_rule_refuses(target: str) -> None:
 
 def test_a_target_without_a_family_says_so() -> None:
     said = explain(tree(), "norm_default", "family=sample", ["cuda-sm90a"]).text
-    assert "target cuda-sm90a: it has no kernels of sample" in said
+    assert "target cuda-sm90a: it has no kernels of sample: its histograms of a row need memory that all blocks" in said
+
+
+@pytest.mark.parametrize(
+    ("family", "reason", "says"),
+    [
+        ("sample", None, "no reason is given for sample"),
+        ("rotary", "none", "a target of hip has kernels of rotary"),
+        ("sampel", "none", "no family 'sampel'; nearest: sample"),
+    ],
+)
+def test_reasons_for_what_a_backend_lacks_are_whole(
+    monkeypatch: pytest.MonkeyPatch, family: str, reason: str | None, says: str
+) -> None:
+    hip = tree().backends["hip"]
+    if reason is None:
+        monkeypatch.delitem(hip.absent, family)
+    else:
+        monkeypatch.setitem(hip.absent, family, reason)
+    with pytest.raises(CodegenError, match=says):
+        check_absent(tree(), hip)
 
 
 BESIDE = """target: cpu-part

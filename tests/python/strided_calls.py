@@ -437,7 +437,7 @@ CALLS = [
         "pooling_bwd",
         "indices",
         values={name: ((5, 3, 3, 7), dtype) for name, dtype in (("dy", "fp16"), ("indices", "int32"))}
-        | {name: ((5, 6, 7, 7), "fp16") for name in ("x", "dx")}
+        | dict.fromkeys(("x", "dx"), ((5, 6, 7, 7), "fp16"))
         | {"window": (2,)},
     ),
     Call("permute", values={"y": ((7, 5, 6), "fp16"), "axes": (2, 0, 1)}),

@@ -54,6 +54,7 @@ WORDS = [
     "reduce shape=3x4x70 axes=0x2 operation=max keepdim=yes",
     "elementwise dtype=bf16 shape=3x70 operation=silu",
     "pooling dtype=bf16 batch=2 length_1=9 length_2=8 length_3=5 window=3x2 stride=2 padding=1x0 indices=yes",
+    "pooling_bwd length_1=9 length_2=8 length_3=5 windows_1=9 windows_2=8 windows_3=5 stride=1 window=3 padding=1",
     "permute shape=3x40x5 axes=2x0x1 dtype=int16 x.order=column",
     "copy shape=3x70 dtype=bf16",
     "transpose element=bytes8",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""pooling and pooling_bwd against float64 and PyTorch: windows, both layouts, memory, special values, threads, every ISA."""
+"""pooling and pooling_bwd against float64 and PyTorch: windows, layouts, memory, special values, threads, every ISA."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ LENGTHS_OF = {
     "sample": {"rows": 8},
     "batched_gemm": {"batch": 16},
     "pooling": {"batch": 8},
+    "pooling_bwd": {"windows_1": 32, "windows_2": 32},
 }
 SHAPES = {
     "permute": (8, 64, 32, 128),
@@ -50,6 +51,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "elementwise": {"operation": "silu"},
     "img2col": {"filter": (3, 3), "padding": (1, 1)},
     "pooling": {"window": (3,), "stride": (2,), "padding": (1,)},
+    "pooling_bwd": {"window": (3,), "stride": (2,), "padding": (1,), "operation": "mean"},
     "topk_softmax": {"topk": 8},
     "topk_gating": {"topk": 8},
     "moe_sorting": {"experts": 64},

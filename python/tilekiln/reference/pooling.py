@@ -42,6 +42,20 @@ def _numbers(given: Numbers, default: Sequence[int], sides: int) -> list[int]:
     return said * sides if len(said) == 1 else said
 
 
+def _taps(
+    lengths: Sequence[int], size: list[int], step: list[int], apart: list[int], pad: list[int], ceil_mode: bool
+) -> list[list[list[int]]]:
+    """Of each side, of each window, the elements of x, those outside too."""
+    taps = list[list[list[int]]]()
+    for length, k, s, d, p in zip(lengths, size, step, apart, pad, strict=True):
+        free = length + 2 * p - d * (k - 1) - 1
+        count = (-(-free // s) if ceil_mode else free // s) + 1
+        if ceil_mode and (count - 1) * s >= length + p:
+            count -= 1
+        taps.append([[i * s - p + t * d for t in range(k)] for i in range(count)])
+    return taps
+
+
 @np.errstate(all="ignore")
 def pooling(
     x: Array,
@@ -60,18 +74,11 @@ def pooling(
     lengths = last.shape[1:-1]
     size = _numbers(window, [1], sides)
     step, apart, pad = _numbers(stride, size, sides), _numbers(dilation, [1], sides), _numbers(padding, [0], sides)
-    begins, taps = list[list[int]](), list[list[list[int]]]()
-    for length, k, s, d, p in zip(lengths, size, step, apart, pad, strict=True):
-        free = length + 2 * p - d * (k - 1) - 1
-        count = (-(-free // s) if ceil_mode else free // s) + 1
-        if ceil_mode and (count - 1) * s >= length + p:
-            count -= 1
-        begins.append([i * s - p for i in range(count)])
-        taps.append([[b + t * d for t in range(k)] for b in begins[-1]])
-    shape = (last.shape[0], *map(len, begins), last.shape[-1])
+    taps = _taps(lengths, size, step, apart, pad, ceil_mode)
+    shape = (last.shape[0], *map(len, taps), last.shape[-1])
     y, bound, indices = np.zeros(shape), np.zeros(shape), np.full(shape, -1, np.int32)
     unit = OUT[x.dtype.name]
-    for at in product(*(range(len(one)) for one in begins)):
+    for at in product(*(range(len(one)) for one in taps)):
         own = [taps[i][j] for i, j in enumerate(at)]
         places = [t for t in product(*own) if all(0 <= i < n for i, n in zip(t, lengths, strict=True))]
         found: Any = [last[(slice(None), *t)] for t in places]  # type: ignore[arg-type]
@@ -111,17 +118,22 @@ def pooling_bwd(dy: Array, x: Array, indices: Array | None = None, **how: Any) -
                 np.add.at(flat, at[at >= 0], add[at >= 0])
                 to[n, ..., c] = flat.reshape(lengths)
     else:
-        own = {**how, "layout": "nhwc"}
-        for at in product(*map(range, lengths)):
-            probe = np.zeros((1, *lengths, 1), np.float32)
-            probe[(0, *at, 0)] = 1
-            share = pooling(probe, **own).y[0, ..., 0]
-            share = np.where(np.isfinite(share), share, 0.0)[None, ..., None]
-            every = tuple(range(1, last.ndim - 1))
-            to: Any = (slice(None), *at)
-            taken = np.where(share != 0, share * wide, 0)
-            dx[to], magnitude[to] = taken.sum(every), np.abs(taken).sum(every)
-            terms[to] = (share != 0).sum()
+        sides = len(lengths)
+        size = _numbers(how.get("window", ()), [1], sides)
+        step, apart = _numbers(how.get("stride", ()), size, sides), _numbers(how.get("dilation", ()), [1], sides)
+        pad = _numbers(how.get("padding", ()), [0], sides)
+        taps = _taps(lengths, size, step, apart, pad, how.get("ceil_mode", False))
+        for at in product(*(range(len(one)) for one in taps)):
+            own = [taps[i][j] for i, j in enumerate(at)]
+            inside = [[i for i in one if 0 <= i < n] for one, n in zip(own, lengths, strict=True)]
+            counted = [sum(i < n + p for i in one) for one, n, p in zip(own, lengths, pad, strict=True)]
+            divisor = np.prod(counted) if how.get("count_padding", True) else np.prod([len(one) for one in inside])
+            given = wide[(slice(None), *at)] / np.float64(divisor)  # type: ignore[arg-type]
+            for t in product(*inside):
+                to: Any = (slice(None), *t)
+                dx[to] += given
+                magnitude[to] += np.abs(given)
+                terms[to] += 1
     unit = OUT[dy.dtype.name]
     bound = unit[0] * np.abs(dx) + unit[1] + (1 + unit[0]) * (terms + 3) * FP32 * magnitude
     dx, bound = (np.moveaxis(one, -1, 1) if turned else one for one in (dx, bound))

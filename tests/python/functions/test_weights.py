@@ -65,7 +65,7 @@ def test_what_is_refused() -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.turns(0))])
 def test_gradients_against_float64(dtype: str) -> None:
-    """Of q, k, v and a factor a head: short and partial blocks, rows that see no key, pairs of weight 0 with a slope."""
+    """Of q, k, v and a factor a head: short and partial blocks, rows that see no key, weights of 0 with a slope."""
     torch = pytest.importorskip("torch")
     (q, k, v), _ = problem((2, 70, 130, 4, 2, 64, 40), "fp32")
     q[:, 7] = 0  # scores of 0, whose weight is 0
