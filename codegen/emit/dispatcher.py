@@ -192,8 +192,7 @@ def contents(places: Places) -> dict[str, str]:
 
 def limits(tree: Tree) -> dict[str, str]:
     """By its path, the file of limits: tiles of each family, bytes that a block of a GPU holds, by a GPU's target the
-    pipeline and the tile of each of those families, and the tiles of gemm that callers name there, with what
-    words of theirs are no default."""
+    pipeline and the tile of each of those families, and tiles of gemm that callers name there, with further words."""
     own = {stage for operator in tree.own_operators.values() for stage in operator.file.stages}
     most = {
         family.name: {name: number for axis in family.algorithm_axes for name, number in axis.most.items()}
@@ -210,15 +209,8 @@ def limits(tree: Tree) -> dict[str, str]:
         if target.backend in ("cuda", "hip")
     }
     ways = {name: tree.algorithms(tree.every_target[name], tree.family("gemm")) for name in gpus}
-    words = ("tile", "buffers", "scheduler")
-    tiles = {
-        name: [
-            " ".join(str(one.given[word]) for word in words if word in one.given)
-            for one in of
-            if one.pipeline == "tiles"
-        ]
-        for name, of in ways.items()
-    }
+    named = {name: [one.given.values() for one in of if one.pipeline == "tiles"] for name, of in ways.items()}
+    tiles = {name: [" ".join(map(str, words)) for words in of] for name, of in named.items()}
     lds = {one.arch: one.limits["lds_bytes"] for one in tree.every_target.values() if one.backend == "ck"}
     head = HEAD.split("from .problem", maxsplit=1)[0].replace(FILE, "the families' family.yaml and kernels/targets")
     head = head.replace("Fields of problems and the setters of their builders", "Limits")

@@ -30,17 +30,8 @@ OTHERS = {
     *("rmsnorm2d", "layernorm2d", "rmsnorm2d_rdquant", "layernorm2d_rdquant", "smoothquant", "moe_smoothquant"),
     *("rmsnorm2d_bwd", "layernorm2d_bwd", "silu_and_mul", "silu_and_mul_bwd", "softmax", "cross_entropy", "merge"),
     *("cross_entropy_bwd", "reduce", "topk_softmax", "topk_gating", "moe_sorting", "permute", "copy", "transpose"),
-    *(
-        "batched_transpose",
-        "elementwise",
-        "pooling",
-        "pooling_bwd",
-        "img2col",
-        "sample",
-        "causal_conv1d",
-        "causal_conv1d_bwd",
-    ),
-    *("gated_delta_rule", "gated_delta_rule_bwd", "gelu_and_mul", "gelu_and_mul_bwd", "group_norm"),
+    *("batched_transpose", "elementwise", "pooling", "img2col", "sample", "causal_conv1d", "causal_conv1d_bwd"),
+    *("gated_delta_rule", "gated_delta_rule_bwd", "gelu_and_mul", "gelu_and_mul_bwd", "group_norm", "pooling_bwd"),
 }
 """Families whose work is no product of matrices."""
 

@@ -117,27 +117,14 @@ def test_tiles_of_a_gpu(gemm: Any) -> None:
 
     named = [(one.split()[0], {*one.split()[1:]}) for one in ctypes_gpu.GPU_TILES["cuda-sm90a"]]
     assert len(named) >= 24
-    ways = [("hopper", "128x256x32", set()), *(("tiles", *one) for one in named)]
-    every = [
-        {
-            "target": "cuda-sm90a",
-            "pipeline": pipeline,
-            "tile": tile,
-            "buffers": next(iter(more & {"two", "most"}), None),
-            "scheduler": "interwave" if "interwave" in more else None,
-        }
-        for pipeline, tile, more in ways
-    ]
+    words = [("hopper", "128x256x32", set()), *(("tiles", *one) for one in named)]
+    every = [{"target": "cuda-sm90a", "pipeline": pipeline, "tile": tile, "buffers": "".join(more & {"two", "most"}),
+              "scheduler": "".join(more & {"interwave"})} for pipeline, tile, more in words]  # fmt: skip
     for tile, more in named:
-        m, n, words = map(int, tile.split("x"))
-        asked = gemm.KernelConfig(
-            tile_m=m,
-            tile_n=n,
-            tile_k=2 * words,
-            pipeline="compv3" if "two" in more else "mem" if "most" in more else "compv4",
-            scheduler="interwave" if "interwave" in more else "intrawave",
-            target="cuda-sm90a",
-        )
+        m, n, depth = map(int, tile.split("x"))
+        pipeline = "compv3" if "two" in more else "mem" if "most" in more else "compv4"
+        how = {"pipeline": pipeline, "scheduler": "interwave" if "interwave" in more else "intrawave"}
+        asked = gemm.KernelConfig(tile_m=m, tile_n=n, tile_k=2 * depth, target="cuda-sm90a", **how)
         config, _, said = gemm.auto_correct_kernel_config(asked)
         assert (config.tile, config.pipeline, config.scheduler) == (asked.tile, asked.pipeline, asked.scheduler)
         assert not any(one.startswith(("tile_", "pipeline", "scheduler")) for one in said)

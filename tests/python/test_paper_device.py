@@ -130,17 +130,8 @@ MOVED: dict[str, tuple[dict[str, object], tuple[int, ...]]] = {
     "reduce": ({"axes": (1,), "operation": "max"}, (3, 5)),
 }
 ALONE = {
-    *(
-        "gemm_list",
-        "batched_contraction",
-        "fmha_fwd",
-        "fmha_fwd_splitkv",
-        "fmha_mla_decode",
-        "img2col",
-        "pooling",
-        "pooling_bwd",
-    ),
-    *("topk_gating", "topk_softmax", "moe_sorting", "conv_fwd", "conv_bwd_data", "conv_bwd_weight"),
+    *("gemm_list", "batched_contraction", "fmha_fwd", "fmha_fwd_splitkv", "fmha_mla_decode", "img2col", "pooling"),
+    *("topk_gating", "topk_softmax", "moe_sorting", "conv_fwd", "conv_bwd_data", "conv_bwd_weight", "pooling_bwd"),
 }
 """Operators with tests of their own below."""
 DECLARED = sorted(OPERATORS.keys() - MOVED.keys() - ALONE)

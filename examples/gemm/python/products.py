@@ -149,7 +149,7 @@ CPU = {
     "latency": ("compv4", "64x64x32 64x64x64 64x128x32 128x64x32"),
     "balanced": ("compv3", "128x128x32 128x128x64 64x128x64 128x64x64"),
 }
-HOPPER = {  # with target="cuda-sm90a": a kernel each, as `receipt=gemm_tiles` has them
+HOPPER = {  # for target="cuda-sm90a", a kernel each
     "small": ("compv3", "64x64x64 64x64x128 128x64x64 192x64x64"),
     "large": ("compv4", "128x256x64 256x128x64 192x192x64 192x128x64"),
     "compute": ("compv4 interwave", "64x256x64 64x192x64 64x128x64 64x128x128"),
@@ -163,11 +163,11 @@ def pools(of: dict[str, tuple[str, str]]) -> dict[str, list[dict[str, Any]]]:
     """By category the words of its configs."""
     made: dict[str, list[dict[str, Any]]] = {}
     for name, (how, tiles) in of.items():
-        pipeline, scheduler = (*how.split(), "intrawave")[:2]
-        sizes = [map(int, tile.split("x")) for tile in tiles.split()]
-        made[name] = [
-            {"tile_m": m, "tile_n": n, "tile_k": k, "pipeline": pipeline, "scheduler": scheduler} for m, n, k in sizes
+        words = dict(zip(("pipeline", "scheduler"), how.split(), strict=False))
+        sizes = [
+            dict(zip(("tile_m", "tile_n", "tile_k"), map(int, one.split("x")), strict=True)) for one in tiles.split()
         ]
+        made[name] = [{**words, **size} for size in sizes]
     return made
 
 
