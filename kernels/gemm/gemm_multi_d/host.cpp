@@ -24,11 +24,10 @@ Side side(const Array& one, const Array& with, int how, Matrix* multiplied) {
   const i64 with_row = second.rows == 1 ? 0 : second.row, with_column = second.columns == 1 ? 0 : second.column;
   multiplied->data = nullptr;
   multiplied->row = rows ? first.columns : 1, multiplied->column = rows ? 1 : first.rows;
-  const Side by_rows = {one.data,  second.data, first.rows,  first.columns, first.row,
+  const Side by_rows = {one.data,     second.data, first.rows,  first.columns, first.row,
                         first.column, with_row,    with_column, how == 1};
-  return rows ? by_rows
-              : Side{one.data,  second.data, first.columns, first.rows, first.column,
-                     first.row, with_column, with_row,      how == 1};
+  return rows ? by_rows : Side{one.data,  second.data, first.columns, first.rows, first.column,
+                               first.row, with_column, with_row,      how == 1};
 }
 
 template <class T> void combine(const Side& s, i64 line, T* to) {
@@ -95,7 +94,8 @@ tilekiln_status launch(StageCall<MultiD>& call) {
   if (a.with == nullptr && b.with == nullptr) return matrix::run_product(call, call.choice, whole.product, tile);
   if (!call.backend->takes_units)
     return fail_argument("a1", "or b1 was given, must both be null on a GPU: its kernels read a and b as they lie");
-  const i64 bytes = matrix::dtype_size(whole.product.dtype), of_a = matrix::divide_up(a.lines * a.length * bytes, 64) * 64;
+  const i64 bytes = matrix::dtype_size(whole.product.dtype),
+            of_a = matrix::divide_up(a.lines * a.length * bytes, 64) * 64;
   CallMemory memory;
   TILEKILN_TRY(memory.get(call, static_cast<size_t>(of_a + b.lines * b.length * bytes) + 64));
   char* const to = memory.as<char>();

@@ -8,7 +8,7 @@ namespace tilekiln::tensor {
 
 // A number of each side, of the last sides of three.
 inline tilekiln_status numbers(const char* name, const tilekiln_dims& given, int sides, int least, const int* missing,
-                        int* to) {
+                               int* to) {
   if (given.count > 1 && given.count != sides)
     return fail_argument(name, "had %d numbers, must have 1 or %d, one a side of x", given.count, sides);
   for (int i = 0; i < sides; ++i) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Arguments of the backward of pooling as the plain data of its engine.
-#include "kernels/generated/operators/pooling_bwd_entries.h"
 #include "kernels/tensor/pooling/host.h"
+#include "kernels/generated/operators/pooling_bwd_entries.h"
 
 namespace tilekiln::op::pooling_bwd {
 

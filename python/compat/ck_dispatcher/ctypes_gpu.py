@@ -109,8 +109,8 @@ def named_tile(config: KernelConfig) -> dict[str, Any]:
     way = _way_of(config, 2 if config.dtype_a in ("fp16", "bf16") else 1)
     if way.pipeline != "tiles":
         return {}
-    scheduler = "interwave" if way.turns else "intrawave"
-    return {"pipeline": way.pipeline, "tile": way.tile, "buffers": way.buffers, "scheduler": scheduler}
+    scheduler = ("intrawave", "interwave")[way.turns]
+    return {"pipeline": "tiles", "tile": way.tile, "buffers": way.buffers, "scheduler": scheduler}
 
 
 def is_of_target(config: KernelConfig, algorithm: Mapping[str, Any], element: int) -> bool:

@@ -123,7 +123,7 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
     Scheduler scheduler(p.grid);
     Consumer<Pipe> pipe(s.pipe, lane, scheduler.peers());
     const int line = kTurns ? 0 : 64 * w.index;  // of the warpgroup in a tile
-    int turn_of = 0;  // tiles so far
+    int turn_of = 0;                             // tiles so far
     for (WorkTile work; scheduler.next(work);) {
       const int first = uniform(work.first), last = uniform(work.last);
       // The one multiplies while the other stores. It begins when the other has seen its last stage: parities tell two rounds
@@ -206,7 +206,10 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
       if (!(p.features & kGatherB)) ask_for(p.b);
     }
     Warps::run<kPairs || kSplits>(
-        consumers, [&] { s.pipe.init(gathers ? 1 + 4 : 1, Warps::arrivals(kTurns ? 1 : consumers, 1 << Scheduler::peers(p.grid))); },
+        consumers,
+        [&] {
+          s.pipe.init(gathers ? 1 + 4 : 1, Warps::arrivals(kTurns ? 1 : consumers, 1 << Scheduler::peers(p.grid)));
+        },
         [&](int thread) {
           wait_for_launch_before();
           if (thread == 0 || gathers) produce(p, s, thread);

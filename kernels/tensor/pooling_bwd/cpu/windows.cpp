@@ -38,7 +38,8 @@ TILEKILN_INLINE void windows_over(const Pooling& a, long long z, long long y, lo
 template <bool kMean, class T> void rows(const Pooling& a, long long first, long long last) {
   const long long channels = a.along_channels ? 1 : a.channels;
   for (long long row = first; row < last; ++row) {
-    const long long c = row % channels, y = row / channels % a.length[1], z = row / channels / a.length[1] % a.length[0];
+    const long long c = row % channels, y = row / channels % a.length[1],
+                    z = row / channels / a.length[1] % a.length[0];
     const long long n = row / channels / a.length[1] / a.length[0];
     const T* const dy = (const T*)a.y + n * a.y_step[0] + c * a.y_step[4];
     const int* const at = a.indices ? a.indices + n * a.index_step[0] + c * a.index_step[4] : nullptr;
@@ -52,7 +53,8 @@ template <bool kMean, class T> void rows(const Pooling& a, long long first, long
       if (!a.along_channels) {
         float sum = 0;
         windows_over<kMean>(a, z, y, x, [&](long long d, long long h, long long w, float factor) {
-          if (kMean || at[place(a.index_step, d, h, w)] == own) sum += factor * core::widen(dy[place(a.y_step, d, h, w)]);
+          if (kMean || at[place(a.index_step, d, h, w)] == own)
+            sum += factor * core::widen(dy[place(a.y_step, d, h, w)]);
         });
         core::narrow(sum, *to);
         continue;
