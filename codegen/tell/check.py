@@ -38,8 +38,8 @@ def check(root: Tree) -> str:
             if tables := root.tile_tables(backend, family):
                 tile_tables.check(tables)
     _check_tables(root)
-    for backend in root.backends.values():
-        check_absent(root, backend)
+    for each in root.backends.values():
+        check_absent(root, each)
     for target in root.targets.values():
         _check_kernels(root, target)
     total, listed = 0, set[str]()

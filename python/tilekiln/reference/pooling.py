@@ -102,7 +102,7 @@ def pooling(
 
 @np.errstate(all="ignore")
 def pooling_bwd(dy: Array, x: Array, indices: Array | None = None, **how: Any) -> Gradient:
-    """The gradient of x: of maxima by their indices, of means by what they are of, a probe of each window at a time."""
+    """The gradient of x: of maxima by their indices, of means by what they divide by, a window at a time."""
     turned = how.get("layout", "nhwc") == "nchw"
     last, wide = (np.moveaxis(one, 1, -1) if turned else one for one in (x, dy.astype(np.float64)))
     lengths, channels = last.shape[1:-1], last.shape[-1]
@@ -123,17 +123,18 @@ def pooling_bwd(dy: Array, x: Array, indices: Array | None = None, **how: Any) -
         step, apart = _numbers(how.get("stride", ()), size, sides), _numbers(how.get("dilation", ()), [1], sides)
         pad = _numbers(how.get("padding", ()), [0], sides)
         taps = _taps(lengths, size, step, apart, pad, how.get("ceil_mode", False))
-        for at in product(*(range(len(one)) for one in taps)):
-            own = [taps[i][j] for i, j in enumerate(at)]
+        for window in product(*(range(len(one)) for one in taps)):
+            own = [taps[i][j] for i, j in enumerate(window)]
             inside = [[i for i in one if 0 <= i < n] for one, n in zip(own, lengths, strict=True)]
             counted = [sum(i < n + p for i in one) for one, n, p in zip(own, lengths, pad, strict=True)]
             divisor = np.prod(counted) if how.get("count_padding", True) else np.prod([len(one) for one in inside])
-            given = wide[(slice(None), *at)] / np.float64(divisor)  # type: ignore[arg-type]
-            for t in product(*inside):
-                to: Any = (slice(None), *t)
-                dx[to] += given
-                magnitude[to] += np.abs(given)
-                terms[to] += 1
+            of_window: Any = (slice(None), *window)
+            share = wide[of_window] / np.float64(divisor)
+            for place in product(*inside):
+                where: Any = (slice(None), *place)
+                dx[where] += share
+                magnitude[where] += np.abs(share)
+                terms[where] += 1
     unit = OUT[dy.dtype.name]
     bound = unit[0] * np.abs(dx) + unit[1] + (1 + unit[0]) * (terms + 3) * FP32 * magnitude
     dx, bound = (np.moveaxis(one, -1, 1) if turned else one for one in (dx, bound))
