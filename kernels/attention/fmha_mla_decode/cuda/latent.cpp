@@ -2,7 +2,9 @@
 // The latent engine of fmha_mla_decode on Hopper: a checked call becomes one launch, or two where the keys go in parts.
 // Compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>
+#include <numeric>
 
+#include "kernels/attention/cuda/coordinates.h"
 #include "kernels/attention/fmha_mla_decode/call.h"
 #include "kernels/attention/fmha_mla_decode/cuda/params.h"
 #include "kernels/attention/splits.h"
@@ -37,11 +39,30 @@ tilekiln_status check(const Launched& of) {
                        p.cache, p.cache_row, p.cache_page);
 }
 
+// Rows from a page of the cache to the next; 0: its pages are not whole rows, or more than TMA counts.
+i64 page_rows(const Launched& of) {
+  const Problem& p = of.problem;
+  const i64 pages = p.table != nullptr ? of.pages : p.batch;
+  if (p.cache_row <= 0 || p.cache_page < 0 || p.cache_row >= i64{1} << 32) return 0;
+  if (pages <= 1) return std::max<i64>(p.page_size, of.room) < kFar ? std::max<i64>(of.room, 1) : 0;
+  const i64 rows = p.cache_page / p.cache_row;
+  return p.cache_page % p.cache_row == 0 && rows < kFar / pages ? rows : 0;
+}
+
+// Rows of a tensor copy: no page's end lies in it.
+int box_of(const Launched& of) {
+  const Problem& p = of.problem;
+  return p.table == nullptr ? kKeys : std::gcd(p.page_size, kKeys);
+}
+
+// The kernel of more rows, where TMA can copy tiles: boxes of a swizzle's eight rows and more.
+bool by_products(const Launched& of, i64 rows) { return rows > 16 && box_of(of) >= 8 && page_rows(of) > 0; }
+
 // Parts of the keys by which processors have turns of like length, each of two tiles or more where it is full, less the
-// time of writing and reading the parts. A tile takes 3.4 us of 16 rows, 4.6 of 32 (H200).
-i64 chosen_splits(const Launched& of, i64 units, i64 processors) {
+// time of writing and reading the parts. A tile takes `tile_us`.
+i64 chosen_splits(const Launched& of, i64 units, i64 processors, double tile_us) {
   if (of.num_splits > 0) return of.num_splits;
-  constexpr double tile_us = 4, bytes_us = 4e6;
+  constexpr double bytes_us = 4e6;
   const Problem& p = of.problem;
   const i64 most = std::clamp<i64>(of.room / (2 * kKeys), 1, fmha::max_splits);
   const double part_bytes = 8.0 * p.batch * p.seqlen_q * p.nhead * p.hdim_v;
@@ -56,51 +77,84 @@ i64 chosen_splits(const Launched& of, i64 units, i64 processors) {
   return best;
 }
 
+// A form of the kernel, by the rows of a CTA.
+struct Form {
+  const char* function;
+  int rows, threads, shared_bytes;
+  double tile_us;  // 64 keys (H200)
+};
+
+Form form_of(const Launched& of, i64 rows, const Build& few, const Build& many) {
+  if (by_products(of, rows)) return {"latent_products", kProductRows, kProductThreads, many.shared_bytes[0], 1.5};
+  if (rows > 16) return {"latent_32", 32, kThreads, few.shared_bytes[1], 4.6};
+  return {"latent_16", 16, kThreads, few.shared_bytes[0], 3.4};
+}
+
+tilekiln_status fill(const Site& site, const Launched& of, i64 splits, Params* params) {
+  const Problem& p = of.problem;
+  constexpr float log2_e = 1.4426950408889634F;
+  *params = {{},
+             p.q,
+             p.cache,
+             p.out,
+             p.lse,
+             of.seqlen_k,
+             p.table,
+             nullptr,
+             nullptr,
+             p.q_batch,
+             p.q_row,
+             p.q_head,
+             p.cache_page,
+             p.cache_row,
+             p.out_batch,
+             p.out_row,
+             p.out_head,
+             p.lse_batch,
+             p.lse_head,
+             p.table_row,
+             p.batch,
+             p.seqlen_q,
+             p.nhead,
+             p.hdim_q,
+             p.hdim_v,
+             p.page_size,
+             of.pages,
+             of.room,
+             p.causal ? 1 : 0,
+             static_cast<int>(splits),
+             static_cast<int>(page_rows(of)),
+             box_of(of),
+             in_sixteens(p.q, p.q_batch, p.q_row, p.q_head) ? 1 : 0,
+             p.softmax_scale * log2_e};
+  if (!by_products(of, i64{p.seqlen_q} * p.nhead)) return TILEKILN_OK;
+  const auto step = static_cast<uint64_t>(p.cache_row) * 2;
+  const RowArray cache = {"cache",
+                          p.cache,
+                          TILEKILN_BF16,
+                          {static_cast<uint64_t>(p.hdim_q), kFar, 2 * uint64_t{kFar}, 2 * uint64_t{kFar}, 1},
+                          {step, step, (uint64_t{1} << 34) - step, 16},
+                          true};
+  return encode(cache, static_cast<uint32_t>(params->box), site.device.id, &params->map);
+}
+
 tilekiln_status launch_latent(const Site& site, const void* problem) {
   const auto& of = *static_cast<const Launched*>(problem);
   const Problem& p = of.problem;
   TILEKILN_TRY(check(of));
-  const Kernel* const kernel = find_held([](const Kernel&) { return true; });
-  if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has fmha_mla_decode for cuda without its kernel");
-  const auto& build = *static_cast<const Build*>(kernel->build);
+  const auto build_of = [](const Kernel& kernel) -> const Build& { return *static_cast<const Build*>(kernel.build); };
+  const Kernel* const few = find_held([&](const Kernel& kernel) { return build_of(kernel).products == 0; });
+  const Kernel* const many = find_held([&](const Kernel& kernel) { return build_of(kernel).products != 0; });
+  if (few == nullptr || many == nullptr)
+    return fail(TILEKILN_INTERNAL, "the library has fmha_mla_decode for cuda without its kernels");
   const i64 rows = i64{p.seqlen_q} * p.nhead;
   if (rows > INT32_MAX / 2)
     return fail_argument("q", "had %lld pairs of a query and a head, must have fewer than 2^30 on cuda", rows);
-  const int wide = rows > 16 ? 1 : 0;
-  const i64 tiles = (rows - 1) / (16 << wide) + 1;
-  const i64 splits = chosen_splits(of, tiles * p.batch, facts(site.device.id)->multiprocessors);
-  constexpr float log2_e = 1.4426950408889634F;
-  Params params = {p.q,
-                   p.cache,
-                   p.out,
-                   p.lse,
-                   of.seqlen_k,
-                   p.table,
-                   nullptr,
-                   nullptr,
-                   p.q_batch,
-                   p.q_row,
-                   p.q_head,
-                   p.cache_page,
-                   p.cache_row,
-                   p.out_batch,
-                   p.out_row,
-                   p.out_head,
-                   p.lse_batch,
-                   p.lse_head,
-                   p.table_row,
-                   p.batch,
-                   p.seqlen_q,
-                   p.nhead,
-                   p.hdim_q,
-                   p.hdim_v,
-                   p.page_size,
-                   of.pages,
-                   of.room,
-                   p.causal ? 1 : 0,
-                   static_cast<int>(splits),
-                   in_sixteens(p.q, p.q_batch, p.q_row, p.q_head) ? 1 : 0,
-                   p.softmax_scale * log2_e};
+  const Form form = form_of(of, rows, build_of(*few), build_of(*many));
+  const i64 tiles = (rows - 1) / form.rows + 1;
+  const i64 splits = chosen_splits(of, tiles * p.batch, facts(site.device.id)->multiprocessors, form.tile_us);
+  Params params;
+  TILEKILN_TRY(fill(site, of, splits, &params));
   LaunchMemory memory;
   if (splits > 1) {
     const i64 parts = p.batch * splits * rows;
@@ -109,16 +163,16 @@ tilekiln_status launch_latent(const Site& site, const void* problem) {
     params.part_lse = params.part_out + parts * p.hdim_v;
   }
   TILEKILN_TRY(
-      launch(site, {kernel,
-                    wide != 0 ? "latent_32" : "latent_16",
+      launch(site, {form.rows == kProductRows ? many : few,
+                    form.function,
                     {static_cast<unsigned>(tiles), static_cast<unsigned>(splits), static_cast<unsigned>(p.batch)},
-                    kThreads,
-                    static_cast<unsigned>(build.shared_bytes[wide]),
+                    static_cast<unsigned>(form.threads),
+                    static_cast<unsigned>(form.shared_bytes),
                     &params,
                     false,
                     splits == 1}));
   if (splits == 1) return TILEKILN_OK;
-  return launch(site, {kernel,
+  return launch(site, {few,
                        "latent_combine",
                        {static_cast<unsigned>(rows), static_cast<unsigned>(p.batch), 1},
                        kCombineThreads,

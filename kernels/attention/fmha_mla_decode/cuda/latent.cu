@@ -11,15 +11,13 @@
 // -D: none; TILEKILN_FP16 for fp16.
 #include <type_traits>
 
-#include "kernels/attention/fmha_mla_decode/cuda/params.h"
+#include "kernels/attention/fmha_mla_decode/cuda/place.h"
 #include "kernels/backends/cuda/mma.h"
 #include "kernels/backends/cuda/tile/shared_tile.h"
 
 namespace tilekiln::cuda::mla {
 
 constexpr int kChunks = kMostDims / 8;  // of 16 bytes, of a row
-constexpr float kNone = -kInfinity;
-constexpr float kLn2 = 0.693147180559945309f;
 
 // A 16-byte chunk of rows in shared memory; eight rows have it in eight places of banks.
 TILEKILN_DEVICE uint32_t chunk(const void* rows, int row, int c) {
@@ -37,23 +35,13 @@ template <int kTiles> struct Kernel {
   };
   static_assert(sizeof(Shared) <= 232448, "a CTA of Hopper has 227 KB of shared memory");
 
-  // The place of a CTA.
   const Params& p;
   Shared& s;
-  int warp, lane, batch, first_row, rows, keys, begin, end;
+  const Place<kRows> at;
+  int warp, lane;
 
-  __device__ __forceinline__ Kernel(const Params& p)
-      : p(p), s(shared_memory<Shared>()), warp(threadIdx.x / 32), lane(threadIdx.x % 32), batch(blockIdx.z) {
-    rows = p.seqlen_q * p.nhead, first_row = blockIdx.x * kRows;
-    keys = p.seqlen_k == nullptr ? p.room : min(max(__ldg(p.seqlen_k + batch), 0), p.room);
-    const int each = (keys - 1) / p.splits + 1, per = (each + kKeys - 1) / kKeys * kKeys;
-    begin = int(min((long long)blockIdx.y * per, (long long)keys));
-    end = min(begin + per, limit(min(first_row + kRows, rows) - 1));
-  }
-  // The end of the keys that a row sees.
-  __device__ __forceinline__ int limit(int row) const {
-    return p.causal ? min(keys, row / p.nhead + keys - p.seqlen_q + 1) : keys;
-  }
+  explicit __device__ __forceinline__ Kernel(const Params& p)
+      : p(p), s(shared_memory<Shared>()), at(p), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {}
 
   // Copies a row of this sequence, or zeros, a warp at a time.
   __device__ __forceinline__ void copy(void* to, int row, const uint16_t* from, bool there) const {
@@ -65,33 +53,29 @@ template <int kTiles> struct Kernel {
   }
   __device__ __forceinline__ void load_q() const {
     for (int r = warp; r < kRows; r += kWarps) {
-      const int row = first_row + r, query = row / p.nhead, head = row - query * p.nhead;
-      if (!p.wide_q) {
-        copy_elements(r, row, query, head);
-        continue;
-      }
-      copy(s.q, r, static_cast<const uint16_t*>(p.q) + batch * p.q_batch + query * p.q_row + head * p.q_head,
-           row < rows);
+      const int row = at.first_row + r;
+      if (p.wide_q)
+        copy(s.q, r, at.q(row), row < at.rows);
+      else
+        copy_elements(r, row, at.q(row));
     }
   }
   // A row of q that lies anywhere.
-  __device__ __forceinline__ void copy_elements(int r, int row, int query, int head) const {
-    const uint16_t* const from =
-        static_cast<const uint16_t*>(p.q) + batch * p.q_batch + query * p.q_row + head * p.q_head;
+  __device__ __forceinline__ void copy_elements(int r, int row, const uint16_t* from) const {
     for (int d = lane; d < kMostDims; d += 32)
-      s.q[r][(d / 8 ^ (r & 7)) * 8 + d % 8] = row < rows && d < p.hdim_q ? from[d] : uint16_t(0);
+      s.q[r][(d / 8 ^ (r & 7)) * 8 + d % 8] = row < at.rows && d < p.hdim_q ? from[d] : uint16_t(0);
   }
   // A tile of keys; a page out of the pool has zeros.
   __device__ __forceinline__ void load(int tile) const {
-    const int first = begin + tile * kKeys + warp * 8, mine = first + (lane & 7);
-    int page = batch, at = mine;
-    bool there = mine < end;
+    const int first = at.begin + tile * kKeys + warp * 8, mine = first + (lane & 7);
+    int page = at.batch, in_page = mine;
+    bool there = mine < at.end;
     if (p.table != nullptr && there) {
       const int number = mine / p.page_size;
-      page = __ldg(p.table + batch * p.table_row + number), at = mine - number * p.page_size;
+      page = __ldg(p.table + at.batch * p.table_row + number), in_page = mine - number * p.page_size;
       there = unsigned(page) < unsigned(p.pages);
     }
-    const long long place = there ? page * p.cache_page + at * p.cache_row : -1;
+    const long long place = there ? page * p.cache_page + in_page * p.cache_row : -1;
 #pragma unroll
     for (int r = 0; r < 8; ++r) {
       const long long from = __shfl_sync(~0u, place, r);
@@ -129,7 +113,7 @@ template <int kTiles> struct Kernel {
   __device__ __forceinline__ void weigh(int tile, float (&most)[kOwn], float (&total)[kOwn]) const {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      const int r = warp * kOwn + i, key = begin + tile * kKeys + lane * 2, last = min(end, limit(first_row + r));
+      const int r = warp * kOwn + i, key = at.begin + tile * kKeys + lane * 2, last = min(at.end, at.limit(at.first_row + r));
       const float2 two = *reinterpret_cast<const float2*>(&s.scores[r][lane * 2]);
       const float x = key < last ? two.x * p.scale : kNone, y = key + 1 < last ? two.y * p.scale : kNone;
       float top = fmaxf(x, y);
@@ -183,38 +167,21 @@ template <int kTiles> struct Kernel {
     for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int row = first_row + m * 16 + lane / 4 + 8 * h;
-        if (row >= rows) continue;
-        const int query = row / p.nhead, head = row - query * p.nhead;
+        const int row = at.first_row + m * 16 + lane / 4 + 8 * h;
+        if (row >= at.rows) continue;
+        const auto to = at.out(row);
 #pragma unroll
-        for (int n = 0; n < 8; ++n) {
-          const int column = warp * 64 + n * 8 + (lane & 3) * 2;
-          const float one = o[m][n][2 * h], other = o[m][n][2 * h + 1];
-          if (p.part_out != nullptr) {
-            float* const to = p.part_out + part(row) * p.hdim_v + column;
-            if (column < p.hdim_v) to[0] = one;
-            if (column + 1 < p.hdim_v) to[1] = other;
-          } else {
-            uint16_t* const to =
-                static_cast<uint16_t*>(p.out) + batch * p.out_batch + query * p.out_row + head * p.out_head + column;
-            const uint32_t both = pack(one, other);
-            store_if(column < p.hdim_v, to, both);
-            store_if(column + 1 < p.hdim_v, to + 1, both >> 16);
-          }
-        }
+        for (int n = 0; n < 8; ++n)
+          to.store(warp * 64 + n * 8 + (lane & 3) * 2, o[m][n][2 * h], o[m][n][2 * h + 1]);
       }
     }
-  }
-  // The number of a row's part.
-  __device__ __forceinline__ long long part(int row) const {
-    return ((long long)batch * p.splits + blockIdx.y) * rows + row;
   }
 
   __device__ __forceinline__ void run() const {
     float o[kTiles][8][4] = {}, most[kOwn], total[kOwn];
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) most[i] = kNone, total[i] = 0;
-    const int tiles = max(end - begin + kKeys - 1, 0) / kKeys;
+    const int tiles = at.tiles();
     load_q();
     for (int tile = 0; tile < 2; ++tile) {
       if (tile < tiles) load(tile);
@@ -235,13 +202,10 @@ template <int kTiles> struct Kernel {
     }
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      const int r = warp * kOwn + i, row = first_row + r;
+      const int r = warp * kOwn + i;
       if (lane != 0) continue;
       s.scale[r] = total[i] == 0 ? 0 : 1 / total[i];
-      const float lse = total[i] == 0 ? kNone : (most[i] + log2_approx(total[i])) * kLn2;
-      if (row < rows && p.part_lse != nullptr) p.part_lse[part(row)] = lse;
-      if (row < rows && p.part_lse == nullptr && p.lse != nullptr)
-        p.lse[batch * p.lse_batch + row % p.nhead * p.lse_head + row / p.nhead] = lse;
+      at.store_lse(at.first_row + r, most[i], total[i]);
     }
     __syncthreads();
     scale_rows(o);
@@ -277,7 +241,8 @@ TILEKILN_DEVICE void combine(const Params& p) {
 using namespace tilekiln::cuda;
 
 extern "C" __constant__ mla::Build latent_build = {std::is_same_v<BuildHalf, fp16>,
-                                                   {sizeof(mla::Kernel<1>::Shared), sizeof(mla::Kernel<2>::Shared)}};
+                                                   {sizeof(mla::Kernel<1>::Shared), sizeof(mla::Kernel<2>::Shared)},
+                                                   0};
 
 extern "C" __global__ void __launch_bounds__(mla::kThreads) latent_16(const __grid_constant__ mla::Params p) {
   begin_between_launches();
