@@ -20,9 +20,11 @@ using i64 = long long;
 using tilekiln::mla::Launched;
 using tilekiln::mla::Problem;
 
-bool in_sixteens(const void* data, i64 first, i64 second, i64 third) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && (first | second | third) % 8 == 0;
+bool in_sixteens(const void* data, i64 first, i64 second, i64 third, int bytes = 2) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && (first | second | third) * bytes % 16 == 0;
 }
+
+bool of_bytes(const Problem& p) { return p.storage == tilekiln::mla::Storage::bf16_fp8; }
 
 tilekiln_status check(const Launched& of) {
   const Problem& p = of.problem;
@@ -32,7 +34,7 @@ tilekiln_status check(const Launched& of) {
     return fail_argument("hdim_v", "was %d, must be at most %d on cuda", p.hdim_v, kMostValues);
   constexpr int most = 65535;
   if (p.batch > most) return fail_argument("q", "batch was %d, must be at most %d on cuda", p.batch, most);
-  if (in_sixteens(p.cache, p.cache_page, p.cache_row, 0)) return TILEKILN_OK;
+  if (in_sixteens(p.cache, p.cache_page, p.cache_row, 0, of_bytes(p) ? 1 : 2)) return TILEKILN_OK;
   return fail_argument("cache",
                        "rows began at %p and were %lld elements apart, pages %lld, must be at multiples of 16 "
                        "bytes on cuda: pass a copy",
@@ -56,7 +58,9 @@ int box_of(const Launched& of) {
 }
 
 // The kernel of more rows, where TMA can copy tiles: boxes of a swizzle's eight rows and more.
-bool by_products(const Launched& of, i64 rows) { return rows > 16 && box_of(of) >= 8 && page_rows(of) > 0; }
+bool by_products(const Launched& of, i64 rows) {
+  return !of_bytes(of.problem) && rows > 16 && box_of(of) >= 8 && page_rows(of) > 0;
+}
 
 // Parts of the keys by which processors have turns of like length, each of two tiles or more where it is full, less the
 // time of writing and reading the parts. A tile takes `tile_us`.
@@ -85,6 +89,8 @@ struct Form {
 };
 
 Form form_of(const Launched& of, i64 rows, const Build& few, const Build& many) {
+  if (of_bytes(of.problem))
+    return {"latent_products_of_bytes", kProductRows, kProductThreads, many.shared_bytes[0], 2.5};
   if (by_products(of, rows)) return {"latent_products", kProductRows, kProductThreads, many.shared_bytes[0], 1.5};
   if (rows > 16) return {"latent_32", 32, kThreads, few.shared_bytes[1], 4.6};
   return {"latent_16", 16, kThreads, few.shared_bytes[0], 3.4};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Latent attention on Hopper by products of warpgroups, for 64 pairs of a query and a head.
 //
-// Tiles of 64 rows of the cache come by TMA into two stages. Consumer w owns the tiles of stage w:
+// Tiles of 64 rows of the cache come into two stages, by TMA, or widened from e4m3. Consumer w owns the tiles of stage w:
 //
 //   s = q row^T, p = exp2(scale s - most)     of the tiles that it owns; most is that of all tiles before, too
 //   o += p row                                of all tiles, for columns [256 w, 256 w + 256)
@@ -11,7 +11,7 @@
 //
 // Shared memory: q 72 KB, two stages of 72 KB, p 8 KB. Registers of a consumer: o 128, s 32, p 16.
 //
-// -D: LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16.
+// -D: LOADER_REGISTERS, REGISTERS, WIDENER_REGISTERS, FEWER_REGISTERS (of loaders and consumers; where rows are widened).
 #include <type_traits>
 
 #include "kernels/attention/cuda/coordinates.h"
@@ -24,6 +24,7 @@ namespace tilekiln::cuda::mla {
 
 constexpr int kHalf = kMostValues / 2, kRotary = kMostDims - kMostValues;
 using Warps = Roles<2, LOADER_REGISTERS, REGISTERS>;
+using WideningWarps = Roles<2, WIDENER_REGISTERS, FEWER_REGISTERS>;
 static_assert(Warps::kThreads == kProductThreads);
 using Half = SharedTile<BuildElement, kKeys, kHalf, Major::K>;
 using Rotary = SharedTile<BuildElement, kKeys, kRotary, Major::K>;
@@ -41,9 +42,9 @@ struct Shared {
   float sums[2][kProductRows];
   Barriers<2> of_keys[2], of_rotary;
 
-  __device__ __forceinline__ void init() {
-    for (auto& each : of_keys) each.init(1, Warps::arrivals(1, 1));
-    of_rotary.init(1, Warps::arrivals(1, 1));
+  __device__ __forceinline__ void init(int loaders) {
+    for (auto& each : of_keys) each.init(loaders, Warps::arrivals(1, 1));
+    of_rotary.init(loaders, Warps::arrivals(1, 1));
   }
 };
 static_assert(sizeof(Shared) <= 232448, "a CTA of Hopper has 227 KB of shared memory");
@@ -97,6 +98,97 @@ TILEKILN_DEVICE void load(const Params& p, Shared& s, const Place<kProductRows>&
     rotaries.advance(), halves[0].advance(), halves[1].advance();
   }
 }
+
+// Four of e4m3, times their factor, rounded.
+TILEKILN_DEVICE void widen(uint32_t four, float by, uint32_t& low, uint32_t& high) {
+  float w, x, y, z;
+  asm("{.reg .b16 a, b, c, d; .reg .b32 s, t; mov.b32 {a, b}, %4; cvt.rn.f16x2.e4m3x2 s, a; "
+      "cvt.rn.f16x2.e4m3x2 t, b; mov.b32 {a, b}, s; mov.b32 {c, d}, t; "
+      "cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; cvt.f32.f16 %2, c; cvt.f32.f16 %3, d;}"
+      : "=f"(w), "=f"(x), "=f"(y), "=f"(z)
+      : "r"(four));
+  low = pack(w * by, x * by), high = pack(y * by, z * by);
+}
+
+// A warpgroup that widens tiles: a warp 16 rows, half a warp the half of a row. In a row: 512 e4m3, 4 factors, 64 bf16.
+struct Widener {
+  const Params& p;
+  Shared& s;
+  const Place<kProductRows>& at;
+  const int warp, lane;
+
+  // Offset of row lane % 16 of a warp's; -1: zeros.
+  __device__ __forceinline__ long long find(int tile) const {
+    const int key = at.begin + tile * kKeys + warp * 16 + (lane & 15);
+    if (key >= at.end) return -1;
+    if (p.table == nullptr) return at.batch * p.cache_page + key * p.cache_row;
+    const int number = key / p.page_size, page = __ldg(p.table + at.batch * p.table_row + number);
+    return unsigned(page) < unsigned(p.pages) ? page * p.cache_page + (key - number * p.page_size) * p.cache_row : -1;
+  }
+  __device__ __forceinline__ const uint8_t* cache() const { return static_cast<const uint8_t*>(p.cache); }
+  // Has the lines of a row on their way to L2, half of them a lane.
+  __device__ __forceinline__ void ask_for(long long place) const {
+    if (place < 0) return;
+#pragma unroll
+    for (int i = 0; i < 3; ++i)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(cache() + place + min((lane >> 4) * 3 + i, 5) * 128) : "memory");
+  }
+  __device__ __forceinline__ void widen_half(const Loader<Halves>& to, int half, long long place) const {
+    constexpr int kEach = 8;
+    const int c = lane & 15;
+    uint4 piece[kEach];
+    float factor[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const long long from = __shfl_sync(~0u, place, 2 * i + (lane >> 4));
+      const uint8_t* const row = cache() + from;
+      piece[i] = load_vector_if(from >= 0, row + half * kHalf + c * 16);
+      factor[i] = load_if(from >= 0, reinterpret_cast<const float*>(row + kMostValues) + half * 2 + c / 8);
+    }
+    const auto& stage = to.acquire();
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      uint4 a, b;
+      widen(piece[i].x, factor[i], a.x, a.y), widen(piece[i].y, factor[i], a.z, a.w);
+      widen(piece[i].z, factor[i], b.x, b.y), widen(piece[i].w, factor[i], b.z, b.w);
+      const int row = warp * 16 + 2 * i + (lane >> 4), turn = c >> 2 & 1;  // two panels: their banks take turns
+      store_shared(stage.at(c / 4, row, 2 * c % 8 + turn), turn ? b : a);
+      store_shared(stage.at(c / 4, row, 2 * c % 8 + 1 - turn), turn ? a : b);
+    }
+    to.commit_stores(lane);
+  }
+  __device__ __forceinline__ void copy_rotary(const Loader<Rotaries>& to, long long place) const {
+    uint4 piece[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const long long from = __shfl_sync(~0u, place, 4 * i + lane / 8);
+      piece[i] = load_vector_if(from >= 0, cache() + from + kMostValues + 16 + lane % 8 * 16);
+    }
+    const auto& stage = to.acquire();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) store_shared(stage.at(0, warp * 16 + 4 * i + lane / 8, lane % 8), piece[i]);
+    to.commit_stores(lane);
+  }
+  __device__ __forceinline__ void run() const {
+    Loader<Halves> halves[2] = {Loader<Halves>({s.keys[0], s.of_keys[0]}), Loader<Halves>({s.keys[1], s.of_keys[1]})};
+    Loader<Rotaries> rotaries({s.rotary, s.of_rotary});
+    const int tiles = at.tiles();
+    long long next = find(0);
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; ++tile) {
+      const long long place = next;
+      next = find(tile + 1);
+      ask_for(next);
+      copy_rotary(rotaries, place);
+      if (tile & 1) {
+        widen_half(halves[1], 1, place), widen_half(halves[0], 0, place);
+      } else {
+        widen_half(halves[0], 0, place), widen_half(halves[1], 1, place);
+      }
+      rotaries.advance(), halves[0].advance(), halves[1].advance();
+    }
+  }
+};
 
 // A consumer's columns of all rows.
 struct Columns {
@@ -314,9 +406,20 @@ extern "C" __global__ void __launch_bounds__(mla::Warps::kThreads, 1)
   auto& s = shared_memory<mla::Shared>();
   const mla::Place<mla::kProductRows> at(p);
   mla::Warps::run<false>(
-      2, [&] { s.init(); },
+      2, [&] { s.init(1); },
       [&](int thread) {
         if (uniform(thread >> 5) == 0) mla::load(p, s, at, thread);
       },
+      [&](Warpgroup w) { mla::Columns(p, s, at, w).run(); });
+}
+
+extern "C" __global__ void __launch_bounds__(mla::Warps::kThreads, 1)
+    latent_products_of_bytes(const __grid_constant__ mla::Params p) {
+  begin_between_launches();
+  auto& s = shared_memory<mla::Shared>();
+  const mla::Place<mla::kProductRows> at(p);
+  mla::WideningWarps::run<false>(
+      2, [&] { s.init(4); },
+      [&](int thread) { mla::Widener{p, s, at, uniform(thread >> 5), thread & 31}.run(); },
       [&](Warpgroup w) { mla::Columns(p, s, at, w).run(); });
 }
