@@ -323,6 +323,11 @@ TILEKILN_DEVICE void keep_in_registers(uint4& v) { asm volatile("" : "+r"(v.x), 
 TILEKILN_DEVICE void store_shared(uint32_t to, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
+TILEKILN_DEVICE uint32_t load_shared_word(uint32_t from) {
+  uint32_t word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+  return word;
+}
 TILEKILN_DEVICE uint4 load_shared(uint32_t from) {
   uint4 v;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"

@@ -247,7 +247,8 @@ extern "C" __constant__ fmha_fwd::Build fmha_fwd_build = {fmha_fwd::kHdimQ,     
                                                           fmha_fwd::kQueryRows,     64,
                                                           fmha_fwd::kKeys,          fmha_fwd::Warps::kThreads,
                                                           sizeof(fmha_fwd::Shared), std::is_same_v<BuildHalf, fp16>,
-                                                          fmha_fwd::kFp8,           std::is_same_v<BuildOut, float>};
+                                                          fmha_fwd::kFp8,           std::is_same_v<BuildOut, float>,
+                                                          fmha_fwd::kHasPieces};
 
 extern "C" __global__ void __launch_bounds__(fmha_fwd::Warps::kThreads, 1)
     fmha_fwd_hopper(const __grid_constant__ fmha_fwd::Params p) {

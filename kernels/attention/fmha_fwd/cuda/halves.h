@@ -49,6 +49,8 @@ struct SoftmaxOfHalves {
   }
   template <int kExtras> __device__ __forceinline__ Drawn draw(int n) {
     Drawn drawn;
+    if constexpr (kHasPieces && kExtras == kGeneral)
+      if (features_of(p) & kBiasPieces) bias().ask(p, tile, field(tile.row) + warp_row, n * kKeys);
     if constexpr (kExtras == kDropped || kExtras == kGeneral) {
       if (kExtras == kGeneral && !(features_of(p) & kDropout))
         drawn.none();
@@ -62,6 +64,8 @@ struct SoftmaxOfHalves {
     if constexpr (kCappedTop && kExtras == kCapped) return state.update_capped(s, launch.scale_log2, p.capped_top);
     if constexpr (kExtras == kSloped) slant(s, slope, distance - float(n * kKeys));
     if constexpr (kExtras == kGeneral) change(s, p, tile, warp_row, n * kKeys, rows_apart(p));
+    if constexpr (kHasPieces && kExtras == kGeneral)
+      if (features_of(p) & kBiasPieces) bias().add(s, p.bias_scale);
     if constexpr (kMasked) mask(s, p, tile, warp_row, n * kKeys, rows_apart(p, kExtras == kGeneral));
     state.update(s, launch.scale_log2, kCappedTop && kExtras == kGeneral && p.capped_top > 0);
   }
@@ -86,11 +90,12 @@ struct SoftmaxOfHalves {
   }
 
  private:
+  __device__ __forceinline__ BiasPieces bias() const { return {shared_address(own.extra[w.index][w.thread >> 5])}; }
   __device__ __forceinline__ Drawn::Source source_of(int n) const {
     const int warp = w.thread >> 5;
     const Dropout d{p.dropout_seed, p.dropout_offset, p.dropout_over};
     return Drawn::Source(d, field(tile.b) * p.nhead_q + field(tile.h), field(tile.row) + 64 * w.index + warp / 2 * 32,
-                         warp & 1, n * kKeys, shared_address(own.dropped[w.index][warp]));
+                         warp & 1, n * kKeys, shared_address(own.extra[w.index][warp]));
   }
 };
 

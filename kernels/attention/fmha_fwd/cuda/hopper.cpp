@@ -15,6 +15,13 @@ tilekiln_status fill_maps(const FwdKernelProblem& of, const Operands& operands, 
   return encode_operand(operands.v, packed, dtype, of.batch, other, device, &params->v);
 }
 
+// Whether rows of the bias are whole pieces of 16 bytes, which no dropped weights keep the place of.
+bool in_pieces(const FwdProblem& p, const Params& params) {
+  const i64 steps = params.bias_batch | params.bias_head | params.bias_row;
+  return p.features.bias == fmha::Bias::elementwise && !p.features.dropout && steps % 8 == 0 &&
+         reinterpret_cast<uintptr_t>(params.bias) % 16 == 0;
+}
+
 tilekiln_status launch_hopper(const Site& site, const void* problem) {
   const auto& of = *static_cast<const FwdKernelProblem*>(problem);
   const FwdProblem& p = of.problem;
@@ -35,6 +42,7 @@ tilekiln_status launch_hopper(const Site& site, const void* problem) {
   TILEKILN_TRY(fill_maps(of, operands, packing.packed, site.device.id, &params));
   fill_scores(p, 0, &params);
   fill_addresses(of, packing, &params);
+  if (build.bias_pieces != 0 && in_pieces(p, params)) params.features |= kBiasPieces;
   TILEKILN_TRY(zero_word(site.device.id, site.stream, &params.next_tile));
   const int workers = facts(site.device.id)->multiprocessors;
   const auto grid = static_cast<unsigned>(params.tiles < workers ? params.tiles : workers);

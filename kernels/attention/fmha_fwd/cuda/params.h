@@ -22,6 +22,7 @@ enum Feature : int {
   kBottomRight = 64,
   kHeavyFirst = 128,   // query blocks from the last one, which sees the most keys under a causal mask
   kCache = 256,        // with kGroup: keys lie in a cache, as the fields from `first_key` on say
+  kBiasPieces = 1024,  // with kBias: its rows are whole pieces of 16 bytes, and nothing is dropped
   kBlockScales = 512,  // of e4m3: a scale for 128 queries or keys of a head; without it one for all
 };
 
@@ -106,6 +107,7 @@ struct Build {
   int fp16;  // else bf16
   int fp8;   // q, k and v are e4m3
   int fp32;  // out is
+  int bias_pieces;  // takes kBiasPieces
 };
 
 }  // namespace tilekiln::cuda::fmha_fwd

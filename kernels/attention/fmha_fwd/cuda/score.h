@@ -81,14 +81,51 @@ template <int N> TILEKILN_DEVICE void slant(float (&s)[N], float slope, float di
   for (int j = 0; j < N; ++j) s[j] -= slope * fabsf(distance + float(half_of(j) * apart - column_of(j)));
 }
 
-// Soft cap, alibi and s += bias_scale bias, as the features say.
+// The bias of a warp's 16 rows by 128 keys in shared memory: asked for under the products, 16 bytes a copy. Piece c of row
+// r lies at c ^ r % 8.
+struct BiasPieces {
+  static constexpr int kKeys = 128, kPieces = kKeys / 8, kBytes = 16 * kKeys * 2;
+  uint32_t place;
+
+  // Rows from `row` of the tile's sequence on, keys from `key` on. What a lane has read is read by then.
+  __device__ __forceinline__ void ask(const Params& p, const Tile& tile, int row, int key) const {
+    __syncwarp();
+    const int lane = fresh_lane(), c = lane % kPieces, rows = field(tile.seqlen_q) - row;
+    const int left = min(max(field(tile.seqlen_k) - key - 8 * c, 0), 8) * 2;
+    const uint16_t* const from = p.bias + field(tile.b) * p.bias_batch + field(tile.h) * p.bias_head +
+                                 (field(tile.start_q) + row) * p.bias_row + key + 8 * c;
+#pragma unroll
+    for (int i = 0; i < 16; i += 32 / kPieces) {
+      const int r = i + lane / kPieces, bytes = r < rows ? left : 0;
+      copy_async_bytes(place + r * (kKeys * 2) + ((c ^ (r & 7)) << 4), bytes > 0 ? from + r * p.bias_row : p.bias,
+                       bytes);
+    }
+    copy_async_commit();
+  }
+  // s += scale bias of what was asked for.
+  template <int N> __device__ __forceinline__ void add(float (&s)[N], float scale) const {
+    static_assert(N == kKeys / 2);
+    copy_async_wait<0>();
+    __syncwarp();
+    const int lane = fresh_lane(), r = lane >> 2;
+    const uint32_t line = place + r * (kKeys * 2) + (lane & 3) * 4;
+#pragma unroll
+    for (int j = 0; j < N; j += 2) {
+      float low, high;
+      unpack(load_shared_word(line + half_of(j) * (8 * kKeys * 2) + ((j / 4 ^ r) << 4)), low, high);
+      s[j] += scale * low, s[j + 1] += scale * high;
+    }
+  }
+};
+
+// Soft cap, alibi and s += bias_scale bias, as the features say; not the bias of kBiasPieces.
 template <int N> TILEKILN_DEVICE void change(float (&s)[N], const Params& p, const Tile& tile, int warp_row, int key,
                                              int apart = 8) {
   const int lane = fresh_lane(), b = field(tile.b), h = field(tile.h);
   const int row = field(tile.row) + warp_row + (lane >> 2), from_key = key + (lane & 3) * 2;
   if (features_of(p) & kSoftcap) cap(s, p);
   if (features_of(p) & kAlibi) slant(s, slope_of(p, tile), distance_of(tile, warp_row) - key, apart);
-  if (features_of(p) & kBias) {
+  if ((features_of(p) & (kBias | kBiasPieces)) == kBias) {
     const int end = field(tile.seqlen_k) - from_key;
     const uint16_t* line =
         p.bias + b * p.bias_batch + h * p.bias_head + (field(tile.start_q) + row) * p.bias_row + from_key;

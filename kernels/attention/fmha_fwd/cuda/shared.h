@@ -17,6 +17,9 @@ constexpr int kWarpgroups = Warps::kConsumers, kQueryRows = 64 * kWarpgroups;
 constexpr int kTileSlots = 4;  // whoever deals tiles out is at most kQStages of them ahead
 constexpr int kTurners = 3;    // warps that turn values of 8 bits over
 constexpr int kDroppedRoom = kHdimQ > 192 ? 16 : kHdimQ > 128 ? 32 : 128;  // see DroppedHalf
+// Biases come by pieces where there is room for a warp's rows, in place of random bytes.
+constexpr bool kHasPieces = !kFp8 && kKeys == BiasPieces::kKeys && kHdimQ <= 128;
+constexpr int kExtraRoom = kHasPieces ? BiasPieces::kBytes : 16 * kDroppedRoom;  // bytes of a warp
 using Order = Tiles<kQueryRows, kKeys>;
 
 using QueryTiles = PipelineApart<SharedTile<BuildElement, 64, kHdimQ, Major::K>, kQStages>;  // of a warpgroup
@@ -53,8 +56,8 @@ struct OwnOfBytes {
 };
 struct OwnOfHalves {
   DealtTiles dealt;
-  Signal ask;                                                      // for the next tile
-  alignas(16) uint8_t dropped[kWarpgroups][4][16 * kDroppedRoom];  // by warp
+  Signal ask;                                             // for the next tile
+  alignas(16) uint8_t extra[kWarpgroups][4][kExtraRoom];  // by warp, random bytes or a bias
 
   __device__ __forceinline__ void init() { dealt.init(1, 2), ask.init(); }
 };
