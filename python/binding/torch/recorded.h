@@ -9,7 +9,17 @@
 
 namespace tilekiln::torch {
 
-/* sdpa(Tensor q, Tensor k, Tensor v, bool causal, float? scale, bool grouped) -> Tensor */
+/* An optional tensor of a stack, or null; drop_bias gives it back. */
+inline AtenTensorHandle bias_of(StableIValue given) {
+  return given ? tensor_of(*reinterpret_cast<StableIValue*>(given)) : nullptr;
+}
+inline void drop_bias(StableIValue given) {
+  if (!given) return;
+  shim.aoti_torch_delete_tensor_object(bias_of(given));
+  drop_optional(given);
+}
+
+/* sdpa(Tensor q, Tensor k, Tensor v, bool causal, float? scale, bool grouped, Tensor? bias) -> Tensor */
 inline void sdpa(StableIValue* stack, uint64_t, uint64_t) {
   const AtenTensorHandle tensors[] = {tensor_of(stack[0]), tensor_of(stack[1]), tensor_of(stack[2])};
   double scale = 0;
@@ -17,19 +27,24 @@ inline void sdpa(StableIValue* stack, uint64_t, uint64_t) {
   missed = Look{};
   Attention given;
   AtenTensorHandle out = nullptr;
+  const AtenTensorHandle bias = bias_of(stack[6]);
   bool watched = false;
-  if (shim.aoti_torch_grad_mode_is_enabled())
+  if (shim.aoti_torch_grad_mode_is_enabled()) {
     for (AtenTensorHandle one : tensors) watched = watched || is_watched(one);
-  if (!watched && given.read(tensors[0], tensors[1], tensors[2], nullptr) && given.has_heads(read<bool>(stack[5])))
+    watched = watched || (bias && is_watched(bias));
+  }
+  if (!watched && given.read(tensors[0], tensors[1], tensors[2], bias) && given.has_heads(read<bool>(stack[5])))
     attend(given, kForward, read<bool>(stack[3]) ? kCausal : kFull, stack[4] ? &scale : nullptr, &out, nullptr);
   for (AtenTensorHandle one : tensors) shim.aoti_torch_delete_tensor_object(one);
   if (stack[4]) drop_optional(stack[4]);
+  drop_bias(stack[6]);
   stack[0] = out ? reinterpret_cast<StableIValue>(out) : undefined();
 }
 
 inline void sdpa_elsewhere(StableIValue* stack, uint64_t, uint64_t) {
   for (int i = 0; i < 3; ++i) shim.aoti_torch_delete_tensor_object(tensor_of(stack[i]));
   if (stack[4]) drop_optional(stack[4]);
+  drop_bias(stack[6]);
   missed = Look{};
   stack[0] = undefined();
 }
@@ -44,7 +59,7 @@ void recorded_forward(StableIValue* stack, uint64_t, uint64_t) {
   const AtenTensorHandle tensors[] = {tensor_of(stack[0]), tensor_of(stack[1]), tensor_of(stack[2])};
   double scale = 0;
   if (stack[7]) scale = read<double>(*reinterpret_cast<StableIValue*>(stack[7]));
-  const AtenTensorHandle bias = stack[3] ? tensor_of(*reinterpret_cast<StableIValue*>(stack[3])) : nullptr;
+  const AtenTensorHandle bias = bias_of(stack[3]);
   const int number = cast ? -1 : settings_of(read<double>(stack[4]), read<bool>(stack[5]));
   Attention given;
   AtenTensorHandle out = nullptr, lse = nullptr;
@@ -60,10 +75,7 @@ void recorded_forward(StableIValue* stack, uint64_t, uint64_t) {
       attend(given, kTraining, number, stack[7] ? &scale : nullptr, &out, &lse);
   }
   for (AtenTensorHandle one : tensors) shim.aoti_torch_delete_tensor_object(one);
-  if (bias) {
-    shim.aoti_torch_delete_tensor_object(bias);
-    drop_optional(stack[3]);
-  }
+  drop_bias(stack[3]);
   if (stack[7]) drop_optional(stack[7]);
   stack[0] = out ? reinterpret_cast<StableIValue>(out) : undefined();
   stack[1] = lse ? reinterpret_cast<StableIValue>(lse) : undefined();

@@ -47,7 +47,10 @@ def sdpa(
     available library has the kernel: `use` falls back then.
     """
     if (
-        attn_mask is None
+        (
+            attn_mask is None
+            or (type(attn_mask) is Tensor and not attn_mask.requires_grad and _lies_as_bias(attn_mask, query, key))
+        )
         and not dropout_p
         and (
             type(query) is type(key) is type(value) is Tensor
@@ -61,9 +64,13 @@ def sdpa(
         learns = _records() and (query.requires_grad or key.requires_grad or value.requires_grad)
         kernel = recorded.sdpa if learns else native.attention
         try:
-            made: Tensor | None = kernel(query, key, value, is_causal, scale, enable_gqa)
+            made: Tensor | None = (
+                kernel(query, key, value, is_causal, scale, enable_gqa)
+                if attn_mask is None
+                else kernel(query, key, value, is_causal, scale, enable_gqa, attn_mask)
+            )
             if made is None:
-                made = recorded.sdpa_once_taught(kernel, query, key, value, is_causal, scale, enable_gqa)
+                made = recorded.sdpa_once_taught(kernel, query, key, value, is_causal, scale, enable_gqa, attn_mask)
             if made is not None:
                 return made
         except (RuntimeError, TypeError, IndexError, AttributeError):

@@ -59,7 +59,7 @@ _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 
 def attention(*_: Any) -> Tensor | None:
-    """sdpa without mask and dropout of the CPU or a CUDA device, no tensor of a subclass; None where Python does it."""
+    """sdpa without dropout, a mask as it lies, of the CPU or a CUDA device, no tensor of a subclass; None where Python does it."""
     return None
 
 
@@ -79,7 +79,7 @@ def _start() -> str:
         return f"{NAME} is not built: tools/dev --with torch scons torch"
     loaded = ctypes.CDLL(str(path))
     loaded.tilekiln_torch_start.restype = ctypes.c_char_p
-    schema = "(Tensor q, Tensor k, Tensor v, bool causal, float? scale, bool grouped) -> Tensor"
+    schema = "(Tensor q, Tensor k, Tensor v, bool causal, float? scale, bool grouped, Tensor? bias=None) -> Tensor"
     torch.library.define("tilekiln_native::sdpa", schema)
     missing = loaded.tilekiln_torch_start()
     if missing is not None:

@@ -48,18 +48,26 @@ _hooked: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_h
 _operator: Call = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default._op
 
 
-def sdpa(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, grouped: bool) -> Any:
-    """sdpa without mask and dropout; None where Python does it."""
+def sdpa(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_causal: bool,
+    scale: float | None,
+    grouped: bool,
+    bias: Tensor | None = None,
+) -> Any:
+    """sdpa without dropout, its mask a bias that learns nothing; None where Python does it."""
     # Called from here, as torch_call_dispatcher of 2.13 takes results of several types in the wrong order.
     if native.library is None or _modes() or _functorch() is not None or _tracing() is not None or _deterministic():
         return None
-    if _hooked(True) is not None and not _known(query, key, value, None, (0.0, is_causal, grouped), scale, {}):
+    if _hooked(True) is not None and not _known(query, key, value, bias, (0.0, is_causal, grouped), scale, {}):
         return None
     # Settings that are as PyTorch has them anyway are left out: .7 of 5.1 us.
     if scale is not None:
-        return _operator(query, key, value, None, 0.0, is_causal, grouped, scale=scale)[0]
-    if is_causal or grouped:
-        return _operator(query, key, value, None, 0.0, is_causal, grouped)[0]
+        return _operator(query, key, value, bias, 0.0, is_causal, grouped, scale=scale)[0]
+    if is_causal or grouped or bias is not None:
+        return _operator(query, key, value, bias, 0.0, is_causal, grouped)[0]
     return _operator(query, key, value)[0]
 
 
@@ -154,13 +162,20 @@ def of_sdpa(is_causal: bool) -> dict[str, Any]:
 
 
 def sdpa_once_taught(
-    call: Call, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, grouped: bool
+    call: Call,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_causal: bool,
+    scale: float | None,
+    grouped: bool,
+    bias: Tensor | None,
 ) -> Tensor | None:
     """Such a call that `native.attention` or `sdpa` did not do, once Python has said which library serves it."""
     missed = native.NEVER if native.library is None else native.library.tilekiln_torch_missed()
-    if missed == native.NEVER or not _taught(missed, query, key, value, None, of_sdpa(is_causal)):
+    if missed == native.NEVER or not _taught(missed, query, key, value, bias, of_sdpa(is_causal)):
         return None
-    made: Tensor | None = call(query, key, value, is_causal, scale, grouped)
+    made: Tensor | None = call(query, key, value, is_causal, scale, grouped, bias)
     return made
 
 

@@ -57,10 +57,8 @@ int box_of(const Launched& of) {
   return p.table == nullptr ? kKeys : std::gcd(p.page_size, kKeys);
 }
 
-// The kernel of more rows, where TMA can copy tiles: boxes of a swizzle's eight rows and more.
-bool by_products(const Launched& of, i64 rows) {
-  return !of_bytes(of.problem) && rows > 16 && box_of(of) >= 8 && page_rows(of) > 0;
-}
+// The kernel of products, where TMA can copy tiles: boxes of a swizzle's eight rows and more.
+bool by_products(const Launched& of) { return !of_bytes(of.problem) && box_of(of) >= 8 && page_rows(of) > 0; }
 
 // Parts of the keys by which processors have turns of like length, each of two tiles or more where it is full, less the
 // time of writing and reading the parts. A tile takes `tile_us`.
@@ -88,12 +86,10 @@ struct Form {
   double tile_us;  // 64 keys (H200)
 };
 
-Form form_of(const Launched& of, i64 rows, const Build& few, const Build& many) {
-  if (of_bytes(of.problem))
-    return {"latent_products_of_bytes", kProductRows, kProductThreads, many.shared_bytes[0], 2.5};
-  if (by_products(of, rows)) return {"latent_products", kProductRows, kProductThreads, many.shared_bytes[0], 1.5};
-  if (rows > 16) return {"latent_32", 32, kThreads, few.shared_bytes[1], 4.6};
-  return {"latent_16", 16, kThreads, few.shared_bytes[0], 3.4};
+Form form_of(const Launched& of, const Build& few, const Build& many) {
+  if (of_bytes(of.problem)) return {"latent_products_of_bytes", kProductRows, kProductThreads, many.shared_bytes, 2.5};
+  if (by_products(of)) return {"latent_products", kProductRows, kProductThreads, many.shared_bytes, 1.5};
+  return {"latent_16", kFewRows, kThreads, few.shared_bytes, 3.4};
 }
 
 tilekiln_status fill(const Site& site, const Launched& of, i64 splits, Params* params) {
@@ -131,9 +127,11 @@ tilekiln_status fill(const Site& site, const Launched& of, i64 splits, Params* p
              static_cast<int>(splits),
              static_cast<int>(page_rows(of)),
              box_of(of),
+             (p.hdim_v + 3) / 4 * 4,
              in_sixteens(p.q, p.q_batch, p.q_row, p.q_head) ? 1 : 0,
+             splits == 1 && in_sixteens(p.out, p.out_batch | p.hdim_v, p.out_row, p.out_head) ? 1 : 0,
              p.softmax_scale * log2_e};
-  if (!by_products(of, i64{p.seqlen_q} * p.nhead)) return TILEKILN_OK;
+  if (!by_products(of)) return TILEKILN_OK;
   const auto step = static_cast<uint64_t>(p.cache_row) * 2;
   const RowArray cache = {"cache",
                           p.cache,
@@ -156,7 +154,7 @@ tilekiln_status launch_latent(const Site& site, const void* problem) {
   const i64 rows = i64{p.seqlen_q} * p.nhead;
   if (rows > INT32_MAX / 2)
     return fail_argument("q", "had %lld pairs of a query and a head, must have fewer than 2^30 on cuda", rows);
-  const Form form = form_of(of, rows, build_of(*few), build_of(*many));
+  const Form form = form_of(of, build_of(*few), build_of(*many));
   const i64 tiles = (rows - 1) / form.rows + 1;
   const i64 splits = chosen_splits(of, tiles * p.batch, facts(site.device.id)->multiprocessors, form.tile_us);
   Params params;
@@ -164,9 +162,9 @@ tilekiln_status launch_latent(const Site& site, const void* problem) {
   LaunchMemory memory;
   if (splits > 1) {
     const i64 parts = p.batch * splits * rows;
-    TILEKILN_TRY(memory.take(site, static_cast<size_t>(parts * (p.hdim_v + 1)) * sizeof(float), 0));
+    TILEKILN_TRY(memory.take(site, static_cast<size_t>(parts * (params.part_row + 1)) * sizeof(float), 0));
     params.part_out = static_cast<float*>(memory.data());
-    params.part_lse = params.part_out + parts * p.hdim_v;
+    params.part_lse = params.part_out + parts * params.part_row;
   }
   TILEKILN_TRY(
       launch(site, {form.rows == kProductRows ? many : few,

@@ -34,29 +34,42 @@ template <int kRows> struct Place {
   __device__ __forceinline__ long long part(int row) const {
     return ((long long)batch * p.splits + blockIdx.y) * rows + row;
   }
+  // Offset of a key in the cache; -1: it has none, or its page is out of the pool.
+  __device__ __forceinline__ long long place_of(int key) const {
+    if (key >= end) return -1;
+    if (p.table == nullptr) return batch * p.cache_page + key * p.cache_row;
+    const int number = key / p.page_size, page = __ldg(p.table + batch * p.table_row + number);
+    return unsigned(page) < unsigned(p.pages) ? page * p.cache_page + (key - number * p.page_size) * p.cache_row : -1;
+  }
+
   // Where a row's result goes: one of both.
   struct Out {
     float* part;
     uint16_t* out;
-    int most;  // columns
+    int most;  // columns; none of a row that there is not
 
-    // Two neighbours.
+    // Two neighbours, from an even column on.
+    __device__ __forceinline__ void store_part(int column, float one, float other) const {
+      asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; @p st.global.v2.f32 [%0], {%1, %2};}" ::"l"(part + column),
+                   "f"(one), "f"(other), "r"(int(column < most))
+                   : "memory");
+    }
+    __device__ __forceinline__ void store_out(int column, float one, float other) const {
+      const uint32_t both = pack(one, other);
+      store_if(column < most, out + column, both);
+      store_if(column + 1 < most, out + column + 1, both >> 16);
+    }
     __device__ __forceinline__ void store(int column, float one, float other) const {
-      if (part != nullptr) {
-        if (column < most) part[column] = one;
-        if (column + 1 < most) part[column + 1] = other;
-      } else {
-        const uint32_t both = pack(one, other);
-        store_if(column < most, out + column, both);
-        store_if(column + 1 < most, out + column + 1, both >> 16);
-      }
+      if (part != nullptr)
+        store_part(column, one, other);
+      else
+        store_out(column, one, other);
     }
   };
   __device__ __forceinline__ Out out(int row) const {
-    if (p.part_out != nullptr) return {p.part_out + part(row) * p.hdim_v, nullptr, p.hdim_v};
-    const int query = row / p.nhead, head = row - query * p.nhead;
-    return {nullptr, static_cast<uint16_t*>(p.out) + batch * p.out_batch + query * p.out_row + head * p.out_head,
-            p.hdim_v};
+    const int most = row < rows ? p.hdim_v : 0, query = row / p.nhead, head = row - query * p.nhead;
+    if (p.part_out != nullptr) return {p.part_out + part(row) * p.part_row, nullptr, most};
+    return {nullptr, static_cast<uint16_t*>(p.out) + batch * p.out_batch + query * p.out_row + head * p.out_head, most};
   }
   // LSE of a row, of its exponents' maximum and sum.
   __device__ __forceinline__ void store_lse(int row, float most, float total) const {

@@ -117,13 +117,9 @@ struct Widener {
   const Place<kProductRows>& at;
   const int warp, lane;
 
-  // Offset of row lane % 16 of a warp's; -1: zeros.
+  // Offset of row lane % 16 of a warp's.
   __device__ __forceinline__ long long find(int tile) const {
-    const int key = at.begin + tile * kKeys + warp * 16 + (lane & 15);
-    if (key >= at.end) return -1;
-    if (p.table == nullptr) return at.batch * p.cache_page + key * p.cache_row;
-    const int number = key / p.page_size, page = __ldg(p.table + at.batch * p.table_row + number);
-    return unsigned(page) < unsigned(p.pages) ? page * p.cache_page + (key - number * p.page_size) * p.cache_row : -1;
+    return at.place_of(at.begin + tile * kKeys + warp * 16 + (lane & 15));
   }
   __device__ __forceinline__ const uint8_t* cache() const { return static_cast<const uint8_t*>(p.cache); }
   // Has the lines of a row on their way to L2, half of them a lane.
@@ -217,25 +213,31 @@ struct Columns {
     o.clear();
   }
 
+  __device__ __forceinline__ uint4 piece_of_q(int r, int c) const {
+    const int from_row = at.first_row + r;
+    const uint16_t* const from = at.q(from_row < at.rows ? from_row : 0) + c * 8;
+    const bool there = from_row < at.rows && c * 8 < p.hdim_q;
+    if (p.wide_q) return load_vector_if(there, from);
+    const auto two = [&](int d) { return load_if(there, from + d) | uint32_t(load_if(there, from + d + 1)) << 16; };
+    return make_uint4(two(0), two(2), two(4), two(6));
+  }
   // Loads q: pieces of 16 bytes, by all consumers.
   __device__ __forceinline__ void load_q() const {
-    constexpr int kPieces = kMostDims / 8;
-    for (int i = w.index * 128 + w.thread; i < kProductRows * kPieces; i += 256) {
-      const int r = i / kPieces, c = i % kPieces, from_row = at.first_row + r;
-      const uint16_t* const from = at.q(from_row < at.rows ? from_row : 0) + c * 8;
-      const bool there = from_row < at.rows && c * 8 < p.hdim_q;
-      uint4 piece = make_uint4(0, 0, 0, 0);
-      if (p.wide_q) {
-        piece = load_vector_if(there, from);
-      } else if (there) {
-        const auto two = [&](int d) { return uint32_t(from[d]) | uint32_t(from[d + 1]) << 16; };
-        piece = make_uint4(two(0), two(2), two(4), two(6));
+    constexpr int kPieces = kMostDims / 8, kAtOnce = 6;
+    static_assert(kProductRows * kPieces % (256 * kAtOnce) == 0);
+#pragma unroll 1
+    for (int first = w.index * 128 + w.thread; first < kProductRows * kPieces; first += 256 * kAtOnce) {
+      uint4 piece[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) piece[i] = piece_of_q((first + 256 * i) / kPieces, (first + 256 * i) % kPieces);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int r = (first + 256 * i) / kPieces, c = (first + 256 * i) % kPieces, panel = c / 8;
+        store_shared(panel < 4   ? s.q[0].at(panel, r, c % 8)
+                     : panel < 8 ? s.q[1].at(panel - 4, r, c % 8)
+                                 : s.q_rotary.at(0, r, c % 8),
+                     piece[i]);
       }
-      const int panel = c / 8;
-      store_shared(panel < 4   ? s.q[0].at(panel, r, c % 8)
-                   : panel < 8 ? s.q[1].at(panel - 4, r, c % 8)
-                               : s.q_rotary.at(0, r, c % 8),
-                   piece);
     }
     async_shared_fence();
     named_sync(kLoaded, 256);
@@ -369,13 +371,25 @@ struct Columns {
     }
     scale_sums(by);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int from = at.first_row + row + 8 * half;
-      if (from >= at.rows) continue;
-      const auto to = at.out(from);
+    for (int half = 0; half < 2; ++half) store(at.out(at.first_row + row + 8 * half), half);
+  }
+  __device__ __forceinline__ void store(const Place<kProductRows>::Out& to, int half) const {
+    const int first = w.index * kHalf;
+    if (p.wide_out) {  // eight neighbours a lane, of four words of as many columns
+#pragma unroll
+      for (int i = 2 * half; i < o.kCount; i += 16) {
+        const auto word = [&](int j) { return pack(o.v[i + 4 * j], o.v[i + 4 * j + 1]); };
+        const int column = first + i / 4 * 8 + (lane & 3) * 8;
+        store_if(column < to.most, to.out + column, quad_transpose(lane, word(0), word(1), word(2), word(3)));
+      }
+    } else if (to.part != nullptr) {
 #pragma unroll
       for (int i = 0; i < o.kCount; i += 4)
-        to.store(w.index * kHalf + i * 2 + (lane & 3) * 2, o.v[i + 2 * half], o.v[i + 2 * half + 1]);
+        to.store_part(first + i * 2 + (lane & 3) * 2, o.v[i + 2 * half], o.v[i + 2 * half + 1]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < o.kCount; i += 4)
+        to.store_out(first + i * 2 + (lane & 3) * 2, o.v[i + 2 * half], o.v[i + 2 * half + 1]);
     }
   }
   __device__ __forceinline__ void run() {
@@ -398,7 +412,7 @@ struct Columns {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ mla::Build latent_build = {std::is_same_v<BuildHalf, fp16>, {sizeof(mla::Shared), 0}, 1};
+extern "C" __constant__ mla::Build latent_build = {std::is_same_v<BuildHalf, fp16>, sizeof(mla::Shared), 1};
 
 extern "C" __global__ void __launch_bounds__(mla::Warps::kThreads, 1)
     latent_products(const __grid_constant__ mla::Params p) {
@@ -419,7 +433,6 @@ extern "C" __global__ void __launch_bounds__(mla::Warps::kThreads, 1)
   auto& s = shared_memory<mla::Shared>();
   const mla::Place<mla::kProductRows> at(p);
   mla::WideningWarps::run<false>(
-      2, [&] { s.init(4); },
-      [&](int thread) { mla::Widener{p, s, at, uniform(thread >> 5), thread & 31}.run(); },
+      2, [&] { s.init(4); }, [&](int thread) { mla::Widener{p, s, at, uniform(thread >> 5), thread & 31}.run(); },
       [&](Warpgroup w) { mla::Columns(p, s, at, w).run(); });
 }
