@@ -167,6 +167,9 @@ void fill_addresses(const BwdKernelProblem& of, const Packing& packing, Params* 
   rows(of.steps.dk, p.dk_head, p.dk_row, &params->dk_batch, &params->dk_head, &params->dk_row, true);
   rows(of.steps.dv, p.dv_head, p.dv_row, &params->dv_batch, &params->dv_head, &params->dv_row, true);
   rows(of.steps.bias, p.bias_head, p.bias_row, &params->bias_batch, &params->bias_head, &params->bias_row, false);
+  const i64 steps = params->bias_batch | params->bias_head | params->bias_row;
+  if (p.features.bias == fmha::Bias::elementwise && steps % 8 == 0 && reinterpret_cast<uintptr_t>(p.bias) % 16 == 0)
+    params->features |= kBiasPieces;
   rows(of.steps.dbias, p.dbias_head, p.dbias_row, &params->dbias_batch, &params->dbias_head, &params->dbias_row, false);
   params->randval = p.features.store_randval ? p.randval : nullptr;
   rows(of.steps.randval, p.randval_head, p.randval_row, &params->randval_batch, &params->randval_head,

@@ -63,6 +63,11 @@ struct KeyGradients {
     multiply(k, queries.wait());
     if constexpr (!kFirst) add(dk, ds, this->queries(fresh ? at : at - 1).next());
     Scores<kExtras, kQueryRows, 64> scores(p, t, group, g, m, t.tile * kKeys + own_keys, warp * 16, lane, weight.word);
+    const Loader<DsPipe> to(s.ds(), {at});
+    if constexpr (kExtras == kGeneral) {
+      const uint32_t place = to.acquire().at(0, own_keys + warp * 16, 0);  // where dS of these keys will lie
+      if (p.features & kBiasPieces) scores.ask_bias(place, DsTile::kPanelBytes);
+    }
     scores.draw();
     if constexpr (kFirst)
       wgmma_wait<0>(score);
@@ -85,7 +90,6 @@ struct KeyGradients {
     }
     multiply(v, dout);  // dP^T
     add(dv, weight, dout);
-    const Loader<DsPipe> to(s.ds(), {at});
     uint16_t* const dbias = scores.dbias();
     const DsTile& tile = to.acquire();
     wgmma_wait<0>(score, dv);

@@ -21,6 +21,7 @@ enum Feature : int {
   kBias = 32,
   kDropout = 64,
   kBottomRight = 128,  // what shift is in a packed sequence
+  kBiasPieces = 512,   // with kBias: its rows are whole pieces of 16 bytes, and the kernel copies them so
   kApart = 256,        // with kPaired: the second tiles of pairs add into partials of their own
 };
 

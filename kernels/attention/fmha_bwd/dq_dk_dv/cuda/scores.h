@@ -40,6 +40,8 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
   uint32_t share[kExtras == kPlain ? 1 : kRows / 16][4];  // of dS: undropped, times the slope
   DroppedKeys<kRows / 8> dropped;
   float slope;  // of alibi, or 0
+  uint32_t pieces = 0;  // of the bias in shared memory, 64 rows of 32 bytes and, `beyond` behind them, 64 more; 0: none
+  int beyond = 0;
 
   __device__ __forceinline__ Scores(const Params& of, const Turn& turn, int heads, int head, int tile, int first,
                                     int warp, int lane, uint32_t (&to)[kRows / 16][4])
@@ -70,6 +72,41 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
         dropped.none();
       }
     }
+  }
+
+  // Asks for the bias of the warp's 16 keys, 16 bytes a copy, while products run: to `place`, which is the warp's own.
+  __device__ __forceinline__ void ask_bias(uint32_t place, int behind) {
+    pieces = place, beyond = behind;
+    const int lane = fresh_lane(), c = lane & 1, at = first_key + warp_key + 8 * c, rows = t.of.seqlen_q - m * kRows;
+    const int left = min(max(t.of.seqlen_k - at, 0), 8) * 2;
+    const uint16_t* const from = p.bias + sequence() * p.bias_batch + head() * p.bias_head +
+                                 (start_q(p, sequence()) + m * kRows) * p.bias_row + at;
+#pragma unroll
+    for (int i = 0; i < kRows; i += 16) {
+      const int r = i + lane / 2, bytes = r < rows ? left : 0;
+      copy_async_bytes(piece(r, c), bytes > 0 ? from + r * p.bias_row : p.bias, bytes);
+    }
+    copy_async_commit();
+  }
+  __device__ __forceinline__ uint32_t piece(int row, int c) const {
+    return pieces + row / 64 * beyond + row % 64 * 32 + ((c ^ (row >> 2 & 1)) << 4);
+  }
+  __device__ __forceinline__ void add_bias(float (&score)[kRows / 2]) {
+    copy_async_wait<0>();
+    __syncwarp();
+    const int lane = fresh_lane();
+#pragma unroll
+    for (int i = 0; i < kRows / 16; ++i) {
+      uint32_t word[4];
+      load_transposed(piece(16 * i + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1), word);
+#pragma unroll
+      for (int u = 0; u < 4; ++u) {
+        float low, high;
+        unpack(word[u], low, high);
+        score[8 * i + 2 * u] += p.bias_scale * low, score[8 * i + 2 * u + 1] += p.bias_scale * high;
+      }
+    }
+    __syncwarp();  // the place is for dS then
   }
 
   // `lse_rows`: of the tile, in shared memory. `settle` is called before the first word of the weights is written: products that still read
@@ -124,7 +161,9 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
           }
         }
     } else {
-      if (kExtras == kGeneral && p.features & kBias) {
+      if (kExtras == kGeneral && pieces != 0) {
+        add_bias(score);
+      } else if (kExtras == kGeneral && p.features & kBias) {
         const uint16_t* from = p.bias + sequence() * p.bias_batch + head() * p.bias_head +
                                (start_q(p, sequence()) + row) * p.bias_row + key;
 #pragma unroll
