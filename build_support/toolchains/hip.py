@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 LLVM = "22"  # whose code the executor has decoded and the gates have measured
 DTYPES: Mapping[str, Sequence[str]] = {
-    "bf16": ("-DTK_BF16=1",),
-    "fp16": ("-DTK_BF16=0",),
-    "fp32": ("-DTK_BF16=0", "-DTK_FP32=1"),
-    "any": ("-DTK_BF16=0",),
-    "fp8bf16": ("-DTK_BF16=0", "-DTK_FP8=1"),
-    "fp8fp32": ("-DTK_BF16=0", "-DTK_FP8=2"),
-    "fp8fnuzbf16": ("-DTK_BF16=0", "-DTK_FP8=1", "-DTK_FNUZ=1"),
-    "bf8fnuzbf16": ("-DTK_BF16=0", "-DTK_FP8=1", "-DTK_FNUZ=2"),
+    "bf16": (),
+    "fp16": ("-DTILEKILN_FP16",),
+    "fp32": ("-DTILEKILN_FP16", "-DTILEKILN_FP32"),
+    "any": ("-DTILEKILN_FP16",),
+    "fp8bf16": ("-DTILEKILN_FP16", "-DFP8=1"),
+    "fp8fp32": ("-DTILEKILN_FP16", "-DFP8=2"),
+    "fp8fnuzbf16": ("-DTILEKILN_FP16", "-DFP8=1", "-DFNUZ=1"),
+    "bf8fnuzbf16": ("-DTILEKILN_FP16", "-DFP8=1", "-DFNUZ=2"),
 }
 HERE = "build_support/toolchains"
 NEED = 250 << 20  # bytes of memory that one compiler takes

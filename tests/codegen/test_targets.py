@@ -184,9 +184,9 @@ def test_a_kernel_for_each_architecture(copy: Copy) -> None:
         path.write_text(yaml.safe_dump(said))
         return kernels.of_target(copy.tree(), of)
 
-    own = {"architectures": ["gfx942", "gfx1100"], "vary": {"gfx1100": {"TK_THREADS": 128}}}
+    own = {"architectures": ["gfx942", "gfx1100"], "vary": {"gfx1100": {"THREADS": 128}}}
     made = {
-        target: [(one.name, one.file.define["TK_THREADS"]) for one in kernels_of(target, **own)]
+        target: [(one.name, one.file.define["THREADS"]) for one in kernels_of(target, **own)]
         for target in ("hip-gfx90a", "hip-gfx942", "hip-gfx1100")
     }
     assert made == {
@@ -210,8 +210,8 @@ def test_a_kernel_for_each_architecture(copy: Copy) -> None:
         ),
         (
             "move_{architecture}",
-            {"vary": {"gfx942": {"TK_THREAD": 1}}},
-            r"no macro of define 'TK_THREAD'; nearest: TK_THREADS; it has TK_THREADS$",
+            {"vary": {"gfx942": {"THREAD": 1}}},
+            r"no macro of define 'THREAD'; nearest: THREADS; it has THREADS$",
         ),
         (
             "move_{architecture}",

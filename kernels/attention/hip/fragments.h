@@ -6,8 +6,8 @@
 namespace tilekiln::hip {
 
 /// The second operand: kDepth rows of one accumulator, `part` of kRows / kDepth, by `pack`.
-template <bool kCut> TK_DEVICE Fragment of_accumulator(const Accumulator& s, [[maybe_unused]] int part,
-                                                       [[maybe_unused]] int half) {
+template <bool kCut> TILEKILN_DEVICE Fragment of_accumulator(const Accumulator& s, [[maybe_unused]] int part,
+                                                             [[maybe_unused]] int half) {
   u32 words[kFragment / 2];
 #if defined(__GFX11__)  // rows alternate between the halves, and both hold them all
 #pragma unroll
@@ -26,7 +26,7 @@ template <bool kCut> TK_DEVICE Fragment of_accumulator(const Accumulator& s, [[m
 }
 
 /// The first operand: the same rows of the depth from `row`, a line of LDS with the depth contiguous.
-TK_DEVICE Fragment to_meet(const T* row, [[maybe_unused]] int part, [[maybe_unused]] int half) {
+TILEKILN_DEVICE Fragment to_meet(const T* row, [[maybe_unused]] int part, [[maybe_unused]] int half) {
 #if defined(__gfx950__)
   const T4 low = *(const T4*)(row + 16 * part + 4 * half), high = *(const T4*)(row + 16 * part + 8 + 4 * half);
   return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
@@ -39,38 +39,38 @@ TK_DEVICE Fragment to_meet(const T* row, [[maybe_unused]] int part, [[maybe_unus
 #endif
 }
 
-#if TK_FP8
+#if FP8
 using Element = unsigned char;  // of q in memory: e4m3, e4m3fnuz or e5m2fnuz
 #else
 using Element = T;
 #endif
-#if TK_FP8 || TK_KV_FP8
+#if FP8 || KV_FP8
 using KeyElement = unsigned char;  // of k and v in memory
 using Eight = U2;
 
-#if TK_KV_FP8  // bf16 holds them all
+#if KV_FP8  // bf16 holds them all
 constexpr float kOfWidened = 1.f;
-TK_DEVICE u32 upper_halves(float low, float high) {
+TILEKILN_DEVICE u32 upper_halves(float low, float high) {
   return __builtin_amdgcn_perm(bit_cast<u32>(high), bit_cast<u32>(low), 0x07060302u);
 }
-#if TK_CONVERTS_FP8
-TK_DEVICE U2 widen_four(u32 bytes) {
+#if TILEKILN_CONVERTS_FP8
+TILEKILN_DEVICE U2 widen_four(u32 bytes) {
   const Float2 low = __builtin_amdgcn_cvt_pk_f32_fp8(bytes, false), high = __builtin_amdgcn_cvt_pk_f32_fp8(bytes, true);
   return U2{upper_halves(low[0], low[1]), upper_halves(high[0], high[1])};
 }
 #else
 /// bf16 holds e4m3 times 2^-120 under other exponents: the same bits, four places lower. A NaN would be 480: all its bits are set.
-TK_DEVICE u32 widen_two(u32 in_high_bytes) {
+TILEKILN_DEVICE u32 widen_two(u32 in_high_bytes) {
   const u32 bits = (in_high_bytes & 0x80008000u) | (in_high_bytes >> 4 & 0x07f007f0u);
   const u32 nan = ((in_high_bytes & 0x7f007f00u) + 0x01000100u) >> 15 & 0x00010001u;
   const float low = bit_cast<float>(bits << 16) * 0x1p120f, high = bit_cast<float>(bits & 0xffff0000u) * 0x1p120f;
   return upper_halves(low, high) | ((nan << 15) - nan);
 }
 #endif
-#elif TK_NATIVE_FP8
+#elif TILEKILN_NATIVE_FP8
 constexpr float kOfWidened = 1.f;
-TK_DEVICE u32 widen_two(u32 bytes, bool upper) {
-#if TK_FNUZ == 2
+TILEKILN_DEVICE u32 widen_two(u32 bytes, bool upper) {
+#if FNUZ == 2
   const Float2 two =
       upper ? __builtin_amdgcn_cvt_pk_f32_bf8(bytes, true) : __builtin_amdgcn_cvt_pk_f32_bf8(bytes, false);
 #else
@@ -79,12 +79,12 @@ TK_DEVICE u32 widen_two(u32 bytes, bool upper) {
 #endif
   return bit_cast<u32>(__builtin_amdgcn_cvt_pkrtz(two[0], two[1]));  // exact: fp16 holds them all
 }
-TK_DEVICE U2 widen_four(u32 bytes) { return U2{widen_two(bytes, false), widen_two(bytes, true)}; }
+TILEKILN_DEVICE U2 widen_four(u32 bytes) { return U2{widen_two(bytes, false), widen_two(bytes, true)}; }
 #else
 /// fp16 holds e4m3 times 2^-8 under other exponents: the same bits, one place lower. By 146 in place of 1 the product with 2^8 is exact,
 /// and of a NaN, which would be 480, infinity; infinity times 0 makes it NaN again.
 constexpr float kOfWidened = 1.f / 146;
-TK_DEVICE u32 widen_two(u32 in_high_bytes) {
+TILEKILN_DEVICE u32 widen_two(u32 in_high_bytes) {
   const u32 bits = (in_high_bytes & 0x80008000u) | (in_high_bytes >> 1 & 0x3f803f80u);
   const T2 scaled = bit_cast<T2>(bits) * T2{T(146.f * 256), T(146.f * 256)};
   T2 made;
@@ -92,32 +92,32 @@ TK_DEVICE u32 widen_two(u32 in_high_bytes) {
   return bit_cast<u32>(made);
 }
 #endif
-#if !TK_CONVERTS_FP8
-TK_DEVICE U2 widen_four(u32 bytes) {
+#if !TILEKILN_CONVERTS_FP8
+TILEKILN_DEVICE U2 widen_four(u32 bytes) {
   return U2{widen_two(__builtin_amdgcn_perm(0, bytes, 0x010c000cu)),
             widen_two(__builtin_amdgcn_perm(0, bytes, 0x030c020cu))};
 }
 #endif
-TK_DEVICE U4 widen(U2 eight) {
+TILEKILN_DEVICE U4 widen(U2 eight) {
   const U2 low = widen_four(eight[0]), high = widen_four(eight[1]);
   return U4{low[0], low[1], high[0], high[1]};
 }
-TK_DEVICE Eight load_eight(__amdgpu_buffer_rsrc_t from, int at) {
+TILEKILN_DEVICE Eight load_eight(__amdgpu_buffer_rsrc_t from, int at) {
   return __builtin_amdgcn_raw_buffer_load_b64(from, at, 0, 0);
 }
 #else
 using KeyElement = T;
 using Eight = U4;
 constexpr float kOfWidened = 1.f;
-TK_DEVICE U4 widen(U4 eight) { return eight; }
-TK_DEVICE Eight load_eight(__amdgpu_buffer_rsrc_t from, int at) {
+TILEKILN_DEVICE U4 widen(U4 eight) { return eight; }
+TILEKILN_DEVICE Eight load_eight(__amdgpu_buffer_rsrc_t from, int at) {
   return __builtin_amdgcn_raw_buffer_load_b128(from, at, 0, 0);
 }
 #endif
 
 /// Eight elements of q, or of what else has its dtype, as T.
-TK_DEVICE U4 eight_of_memory(__amdgpu_buffer_rsrc_t from, int at) {
-#if TK_FP8
+TILEKILN_DEVICE U4 eight_of_memory(__amdgpu_buffer_rsrc_t from, int at) {
+#if FP8
   return widen(load_eight(from, at));
 #else
   return __builtin_amdgcn_raw_buffer_load_b128(from, at, 0, 0);
@@ -125,12 +125,12 @@ TK_DEVICE U4 eight_of_memory(__amdgpu_buffer_rsrc_t from, int at) {
 }
 
 /// kFragment columns of one row in memory from `column` on, 0 past the head dim and past the buffer.
-TK_DEVICE Fragment of_memory(__amdgpu_buffer_rsrc_t rows, int row_bytes, int column, int hdim) {
+TILEKILN_DEVICE Fragment of_memory(__amdgpu_buffer_rsrc_t rows, int row_bytes, int column, int hdim) {
   Fragment made;
   constexpr int size = sizeof(Element);
 #if defined(__gfx90a__) || defined(__gfx942__)
   const int at = column < hdim ? row_bytes + column * size : 0x7fffffff;
-#if TK_FP8
+#if FP8
   const U2 four = widen_four(__builtin_amdgcn_raw_buffer_load_b32(rows, at, 0, 0));
 #else
   const U2 four = __builtin_amdgcn_raw_buffer_load_b64(rows, at, 0, 0);
@@ -148,24 +148,24 @@ TK_DEVICE Fragment of_memory(__amdgpu_buffer_rsrc_t rows, int row_bytes, int col
 }
 
 // --- S^T = K Q^T: its operands as q and k lie in memory, where the unit multiplies them so, else as T ---
-#if TK_NATIVE_FP8
+#if TILEKILN_NATIVE_FP8
 using Score = Element;  // of K in LDS
 using ScoreFragment = U2;
 using ScoreEight = U2;
 constexpr int kScoreDepth = 16;
-TK_DEVICE int score_depth_of(int half) { return 8 * half; }
-TK_DEVICE ScoreEight for_scores(Eight eight) { return eight; }
-TK_DEVICE Accumulator multiply_scores(U2 a, U2 b, Accumulator c) {
+TILEKILN_DEVICE int score_depth_of(int half) { return 8 * half; }
+TILEKILN_DEVICE ScoreEight for_scores(Eight eight) { return eight; }
+TILEKILN_DEVICE Accumulator multiply_scores(U2 a, U2 b, Accumulator c) {
 #if defined(__GFX12__)
   using I2 = int __attribute__((ext_vector_type(2)));
   return __builtin_amdgcn_wmma_f32_16x16x16_fp8_fp8_w32_gfx12(bit_cast<I2>(a), bit_cast<I2>(b), c);
-#elif TK_FNUZ == 2
+#elif FNUZ == 2
   return __builtin_amdgcn_mfma_f32_32x32x16_bf8_bf8(bit_cast<i64>(a), bit_cast<i64>(b), c, 0, 0, 0);
 #else
   return __builtin_amdgcn_mfma_f32_32x32x16_fp8_fp8(bit_cast<i64>(a), bit_cast<i64>(b), c, 0, 0, 0);
 #endif
 }
-TK_DEVICE ScoreFragment q_of_memory(__amdgpu_buffer_rsrc_t rows, int row_bytes, int column, int hdim) {
+TILEKILN_DEVICE ScoreFragment q_of_memory(__amdgpu_buffer_rsrc_t rows, int row_bytes, int column, int hdim) {
   return load_eight(rows, column < hdim ? row_bytes + column : 0x7fffffff);
 }
 #else
@@ -173,10 +173,10 @@ using Score = T;
 using ScoreFragment = Fragment;
 using ScoreEight = U4;
 constexpr int kScoreDepth = kDepth;
-TK_DEVICE int score_depth_of(int half) { return depth_of(half); }
-TK_DEVICE ScoreEight for_scores(Eight eight) { return widen(eight); }
-TK_DEVICE Accumulator multiply_scores(Fragment a, Fragment b, Accumulator c) { return multiply_add(a, b, c); }
-TK_DEVICE ScoreFragment q_of_memory(__amdgpu_buffer_rsrc_t rows, int row_bytes, int column, int hdim) {
+TILEKILN_DEVICE int score_depth_of(int half) { return depth_of(half); }
+TILEKILN_DEVICE ScoreEight for_scores(Eight eight) { return widen(eight); }
+TILEKILN_DEVICE Accumulator multiply_scores(Fragment a, Fragment b, Accumulator c) { return multiply_add(a, b, c); }
+TILEKILN_DEVICE ScoreFragment q_of_memory(__amdgpu_buffer_rsrc_t rows, int row_bytes, int column, int hdim) {
   return of_memory(rows, row_bytes, column, hdim);
 }
 #endif

@@ -3,6 +3,5 @@
 #pragma once
 #include "kernels/backends/hip/vocabulary.h"
 
-#define TILEKILN_DEVICE TK_DEVICE
-#define TILEKILN_READ_ONLY(pointer) (*(const TK_GLOBAL int*)(pointer))
+#define TILEKILN_READ_ONLY(pointer) (*(tilekiln::hip::Global<const int>)(pointer))
 #include "kernels/attention/places.h"

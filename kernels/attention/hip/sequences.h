@@ -6,18 +6,18 @@
 namespace tilekiln::hip {
 
 /// The length of sequence b, within the longest.
-TK_DEVICE int length(const int* lengths, const int* starts, int b, int most) {
+TILEKILN_DEVICE int length(const int* lengths, const int* starts, int b, int most) {
   int found = most;
   if (lengths)
-    found = ((const TK_GLOBAL int*)lengths)[b];
+    found = ((Global<const int>)lengths)[b];
   else if (starts)
-    found = ((const TK_GLOBAL int*)starts)[b + 1] - ((const TK_GLOBAL int*)starts)[b];
+    found = ((Global<const int>)starts)[b + 1] - ((Global<const int>)starts)[b];
   return found < 0 ? 0 : found > most ? most : found;
 }
 
 /// The first row of packed sequence b.
-TK_DEVICE int start(const int* starts, int b, int total) {
-  const int found = ((const TK_GLOBAL int*)starts)[b];
+TILEKILN_DEVICE int start(const int* starts, int b, int total) {
+  const int found = ((Global<const int>)starts)[b];
   return found < 0 ? 0 : found > total ? total : found;
 }
 

@@ -7,32 +7,39 @@
 #pragma once
 #include "kernels/backends/philox.h"
 
-#define TK_KERNEL extern "C" __attribute__((global))
-#define TK_SHARED __attribute__((shared, aligned(16)))
-#define TK_DEVICE __attribute__((device, always_inline)) static inline
-#define TK_INLINE __attribute__((always_inline))
-#define TK_GLOBAL __attribute__((address_space(1)))  // a pointer out of a struct becomes flat else, and counts twice
-#define TK_CONSTANT __attribute__((address_space(4)))
+#define __device__ __attribute__((device))
+#define __global__ __attribute__((global))
+#define __shared__ __attribute__((shared))
+#define __constant__ __attribute__((constant, used))
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define TILEKILN_DEVICE [[maybe_unused]] __attribute__((device, always_inline)) static inline
+#define TILEKILN_LAMBDA __attribute__((always_inline))  // behind a lambda's parameters
+#define TILEKILN_KERNEL(threads) extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads)))
 
-#ifndef TK_FP8
-#define TK_FP8 0
+// What builds.yaml and the dtype do not define: a KV cache; q, k and v of 8 bits, or k and v of a cache alone; 1: e4m3fnuz, 2: e5m2fnuz, 0:
+// OCP's e4m3.
+#ifndef CACHE
+#define CACHE 0
 #endif
-#ifndef TK_KV_FP8
-#define TK_KV_FP8 0  // k and v of a cache are of 8 bits, q is not
+#ifndef FP8
+#define FP8 0
 #endif
-#ifndef TK_FNUZ
-#define TK_FNUZ 0  // 1: e4m3fnuz, 2: e5m2fnuz; 0: OCP's e4m3
+#ifndef KV_FP8
+#define KV_FP8 0
+#endif
+#ifndef FNUZ
+#define FNUZ 0
 #endif
 // Set where the architecture converts and multiplies the format. FNUZ's are gfx942's, which has no OCP ones.
-#if (defined(__gfx942__) && TK_FNUZ) || ((defined(__gfx950__) || defined(__GFX12__)) && !TK_FNUZ)
-#define TK_CONVERTS_FP8 1
+#if (defined(__gfx942__) && FNUZ) || ((defined(__gfx950__) || defined(__GFX12__)) && !FNUZ)
+#define TILEKILN_CONVERTS_FP8 1
 #else
-#define TK_CONVERTS_FP8 0
-#if TK_FNUZ
+#define TILEKILN_CONVERTS_FP8 0
+#if FNUZ
 #error "FNUZ formats are gfx942's"
 #endif
 #endif
-#define TK_NATIVE_FP8 (TK_FP8 && TK_CONVERTS_FP8)
+#define TILEKILN_NATIVE_FP8 (FP8 && TILEKILN_CONVERTS_FP8)
 
 namespace tilekiln::hip {
 
@@ -41,11 +48,15 @@ using u32 = unsigned int;
 using i64 = long long;
 using u64 = unsigned long long;
 
-#if TK_BF16
-using T = __bf16;
-#else
+#ifdef TILEKILN_FP16
+constexpr bool kBf16 = false;
 using T = _Float16;
+#else
+constexpr bool kBf16 = true;
+using T = __bf16;
 #endif
+constexpr int kFp8 = FP8, kFnuz = FNUZ;
+constexpr bool kKvFp8 = KV_FP8;
 using T2 = T __attribute__((ext_vector_type(2)));
 using T4 = T __attribute__((ext_vector_type(4)));
 using T8 = T __attribute__((ext_vector_type(8)));
@@ -63,15 +74,20 @@ template <bool first, class A, class B> struct Chosen { using Type = A; };
 template <class A, class B> struct Chosen<false, A, B> { using Type = B; };
 template <bool first, class A, class B> using Choose = typename Chosen<first, A, B>::Type;
 
-template <class To, class From> TK_DEVICE To bit_cast(From from) { return __builtin_bit_cast(To, from); }
+// Pointers to global memory, which are flat else out of a struct and count twice, to LDS, and to what is the same for all.
+template <class Value> using Global = __attribute__((address_space(1))) Value*;
+template <class Value> using Local = __attribute__((address_space(3))) Value*;
+template <class Value> using ConstantMemory = __attribute__((address_space(4))) Value*;
+
+template <class To, class From> TILEKILN_DEVICE To bit_cast(From from) { return __builtin_bit_cast(To, from); }
 
 // --- D = A B + C on one wave: A kRows x kDepth, B kDepth x kColumns ---
 #if defined(__gfx90a__) || defined(__gfx942__)
 constexpr int kLanes = 64, kRows = 32, kColumns = 32, kDepth = 8;
 using Fragment = T4;
 using Accumulator = Float16;
-TK_DEVICE Accumulator multiply_add(Fragment a, Fragment b, Accumulator c) {
-#if TK_BF16
+TILEKILN_DEVICE Accumulator multiply_add(Fragment a, Fragment b, Accumulator c) {
+#ifndef TILEKILN_FP16
   return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(bit_cast<S4>(a), bit_cast<S4>(b), c, 0, 0, 0);
 #else
   return __builtin_amdgcn_mfma_f32_32x32x8f16(a, b, c, 0, 0, 0);
@@ -81,8 +97,8 @@ TK_DEVICE Accumulator multiply_add(Fragment a, Fragment b, Accumulator c) {
 constexpr int kLanes = 64, kRows = 32, kColumns = 32, kDepth = 16;
 using Fragment = T8;
 using Accumulator = Float16;
-TK_DEVICE Accumulator multiply_add(Fragment a, Fragment b, Accumulator c) {
-#if TK_BF16
+TILEKILN_DEVICE Accumulator multiply_add(Fragment a, Fragment b, Accumulator c) {
+#ifndef TILEKILN_FP16
   return __builtin_amdgcn_mfma_f32_32x32x16_bf16(a, b, c, 0, 0, 0);
 #else
   return __builtin_amdgcn_mfma_f32_32x32x16_f16(a, b, c, 0, 0, 0);
@@ -92,8 +108,8 @@ TK_DEVICE Accumulator multiply_add(Fragment a, Fragment b, Accumulator c) {
 constexpr int kLanes = 32, kRows = 16, kColumns = 16, kDepth = 16;
 using Fragment = T16;  // lanes 16-31 hold what lanes 0-15 hold
 using Accumulator = Float8;
-TK_DEVICE Accumulator multiply_add(Fragment a, Fragment b, Accumulator c) {
-#if TK_BF16
+TILEKILN_DEVICE Accumulator multiply_add(Fragment a, Fragment b, Accumulator c) {
+#ifndef TILEKILN_FP16
   return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(bit_cast<S16>(a), bit_cast<S16>(b), c);
 #else
   return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a, b, c);
@@ -103,8 +119,8 @@ TK_DEVICE Accumulator multiply_add(Fragment a, Fragment b, Accumulator c) {
 constexpr int kLanes = 32, kRows = 16, kColumns = 16, kDepth = 16;
 using Fragment = T8;
 using Accumulator = Float8;
-TK_DEVICE Accumulator multiply_add(Fragment a, Fragment b, Accumulator c) {
-#if TK_BF16
+TILEKILN_DEVICE Accumulator multiply_add(Fragment a, Fragment b, Accumulator c) {
+#ifndef TILEKILN_FP16
   return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(bit_cast<S8>(a), bit_cast<S8>(b), c);
 #else
   return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, c);
@@ -119,7 +135,7 @@ constexpr int kFragment = sizeof(Fragment) / sizeof(T);  // elements of A, and o
 constexpr int kAccumulator = sizeof(Accumulator) / sizeof(float);
 
 /// The row of the block that element r of a lane's accumulator is.
-TK_DEVICE int row_of(int r, int half) {
+TILEKILN_DEVICE int row_of(int r, int half) {
 #if defined(__GFX11__)
   return 2 * r + half;
 #elif defined(__GFX12__)
@@ -131,7 +147,7 @@ TK_DEVICE int row_of(int r, int half) {
 
 /// The place in kDepth at which a lane's fragment begins, when it is loaded in one piece. Any order of the depth that A and
 /// B share gives the same product.
-TK_DEVICE int depth_of([[maybe_unused]] int half) {
+TILEKILN_DEVICE int depth_of([[maybe_unused]] int half) {
 #if defined(__GFX11__)
   return 0;
 #else
@@ -139,10 +155,10 @@ TK_DEVICE int depth_of([[maybe_unused]] int half) {
 #endif
 }
 
-TK_DEVICE int lane() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0)) & (kLanes - 1); }
+TILEKILN_DEVICE int lane() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0)) & (kLanes - 1); }
 
 /// The value of the lane that shares this one's column.
-TK_DEVICE float other_half(float value) {
+TILEKILN_DEVICE float other_half(float value) {
 #if defined(__GFX11__) || defined(__GFX12__)
   const u32 bits = bit_cast<u32>(value);
   return bit_cast<float>(__builtin_amdgcn_permlanex16(0, bits, 0x76543210u, 0xfedcba98u, 0, 0));
@@ -153,7 +169,7 @@ TK_DEVICE float other_half(float value) {
 
 // --- memory ---
 /// A buffer whose reads past `bytes` give 0.
-TK_DEVICE __amdgpu_buffer_rsrc_t buffer(const void* memory, int bytes) {
+TILEKILN_DEVICE __amdgpu_buffer_rsrc_t buffer(const void* memory, int bytes) {
 #if defined(__GFX11__) || defined(__GFX12__)
   return __builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(memory), 0, bytes, 0x31004000);
 #else
@@ -162,14 +178,14 @@ TK_DEVICE __amdgpu_buffer_rsrc_t buffer(const void* memory, int bytes) {
 }
 
 /// Every wave of the workgroup has written to LDS what others read after this.
-TK_DEVICE void publish() {
+TILEKILN_DEVICE void publish() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 }
 
 /// Publishes among the lanes of one wave: its LDS operations are done in order, so that only the compiler must keep it.
-TK_DEVICE void publish_to_wave() {
+TILEKILN_DEVICE void publish_to_wave() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
   __builtin_amdgcn_wave_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
@@ -178,13 +194,13 @@ TK_DEVICE void publish_to_wave() {
 // --- arithmetic ---
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 constexpr float kInfinity = __builtin_inff();
-TK_DEVICE float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
-TK_DEVICE float log2(float x) { return __builtin_amdgcn_logf(x); }
-TK_DEVICE float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
-TK_DEVICE float max(float a, float b) { return __builtin_fmaxf(a, b); }
+TILEKILN_DEVICE float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+TILEKILN_DEVICE float log2(float x) { return __builtin_amdgcn_logf(x); }
+TILEKILN_DEVICE float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
+TILEKILN_DEVICE float max(float a, float b) { return __builtin_fmaxf(a, b); }
 
 /// tanh x, as exact for small x as for large: x - x^3/3 + 2x^5/15 - 17x^7/315 below 1/4, else 1 - 2 / (e^2|x| + 1).
-TK_DEVICE float tanh(float x) {
+TILEKILN_DEVICE float tanh(float x) {
   const float size = __builtin_fabsf(x), square = x * x;
   const float near = x * (1.f + square * (-1.f / 3 + square * (2.f / 15 - square * (17.f / 315))));
   const float far = 1.f - 2.f * reciprocal(exp2(2.f * kLog2e * size) + 1.f);
@@ -192,28 +208,27 @@ TK_DEVICE float tanh(float x) {
 }
 
 /// Set where P is rounded by more than an instruction: bf16 without a conversion of its own.
-constexpr bool kRoundsByHand =
-#if TK_BF16 && !defined(__gfx950__)
-    true;
+#ifdef __gfx950__
+constexpr bool kRoundsByHand = false;
 #else
-    false;
+constexpr bool kRoundsByHand = kBf16;
 #endif
 
 /// Bits of a float >= 0 whose upper half is it as bf16: to even, or halves up.
-TK_DEVICE float round_even(float a) {
+TILEKILN_DEVICE float round_even(float a) {
   const u32 bits = bit_cast<u32>(a);
   return bit_cast<float>(bits + 0x7fffu + (bits >> 16 & 1));
 }
-TK_DEVICE float round_up(float a) { return bit_cast<float>(bit_cast<u32>(a) + 0x8000u); }
+TILEKILN_DEVICE float round_up(float a) { return bit_cast<float>(bit_cast<u32>(a) + 0x8000u); }
 
 /// Two values as 16 bits each, to even. With kCut, and where they are rounded by hand, their upper halves.
-template <bool kCut> TK_DEVICE u32 pack(float a, float b) {
+template <bool kCut> TILEKILN_DEVICE u32 pack(float a, float b) {
   if constexpr (kCut && kRoundsByHand) return __builtin_amdgcn_perm(bit_cast<u32>(b), bit_cast<u32>(a), 0x07060302u);
   return bit_cast<u32>(T2{T(a), T(b)});
 }
 
 /// e4m3 of a number, rounded to nearest even and saturated. Not every architecture has an instruction for it, and gfx942's is of another e4m3.
-TK_DEVICE u32 as_fp8(float x) {
+TILEKILN_DEVICE u32 as_fp8(float x) {
   const float size = __builtin_fabsf(x);
   const u32 bits = bit_cast<u32>(size), rounded = (bits + 0x7ffffu + (bits >> 20 & 1)) - (120u << 23);
   const u32 normal = size >= 448.f ? 0x7eu : rounded >> 20;
@@ -223,7 +238,7 @@ TK_DEVICE u32 as_fp8(float x) {
 }
 
 /// core::philox of kernels/backends/philox.h on the device: Philox-4x32 with 7 rounds.
-TK_DEVICE U4 philox(u64 seed, u64 counter, u32 row32, u32 key32) {
+TILEKILN_DEVICE U4 philox(u64 seed, u64 counter, u32 row32, u32 key32) {
   u32 c0 = u32(counter), c1 = u32(counter >> 32), c2 = row32, c3 = key32;
   u32 k0 = u32(seed), k1 = u32(seed >> 32);
   asm volatile("" : "+s"(k0), "+s"(k1));  // else the keys of all rounds are kept in registers through the main loop

@@ -2,31 +2,20 @@
 // CUDA's words on AMD's architectures, so that one text of rows, moves and choices compiles for both (kernels/backends/words.h).
 //
 // A warp is 32 lanes on all of them: on CDNA a wave of 64 holds two, which exchange nothing. Blocks never wait for each other here.
-// Emulated (functional), never run on AMD silicon. -D: TK_BF16, TK_FP32.
+// Emulated (functional), never run on AMD silicon. -D: TILEKILN_FP16, TILEKILN_FP32.
 #pragma once
 #include <stdint.h>
 
 #include "kernels/backends/hip/vocabulary.h"
 
-#if TK_FP32
-#define TILEKILN_FP32
-#elif !TK_BF16
-#define TILEKILN_FP16
-#endif
-#define TILEKILN_DEVICE [[maybe_unused]] TK_DEVICE
-#define __device__ __attribute__((device))
-#define __global__ __attribute__((global))
-#define __shared__ __attribute__((shared))
-#define __constant__ __attribute__((constant, used))
 #define __forceinline__ inline __attribute__((always_inline))
-#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __grid_constant__
 #define __launch_bounds__(threads, ...) __attribute__((amdgpu_flat_work_group_size(1, threads)))
 #define threadIdx (tilekiln::hip::Index{unsigned(__builtin_amdgcn_workitem_id_x())})
 #define blockIdx (tilekiln::hip::Index{unsigned(__builtin_amdgcn_workgroup_id_x())})
 // The runtime's own arguments behind a kernel's (LLVM, AMDGPUUsage, code object version 5).
-#define gridDim (tilekiln::hip::Index{((const TK_CONSTANT uint32_t*)__builtin_amdgcn_implicitarg_ptr())[0]})
-#define blockDim (tilekiln::hip::Index{((const TK_CONSTANT uint16_t*)__builtin_amdgcn_implicitarg_ptr())[6]})
+#define gridDim (tilekiln::hip::Index{((tilekiln::hip::ConstantMemory<const uint32_t>)__builtin_amdgcn_implicitarg_ptr())[0]})
+#define blockDim (tilekiln::hip::Index{((tilekiln::hip::ConstantMemory<const uint16_t>)__builtin_amdgcn_implicitarg_ptr())[6]})
 
 #pragma clang diagnostic ignored "-Wmissing-field-initializers"  // of builds' constants, whose rest is 0
 
@@ -86,7 +75,7 @@ __device__ bool is_last(unsigned* word, unsigned all, unsigned* shared);
 TILEKILN_DEVICE void named_sync(int, int) { __syncthreads(); }
 
 // LDS by address. What is copied there asynchronously on NVIDIA is there at once.
-template <class Value> using Local = __attribute__((address_space(3))) Value*;
+template <class Value> using Local = hip::Local<Value>;
 TILEKILN_DEVICE uint32_t shared_address(const void* p) { return uint32_t(uintptr_t(Local<const char>(p))); }
 TILEKILN_DEVICE void store_shared(uint32_t to, uint4 v) { *Local<uint4>(to) = v; }
 TILEKILN_DEVICE uint4 load_shared(uint32_t from) { return *Local<const uint4>(from); }

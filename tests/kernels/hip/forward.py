@@ -43,12 +43,12 @@ class Build:
     @property
     def defines(self) -> dict[str, int]:
         return {
-            "TK_HDIM_Q": self.hdim_q,
-            "TK_HDIM_V": self.hdim_v,
-            "TK_TILE_K": self.tile_k,
-            "TK_WAVES": self.waves,
-            "TK_RELOAD_Q": int(self.reload_q),
-            "TK_DROPOUT": int(self.dropout),
+            "HDIM_Q": self.hdim_q,
+            "HDIM_V": self.hdim_v,
+            "TILE_K": self.tile_k,
+            "WAVES": self.waves,
+            "RELOAD_Q": int(self.reload_q),
+            "DROPOUT": int(self.dropout),
         }
 
     @property

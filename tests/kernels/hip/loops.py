@@ -65,13 +65,13 @@ def product(code: CodeObject, _: Mapping[str, int], waves: int) -> dict[str, flo
 def cache(code: CodeObject, define: Mapping[str, int], waves: int) -> dict[str, float]:
     """Of a tile of keys in one page, without masks."""
     lanes = wave_size(code.architecture)
-    rows, hdim_q, hdim_v = waves * lanes // 2, define["TK_HDIM_Q"], define["TK_HDIM_V"]
-    scaled = "TK_FP8" in define or "TK_KV_FP8" in define
-    kept, asked = np.uint8 if scaled else np.uint16, np.uint8 if "TK_FP8" in define else np.uint16
+    rows, hdim_q, hdim_v = waves * lanes // 2, define["HDIM_Q"], define["HDIM_V"]
+    scaled = "FP8" in define or "KV_FP8" in define
+    kept, asked = np.uint8 if scaled else np.uint16, np.uint8 if "FP8" in define else np.uint16
     vector = 16 if scaled else 8
 
     def launch(steps: int) -> None:
-        keys = steps * define["TK_TILE_K"]
+        keys = steps * define["TILE_K"]
         q, k = np.zeros((rows, hdim_q), asked), np.zeros((keys, hdim_q), kept)
         v, out = np.zeros((keys, hdim_v), kept), np.zeros((rows, hdim_v), np.uint16)
         fields = [
@@ -101,7 +101,7 @@ def cache(code: CodeObject, define: Mapping[str, int], waves: int) -> dict[str, 
 
 def backward(code: CodeObject, define: Mapping[str, int], waves: int) -> dict[str, float]:
     """Of 32 queries and a tile of keys, without masks; of the first part of the columns."""
-    lanes, hdim = wave_size(code.architecture), define["TK_HDIM"]
+    lanes, hdim = wave_size(code.architecture), define["HDIM"]
     keys = waves * lanes // 2
 
     def launch(steps: int) -> None:

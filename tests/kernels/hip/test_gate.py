@@ -46,9 +46,9 @@ def builds() -> dict[str, Build]:
             found[kernel.name] = Build(
                 architecture,
                 kernel.dtype,
-                *(given[f"TK_{word}"] for word in ("HDIM_Q", "HDIM_V", "TILE_K", "WAVES")),
-                bool(given["TK_RELOAD_Q"]),
-                bool(given["TK_DROPOUT"]),
+                *(given[word] for word in ("HDIM_Q", "HDIM_V", "TILE_K", "WAVES")),
+                bool(given["RELOAD_Q"]),
+                bool(given["DROPOUT"]),
             )
     return found
 

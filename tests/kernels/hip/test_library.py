@@ -260,11 +260,11 @@ def test_what_the_device_refuses_and_what_it_answers(libraries):
     [
         (
             "gfx1100",
-            {"TK_HDIM_Q": 192, "TK_HDIM_V": 192},
+            {"HDIM_Q": 192, "HDIM_V": 192},
             "registers in memory were [0-9,]+ bytes of a lane, must be 0",
         ),
-        ("gfx942", {"TK_HDIM_Q": 256, "TK_HDIM_V": 256, "TK_TILE_K": 128}, r"local memory \(137216\) exceeds limit"),
-        ("gfx942", {"TK_HDIM_Q": 12}, "hdim_q of the kernel must be a multiple of the product's depth"),
+        ("gfx942", {"HDIM_Q": 256, "HDIM_V": 256, "TILE_K": 128}, r"local memory \(137216\) exceeds limit"),
+        ("gfx942", {"HDIM_Q": 12}, "hdim_q of the kernel must be a multiple of the product's depth"),
     ],
     ids=["registers", "lds", "source"],
 )
@@ -339,14 +339,14 @@ def test_every_row_has_a_kernel():
                 kernel.file.define
                 for kernel in held.values()
                 if kernel.dtype == signature["dtype"]
-                and "TK_TILE_K" in kernel.file.define
-                and kernel.file.define.get("TK_CACHE", 0) == (instance.family != "fmha_fwd")
-                and kernel.file.define["TK_DROPOUT"] == signature.get("dropout", False)
-                and kernel.file.define["TK_HDIM_Q"] >= signature["hdim_q"]
-                and kernel.file.define["TK_HDIM_V"] >= signature["hdim_v"]
+                and "TILE_K" in kernel.file.define
+                and kernel.file.define.get("CACHE", 0) == (instance.family != "fmha_fwd")
+                and kernel.file.define["DROPOUT"] == signature.get("dropout", False)
+                and kernel.file.define["HDIM_Q"] >= signature["hdim_q"]
+                and kernel.file.define["HDIM_V"] >= signature["hdim_v"]
             ]
-            least = min(fits, key=lambda define: define["TK_HDIM_Q"] * define["TK_HDIM_V"])
-            assert (least["TK_WAVES"] * columns, least["TK_TILE_K"]) == tile, instance.name
+            least = min(fits, key=lambda define: define["HDIM_Q"] * define["HDIM_V"])
+            assert (least["WAVES"] * columns, least["TILE_K"]) == tile, instance.name
 
 
 def test_what_targets_refuse():

@@ -73,7 +73,7 @@ MUTATIONS: dict[str, tuple[str, str, str, str]] = {
     ),
     "the soft cap has no slope": (
         BACKWARD,
-        "  each([&](int r) TK_INLINE { x.ds[r] *= slope[r]; });",
+        "  each([&](int r) TILEKILN_LAMBDA { x.ds[r] *= slope[r]; });",
         "",
         "fmha_bwd_dq_dk_dv",
     ),

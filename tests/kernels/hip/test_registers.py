@@ -88,7 +88,7 @@ LOOPS = {"gemm_": loops.product, "fmha_bwd_": loops.backward, "fmha_cache_": loo
 
 def hdim_of(kernel: kernels.Kernel) -> int:
     define = kernel.file.define
-    return define.get("TK_HDIM", define.get("TK_HDIM_Q", 128))  # a product's bound counts as that of 128
+    return define.get("HDIM", define.get("HDIM_Q", 128))  # a product's bound counts as that of 128
 
 
 def measured(name: str, place: Path) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def measured(name: str, place: Path) -> dict[str, Any]:
     lds = said["group_segment_fixed_size"]
     loop = next((loop for begin, loop in LOOPS.items() if name.startswith(begin)), None)
     if loop is not None:
-        waves = kernel.file.define.get("TK_WAVES", waves)  # an object's other kernels may have more
+        waves = kernel.file.define.get("WAVES", waves)  # an object's other kernels may have more
         mix = loop(CodeObject(path, architecture), kernel.file.define, waves)
         return gate.figures(architecture, mix, said, waves).rounded() | {"spills": said["private_segment_fixed_size"]}
     return {

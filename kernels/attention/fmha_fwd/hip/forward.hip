@@ -8,50 +8,50 @@
 // for its rounding, the fragment of P^T that the second product wants, so P never touches LDS. K lies in LDS as it came,
 // V transposed. Emulated (functional), never run on AMD silicon.
 //
-// With TK_CACHE the keys lie in a KV cache, paged or not, a tile's rows may be pairs of a query and one of the heads that share a key
+// With CACHE the keys lie in a KV cache, paged or not, a tile's rows may be pairs of a query and one of the heads that share a key
 // head, and a workgroup may have a part of the keys (the splits of decode).
 //
-// With TK_FP8 q, k and v are of 8 bits, which fp16 holds exactly; with TK_KV_FP8 k and v of a cache alone, which bf16 holds. Where the architecture multiplies the format (TK_NATIVE_FP8), q and k
-// meet as they are; else they are widened on their way to LDS and registers, as v always is: P is fp16.
+// With FP8 q, k and v are of 8 bits, which fp16 holds exactly; with KV_FP8 k and v of a cache alone, which bf16 holds. Where the architecture
+// multiplies the format, q and k meet as they are; else they are widened on their way to LDS and registers, as v always is: P is fp16.
 //
 // P becomes 16 bits by cutting (CK's default), or to even, or with halves up (kRoundEven, kRoundUp), where no instruction does it.
 //
-// Compile time: TK_BF16, TK_FP8 (0, 1: out is bf16, of a cache also e4m3, 2: out is fp32), TK_KV_FP8, TK_FNUZ, TK_HDIM_Q, TK_HDIM_V, TK_TILE_K, TK_WAVES, TK_RELOAD_Q, TK_DROPOUT, TK_CACHE,
-// and of a kernel of fixed features TILEKILN_CODES, its signature, packed.
-#include "kernels/backends/hip/vocabulary.h"
-#ifndef TK_CACHE
-#define TK_CACHE 0
-#endif
+// -D: TILEKILN_FP16, FP8 (0, 1: out is bf16, of a cache also e4m3, 2: out is fp32), KV_FP8, FNUZ, HDIM_Q, HDIM_V, TILE_K, WAVES, RELOAD_Q,
+// DROPOUT, CACHE, and of a kernel of fixed features TILEKILN_CODES, its signature, packed.
 #include "kernels/attention/hip/fragments.h"
-#include "kernels/attention/hip/sequences.h"
 #include "kernels/attention/hip/places.h"
 #include "kernels/attention/hip/problem.h"
+#include "kernels/attention/hip/sequences.h"
+#include "kernels/backends/hip/vocabulary.h"
 #ifdef TILEKILN_CODES
 #include "kernels/generated/fmha_fwd.h"
 #endif
 
 namespace tilekiln::hip {
 
-#define TK_SCALED (TK_FP8 || TK_KV_FP8)  // k and v have scales
-using Problem = Choose<TK_CACHE, Choose<TK_SCALED, ScaledCacheProblem, CacheProblem>,
-                       Choose<TK_FP8 != 0, ScaledProblem, ForwardProblem>>;
-using Out = Choose<TK_FP8 == 2, float, Choose<TK_FP8 != 0, __bf16, T>>;
+constexpr bool kCache = CACHE, kDropout = DROPOUT, kReloadQ = RELOAD_Q;
+constexpr bool kScaled = kFp8 != 0 || kKvFp8;  // k and v have scales
+constexpr int kWaves = WAVES;
+using Problem =
+    Choose<kCache, Choose<kScaled, ScaledCacheProblem, CacheProblem>, Choose<kFp8 != 0, ScaledProblem, ForwardProblem>>;
+using Out = Choose<kFp8 == 2, float, Choose<kFp8 != 0, __bf16, T>>;
 /// The features that a launch asks for. A kernel of fixed features knows what its signature says; the origin of the diagonal, whether
 /// sinks are logits and how P is rounded, it asks.
 #ifdef TILEKILN_CODES
 constexpr tilekiln::fmha_fwd::Signature kKnown = tilekiln::fmha_fwd::unpack(TILEKILN_CODES);
-constexpr int kKnownOn = (kKnown.mask == tilekiln::fmha_fwd::Mask::window ? kWindow : 0) | (kKnown.softcap ? kSoftcap : 0) |
+constexpr int kKnownOn = (kKnown.mask == tilekiln::fmha_fwd::Mask::window ? kWindow : 0) |
+                         (kKnown.softcap ? kSoftcap : 0) |
                          (kKnown.bias == tilekiln::fmha_fwd::Bias::alibi ? kAlibi : 0) |
                          (kKnown.bias == tilekiln::fmha_fwd::Bias::elementwise ? kBias : 0) | (kKnown.lse ? kLse : 0);
 constexpr int kAsked = kTopLeft | kRoundEven | kRoundUp | (kKnown.sink ? kSink : 0);
-TK_DEVICE int features_of(const Problem& p) { return (p.features & kAsked) | kKnownOn; }
+TILEKILN_DEVICE int features_of(const Problem& p) { return (p.features & kAsked) | kKnownOn; }
 #else
-TK_DEVICE int features_of(const Problem& p) { return p.features; }
+TILEKILN_DEVICE int features_of(const Problem& p) { return p.features; }
 #endif
 constexpr int kSize = sizeof(Element), kKeySize = sizeof(KeyElement);  // bytes
 [[maybe_unused]] constexpr int kVector = 16 / kKeySize;  // elements that lie side by side in vectorized pages
-constexpr int kHdimQ = TK_HDIM_Q, kHdimV = TK_HDIM_V, kTileK = TK_TILE_K, kThreads = TK_WAVES * kLanes;
-constexpr int kTileQ = TK_WAVES * kColumns;
+constexpr int kHdimQ = HDIM_Q, kHdimV = HDIM_V, kTileK = TILE_K, kThreads = kWaves * kLanes;
+constexpr int kTileQ = kWaves * kColumns;
 constexpr int kRowK = kHdimQ + 8, kRowV = kTileK + 8;  // rows of LDS, padded against bank conflicts
 
 static_assert(kHdimQ % kScoreDepth == 0, "hdim_q of the kernel must be a multiple of the product's depth");
@@ -61,9 +61,9 @@ static_assert(kTileK * kHdimQ % (8 * kThreads) == 0, "every thread must load as 
 
 /// The sequence and head of this workgroup.
 struct Work {
-  const TK_GLOBAL Element* q;
-  const TK_GLOBAL KeyElement *k, *v;
-  TK_GLOBAL Out* out;
+  Global<const Element> q;
+  Global<const KeyElement> k, v;
+  Global<Out> out;
   int batch, head, start_q, seqlen_q, seqlen_k;  // start_q: of a packed sequence
   int first;                                     // query of the block; with pack: pair of a query and a head
   int rows, pack, split;                         // of the sequence: queries, or pairs
@@ -72,7 +72,7 @@ struct Work {
   i64 out_at;                                    // of a cache: elements before out
 };
 
-template <class P> TK_DEVICE Work work_on_cache(const P& p) {
+template <class P> TILEKILN_DEVICE Work work_on_cache(const P& p) {
   Work w;
   w.batch = __builtin_amdgcn_workgroup_id_z() / p.splits;
   w.split = __builtin_amdgcn_workgroup_id_z() - w.batch * p.splits;
@@ -86,17 +86,17 @@ template <class P> TK_DEVICE Work work_on_cache(const P& p) {
   w.rows = queries.count * p.pack;
   w.seqlen_k = w.keys.count;
   const int key_head = w.head / p.heads_per_key_head;
-  w.q = (const TK_GLOBAL Element*)p.q + (p.at.seqstart_q ? i64(w.start_q) * p.q_row : w.batch * p.q_batch) +
+  w.q = (Global<const Element>)p.q + (p.at.seqstart_q ? i64(w.start_q) * p.q_row : w.batch * p.q_batch) +
         w.head * p.q_head;
   w.out_at = (p.at.seqstart_q ? i64(w.start_q) * p.out_row : w.batch * p.out_batch) + w.head * p.out_head;
-  w.out = (TK_GLOBAL Out*)p.out + w.out_at;
-  w.k = (const TK_GLOBAL KeyElement*)p.k + key_head * p.k_head;
-  w.v = (const TK_GLOBAL KeyElement*)p.v + key_head * p.v_head;
+  w.out = (Global<Out>)p.out + w.out_at;
+  w.k = (Global<const KeyElement>)p.k + key_head * p.k_head;
+  w.v = (Global<const KeyElement>)p.v + key_head * p.v_head;
   return w;
 }
 
-TK_DEVICE Work work(const Problem& p) {
-  if constexpr (TK_CACHE) return work_on_cache(p);
+TILEKILN_DEVICE Work work(const Problem& p) {
+  if constexpr (kCache) return work_on_cache(p);
   Work w;
   w.batch = __builtin_amdgcn_workgroup_id_z();
   w.split = 0, w.pack = 1;
@@ -117,26 +117,24 @@ TK_DEVICE Work work(const Problem& p) {
   }
   w.rows = w.seqlen_q;
   const int key_head = w.head / p.heads_per_key_head;
-  w.q = (const TK_GLOBAL Element*)p.q + q + w.head * p.q_head;
-  w.k = (const TK_GLOBAL KeyElement*)p.k + k + key_head * p.k_head;
-  w.v = (const TK_GLOBAL KeyElement*)p.v + v + key_head * p.v_head;
-  w.out = (TK_GLOBAL Out*)p.out + out + w.head * p.out_head;
+  w.q = (Global<const Element>)p.q + q + w.head * p.q_head;
+  w.k = (Global<const KeyElement>)p.k + k + key_head * p.k_head;
+  w.v = (Global<const KeyElement>)p.v + v + key_head * p.v_head;
+  w.out = (Global<Out>)p.out + out + w.head * p.out_head;
   return w;
 }
 
 /// Tells whether V lies in a cache as it is wanted: eight keys of a column next to each other.
-template <class P> TK_DEVICE bool is_vectorized(const P& p) {
-  if constexpr (TK_CACHE) return p.vectorized;
+template <class P> TILEKILN_DEVICE bool is_vectorized(const P& p) {
+  if constexpr (kCache) return p.vectorized;
   return false;
 }
 
 /// Key tiles: all of [begin, end) are looked at, those of [full_begin, full_end) without a mask; before them those of
 /// [0, sinks), whose first columns every query sees.
-struct Tiles {
-  int begin, end, full_begin, full_end, sinks;
-};
+struct Tiles { int begin, end, full_begin, full_end, sinks; };
 
-TK_DEVICE Tiles tiles(const Problem& p, const Work& w, int shift) {
+TILEKILN_DEVICE Tiles tiles(const Problem& p, const Work& w, int shift) {
   Tiles t = {0, w.seqlen_k, 0, w.seqlen_k / kTileK * kTileK, 0};
   if (!(features_of(p) & kWindow)) return t;
   if (p.window_right >= 0) {  // the last query of the block sees furthest, the first one least
@@ -158,7 +156,7 @@ TK_DEVICE Tiles tiles(const Problem& p, const Work& w, int shift) {
 struct Mover {
   enum { kPiecesK = kTileK * kHdimQ / 8 / kThreads, kItemsV = kTileK / 4 * (kHdimV / 8) };
   enum { kPiecesV = (kItemsV + kThreads - 1) / kThreads };
-  const TK_GLOBAL KeyElement *from_k, *from_v;
+  Global<const KeyElement> from_k, from_v;
   int thread, seqlen_k, row_k, row_v, hdim_q, hdim_v;
   Eight k[kPiecesK], v[kPiecesV][4];
 
@@ -169,7 +167,7 @@ struct Mover {
 
   /// Eight elements of a row of K or V, or four of vectorized V: `at` elements from the head's first one. Where offsets of the pool
   /// fit a buffer's, by one buffer that ends with the pool; else by 64-bit addresses.
-  template <class Piece> TK_DEVICE Piece piece(const TK_GLOBAL KeyElement* from, int bytes, i64 at, bool inside) {
+  template <class Piece> TILEKILN_DEVICE Piece piece(Global<const KeyElement> from, int bytes, i64 at, bool inside) {
     if (bytes != 0) {
       const auto pool = buffer((const void*)from, bytes);
       const int offset = inside ? int(at) * kKeySize : 0x7fffffff;
@@ -181,16 +179,16 @@ struct Mover {
         return __builtin_amdgcn_raw_buffer_load_b32(pool, offset, 0, 0);
     }
     Piece found = Piece(0);
-    if (inside) found = *(const TK_GLOBAL Piece*)(from + at);
+    if (inside) found = *(Global<const Piece>)(from + at);
     return found;
   }
 
   /// Keys from n on, wherever their pages are. A tile in one page has a buffer of its own, which begins with the page.
-  template <class P> TK_DEVICE void load_cache(Mover& m, const P& p, int n) {
+  template <class P> TILEKILN_DEVICE void load_cache(Mover& m, const P& p, int n) {
     const int rows = m.seqlen_k - n < kTileK ? m.seqlen_k - n : kTileK;
     const fmha::Page first = fmha::find_page(p.at, *m.keys, m.keys->first + n);
     const int number = __builtin_amdgcn_readfirstlane(first.number), key = __builtin_amdgcn_readfirstlane(first.key);
-    const TK_GLOBAL KeyElement *from_k = m.from_k, *from_v = m.from_v;
+    Global<const KeyElement> from_k = m.from_k, from_v = m.from_v;
     int bytes_k = p.k_bytes, bytes_v = p.v_bytes;
     if (m.one_page) {
       from_k += number * p.k_batch + i64(key) * p.k_row;
@@ -198,9 +196,10 @@ struct Mover {
       const int last = m.hdim_q - 8;
       bytes_k = ((rows - 1) * int(p.k_row) + last / kVector * int(m.chunk_k) + last % kVector + 8) * kKeySize;
       bytes_v = (p.vectorized ? (rows - 1) / kVector * int(p.v_chunk) + m.hdim_v * kVector
-                              : (rows - 1) * int(p.v_row) + m.hdim_v) * kKeySize;
+                              : (rows - 1) * int(p.v_row) + m.hdim_v) *
+                kKeySize;
     }
-    const auto place = [&](int row) TK_INLINE {  // of a row that is inside
+    const auto place = [&](int row) TILEKILN_LAMBDA {  // of a row that is inside
       return m.one_page ? fmha::Page{0, row} : fmha::find_page(p.at, *m.keys, m.keys->first + n + row);
     };
 #pragma unroll
@@ -220,12 +219,15 @@ struct Mover {
         const bool inside = row < rows && column < m.hdim_v;
         const fmha::Page page = place(inside ? row : 0);
         const i64 at = page.number * p.v_batch + page.key / kVector * p.v_chunk + column * kVector + page.key % kVector;
-        if constexpr (TK_SCALED) {
+        if constexpr (kScaled) {
           const u32 keep = row + 4 <= rows ? ~0u : (1u << ((rows - row) * 8 & 31)) - 1;
 #pragma unroll
-          for (int i = 0; i < 8; i++) m.v[c][i / 2][i % 2] = piece<u32>(from_v, bytes_v, at + i * kVector, inside) & keep;
+          for (int i = 0; i < 8; i++)
+            m.v[c][i / 2][i % 2] = piece<u32>(from_v, bytes_v, at + i * kVector, inside) & keep;
         } else {
-          const u32 keep0 = row + 1 < rows ? ~0u : 0xffffu, keep1 = row + 3 < rows ? ~0u : row + 2 < rows ? 0xffffu : 0u;
+          const u32 keep0 = row + 1 < rows ? ~0u : 0xffffu, keep1 = row + 3 < rows   ? ~0u
+                                                                    : row + 2 < rows ? 0xffffu
+                                                                                     : 0u;
 #pragma unroll
           for (int i = 0; i < 8; i++) {
             const U2 four = piece<U2>(from_v, bytes_v, at + i * 8, inside);
@@ -246,11 +248,13 @@ struct Mover {
 
   /// Keys from n on. Rows past the sequence and columns past the head dim are 0. The buffers begin at the tile and end with
   /// it, so offsets stay small however long the sequence, and nothing past it is claimed.
-  TK_DEVICE void load(Mover& m, int n) {
-    if constexpr (TK_CACHE) return load_cache(m, *m.p, n);
+  TILEKILN_DEVICE void load(Mover& m, int n) {
+    if constexpr (kCache) return load_cache(m, *m.p, n);
     const int rows = m.seqlen_k - n < kTileK ? m.seqlen_k - n : kTileK;
-    const auto rows_k = buffer((const void*)(m.from_k + i64(n) * m.row_k), ((rows - 1) * m.row_k + m.hdim_q) * kKeySize);
-    const auto rows_v = buffer((const void*)(m.from_v + i64(n) * m.row_v), ((rows - 1) * m.row_v + m.hdim_v) * kKeySize);
+    const auto rows_k =
+        buffer((const void*)(m.from_k + i64(n) * m.row_k), ((rows - 1) * m.row_k + m.hdim_q) * kKeySize);
+    const auto rows_v =
+        buffer((const void*)(m.from_v + i64(n) * m.row_v), ((rows - 1) * m.row_v + m.hdim_v) * kKeySize);
 #pragma unroll
     for (int c = 0; c < kPiecesK; c++) {
       const int item = c * kThreads + m.thread, row = item / (kHdimQ / 8), column = item % (kHdimQ / 8) * 8;
@@ -267,7 +271,7 @@ struct Mover {
     }
   }
 
-  TK_DEVICE void store(const Mover& m, Score* shared_k, T* shared_v) {
+  TILEKILN_DEVICE void store(const Mover& m, Score* shared_k, T* shared_v) {
 #pragma unroll
     for (int c = 0; c < kPiecesK; c++) {
       const int item = c * kThreads + m.thread, row = item / (kHdimQ / 8), column = item % (kHdimQ / 8) * 8;
@@ -281,7 +285,7 @@ struct Mover {
 #pragma unroll
       for (int i = 0; i < 8; i++) {  // column + i of the four keys
         const u32 halves = i % 2 ? 0x07060302u : 0x05040100u;
-        if (TK_CACHE && is_vectorized(*m.p)) {
+        if (kCache && is_vectorized(*m.p)) {
           *(U2*)(shared_v + (column + i) * kRowV + row) = U2{keys[i / 2][i % 2 * 2], keys[i / 2][i % 2 * 2 + 1]};
           continue;
         }
@@ -299,16 +303,16 @@ struct Query {
   int head;             // beyond the block's
   Accumulator out[kHdimV / kRows];
   float maximum, sum;
-  float unit;  // out is a multiple of it: with TK_SCALED the scale of the last V
+  float unit;  // out is a multiple of it: with kScaled the scale of the last V
 };
 
 }  // namespace tilekiln::hip
-#if TK_SCALED
+#if FP8 || KV_FP8
 #include "kernels/attention/fmha_fwd/hip/scales.h"
 #endif
 namespace tilekiln::hip {
 
-template <class Body> TK_DEVICE void each_score(Body body) {
+template <class Body> TILEKILN_DEVICE void each_score(Body body) {
 #pragma unroll
   for (int block = 0; block < kTileK / kRows; block++)
 #pragma unroll
@@ -321,34 +325,34 @@ struct Scores {
   float scale;
 };
 
-TK_DEVICE void finish_scores(const Problem& p, const Work& w, const Query& query, int n, int shift, float slope,
-                             bool masked, Scores& x) {
+TILEKILN_DEVICE void finish_scores(const Problem& p, const Work& w, const Query& query, int n, int shift, float slope,
+                                   bool masked, Scores& x) {
   x.scale = p.scale_log2;
   if (features_of(p) & kSoftcap) {  // s = cap tanh(scale q k / cap)
-    each_score([&](int block, int r) TK_INLINE {
-      x.s[block][r] = p.softcap * tanh(x.s[block][r] * p.scale_over_softcap);
-    });
+    each_score([&](int block, int r)
+                   TILEKILN_LAMBDA { x.s[block][r] = p.softcap * tanh(x.s[block][r] * p.scale_over_softcap); });
     x.scale = kLog2e;
   }
   const float unit = kLog2e * reciprocal(x.scale);  // what 1 of a natural score is
   if (features_of(p) & kAlibi)
-    each_score([&](int block, int r) TK_INLINE {
+    each_score([&](int block, int r) TILEKILN_LAMBDA {
       const int key = n + block * kRows + row_of(r, query.half);
       x.s[block][r] -= slope * unit * __builtin_fabsf(float(query.row + shift - key));
     });
   if (features_of(p) & kBias) {
-    using Bias = Choose<TK_CACHE && TK_FP8 != 0, float, T>;  // of an fp8 cache
-    const TK_GLOBAL Bias* plane = (const TK_GLOBAL Bias*)p.bias + w.batch * p.bias_batch + w.head * p.bias_head +
-                              i64(w.start_q + w.first_query) * p.bias_row;
+    using Bias = Choose<kCache && kFp8 != 0, float, T>;  // of an fp8 cache
+    Global<const Bias> plane = (Global<const Bias>)p.bias + w.batch * p.bias_batch + w.head * p.bias_head +
+                               i64(w.start_q + w.first_query) * p.bias_row;
     const int queries = w.seqlen_q - w.first_query < kTileQ ? w.seqlen_q - w.first_query : kTileQ;
     const auto rows = buffer((const void*)plane, ((queries - 1) * p.bias_row + w.seqlen_k) * int(sizeof(Bias)));
     const int row = (query.row - w.first_query) * p.bias_row;
-    each_score([&](int block, int r) TK_INLINE {
+    each_score([&](int block, int r) TILEKILN_LAMBDA {
       const int key = n + block * kRows + row_of(r, query.half);
       if constexpr (sizeof(Bias) == 4)
         x.s[block][r] += unit * bit_cast<float>(__builtin_amdgcn_raw_buffer_load_b32(rows, (row + key) * 4, 0, 0));
       else
-        x.s[block][r] += unit * float(bit_cast<Bias>(__builtin_amdgcn_raw_buffer_load_b16(rows, (row + key) * 2, 0, 0)));
+        x.s[block][r] +=
+            unit * float(bit_cast<Bias>(__builtin_amdgcn_raw_buffer_load_b16(rows, (row + key) * 2, 0, 0)));
     });
   }
   if (!masked) return;
@@ -359,22 +363,22 @@ TK_DEVICE void finish_scores(const Problem& p, const Work& w, const Query& query
     if (p.window_right >= 0) last = right < last ? right : last;
     if (p.window_left >= 0) first = query.row + shift - p.window_left;
   }
-  each_score([&](int block, int r) TK_INLINE {
+  each_score([&](int block, int r) TILEKILN_LAMBDA {
     const int key = n + block * kRows + row_of(r, query.half);
     x.s[block][r] = (key >= first || key < sinks) && key <= last ? x.s[block][r] : -kInfinity;
   });
 }
 
 /// m' = max(m, scale max s); P = exp2(scale s - m'); l = l exp2(m - m') + sum P; O *= exp2(m - m') in_units.
-TK_DEVICE void softmax(Scores& x, Query& query, float in_units) {
+TILEKILN_DEVICE void softmax(Scores& x, Query& query, float in_units) {
   float most = -kInfinity;
-  each_score([&](int block, int r) TK_INLINE { most = max(most, x.s[block][r]); });
+  each_score([&](int block, int r) TILEKILN_LAMBDA { most = max(most, x.s[block][r]); });
   most = max(most, other_half(most)) * x.scale;
   const float now = max(query.maximum, most), base = now == -kInfinity ? 0.f : now;
   const float correction = exp2(query.maximum - base);
   query.maximum = now;
   float sum = 0.f;
-  each_score([&](int block, int r) TK_INLINE {
+  each_score([&](int block, int r) TILEKILN_LAMBDA {
     const float p = exp2(__builtin_fmaf(x.s[block][r], x.scale, -base));
     x.s[block][r] = p;
     sum += p;
@@ -392,14 +396,14 @@ TK_DEVICE void softmax(Scores& x, Query& query, float in_units) {
 namespace tilekiln::hip {
 
 /// Hands a mover the fields that it must know of a cache.
-template <class P> TK_DEVICE void move_from_cache(Mover& mover, const P& p, const Work& w) {
+template <class P> TILEKILN_DEVICE void move_from_cache(Mover& mover, const P& p, const Work& w) {
   mover.p = &p, mover.keys = &w.keys;
   mover.chunk_k = p.k_chunk, mover.chunk_v = p.v_chunk;
   mover.one_page = p.at.table == nullptr || (p.at.page_size % kTileK == 0 && w.keys.first % kTileK == 0);
 }
 
 /// Tiles of a part of the keys: those of the window are dealt out; those of sink columns are the first split's.
-template <class P> TK_DEVICE void deal_out(const P& p, const Work& w, Tiles& t) {
+template <class P> TILEKILN_DEVICE void deal_out(const P& p, const Work& w, Tiles& t) {
   if (p.splits > 1) {
     const int count = t.end > t.begin ? (t.end - t.begin + kTileK - 1) / kTileK : 0;
     const int part = (count + p.splits - 1) / p.splits * kTileK, begin = t.begin + w.split * part;
@@ -411,10 +415,10 @@ template <class P> TK_DEVICE void deal_out(const P& p, const Work& w, Tiles& t) 
 
 /// Stores a part's result where the keys are split, or out of e4m3. Returns whether it was either.
 template <class P>
-TK_DEVICE bool store_of_cache(const P& p, const Work& w, const Query& query, float sum, float inverse) {
+TILEKILN_DEVICE bool store_of_cache(const P& p, const Work& w, const Query& query, float sum, float inverse) {
   if (p.splits > 1) {
     const i64 part = ((i64(w.batch) * p.seqlen_q + query.row) * p.nhead_q + w.head + query.head) * p.splits + w.split;
-    TK_GLOBAL float* to = (TK_GLOBAL float*)p.part_out + part * p.hdim_v;
+    Global<float> to = (Global<float>)p.part_out + part * p.hdim_v;
 #pragma unroll
     for (int d = 0; d < kHdimV / kRows; d++)
 #pragma unroll
@@ -422,14 +426,14 @@ TK_DEVICE bool store_of_cache(const P& p, const Work& w, const Query& query, flo
         const int column = d * kRows + row_of(r, query.half);
         if (column < p.hdim_v) to[column] = query.out[d][r] * inverse;
       }
-    if (query.half == 0) ((TK_GLOBAL float*)p.part_lse)[part] = sum > 0.f ? query.maximum + log2(sum) : -kInfinity;
+    if (query.half == 0) ((Global<float>)p.part_lse)[part] = sum > 0.f ? query.maximum + log2(sum) : -kInfinity;
     return true;
   }
-  if constexpr (TK_FP8) {
+  if constexpr (kFp8) {
     if (p.out_fp8) {
-      const float factor = inverse * (p.out_scale ? *(const TK_GLOBAL float*)p.out_scale : 1.f);
-      TK_GLOBAL unsigned char* out =
-          (TK_GLOBAL unsigned char*)p.out + w.out_at + i64(query.row) * p.out_row + query.head * p.out_head;
+      const float factor = inverse * (p.out_scale ? *(Global<const float>)p.out_scale : 1.f);
+      Global<unsigned char> out =
+          (Global<unsigned char>)p.out + w.out_at + i64(query.row) * p.out_row + query.head * p.out_head;
 #pragma unroll
       for (int d = 0; d < kHdimV / kRows; d++)
 #pragma unroll
@@ -446,15 +450,13 @@ TK_DEVICE bool store_of_cache(const P& p, const Work& w, const Query& query, flo
 }  // namespace tilekiln::hip
 using namespace tilekiln::hip;
 
-extern "C" __attribute__((constant, used)) const ForwardBuild tilekiln_fmha_fwd_build = {kHdimQ, kHdimV,   kTileQ,
-                                                                                     kTileK, kThreads, TK_BF16,
-                                                                                     TK_DROPOUT, TK_KV_FP8 ? 3 : TK_FP8, TK_FNUZ};
+extern "C" __constant__ const ForwardBuild tilekiln_fmha_fwd_build = {
+    kHdimQ, kHdimV, kTileQ, kTileK, kThreads, kBf16, kDropout, kKvFp8 ? 3 : kFp8, kFnuz};
 
-TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads), amdgpu_waves_per_eu(1, 2)))
-void tilekiln_fmha_fwd_waves(Problem p) {
-  TK_SHARED Score shared_k[kTileK * kRowK];
-  TK_SHARED T shared_v[kHdimV * kRowV];
-  TK_SHARED unsigned char shared_bytes[TK_WAVES * 1024];  // of dropout, and of no kernel without
+TILEKILN_KERNEL(kThreads) __attribute__((amdgpu_waves_per_eu(1, 2))) void tilekiln_fmha_fwd_waves(Problem p) {
+  __shared__ __align__(16) Score shared_k[kTileK * kRowK];
+  __shared__ __align__(16) T shared_v[kHdimV * kRowV];
+  __shared__ __align__(16) unsigned char shared_bytes[kWaves * 1024];  // of dropout, and of no kernel without
   const Work w = work(p);
   if (w.first >= w.rows || w.seqlen_q <= p.min_seqlen_q) return;
 
@@ -462,44 +464,48 @@ void tilekiln_fmha_fwd_waves(Problem p) {
   Query query;
   query.lane = lane() % kHalf, query.half = lane() / kHalf;
   const int pair = w.first + wave * kColumns + query.lane;
-  query.row = TK_CACHE ? pair / w.pack : pair, query.head = TK_CACHE ? pair - query.row * w.pack : 0;
+  query.row = kCache ? pair / w.pack : pair, query.head = kCache ? pair - query.row * w.pack : 0;
   query.maximum = -kInfinity, query.sum = 0.f, query.unit = 1.f;
 #pragma unroll
   for (int d = 0; d < kHdimV / kRows; d++) query.out[d] = Accumulator(0.f);
 
   const bool inside = query.row < w.seqlen_q;
-  const auto q_rows = buffer((const void*)(w.q + i64(w.first_query) * p.q_row),
-                             ((w.seqlen_q - w.first_query - 1) * p.q_row + p.hdim_q + (w.pack - 1) * int(p.q_head)) * kSize);
+  const auto q_rows =
+      buffer((const void*)(w.q + i64(w.first_query) * p.q_row),
+             ((w.seqlen_q - w.first_query - 1) * p.q_row + p.hdim_q + (w.pack - 1) * int(p.q_head)) * kSize);
   const int q_row =
-      TK_CACHE && !inside ? 0x40000000 : ((query.row - w.first_query) * p.q_row + query.head * int(p.q_head)) * kSize;
+      kCache && !inside ? 0x40000000 : ((query.row - w.first_query) * p.q_row + query.head * int(p.q_head)) * kSize;
   [[maybe_unused]] ScoreFragment q[kHdimQ / kScoreDepth];
-  if constexpr (!TK_RELOAD_Q) {
+  if constexpr (!kReloadQ) {
 #pragma unroll
     for (int d = 0; d < kHdimQ / kScoreDepth; d++)
       q[d] = q_of_memory(q_rows, q_row, d * kScoreDepth + score_depth_of(query.half), p.hdim_q);
   }
 
   const int shift = features_of(p) & kTopLeft ? 0 : w.seqlen_k - w.seqlen_q;  // row i's diagonal is key i + shift
-  const float slope = features_of(p) & kAlibi ? ((const TK_GLOBAL float*)p.alibi_slopes)[w.batch * p.alibi_batch + w.head + query.head] : 0.f;
-#if TK_SCALED
+  const float slope = features_of(p) & kAlibi
+                          ? ((Global<const float>)p.alibi_slopes)[w.batch * p.alibi_batch + w.head + query.head]
+                          : 0.f;
+#if FP8 || KV_FP8
   const Scales scales = Scales::of(p, w, query);
 #endif
   Mover mover;
   mover.from_k = w.k, mover.from_v = w.v;
   mover.thread = thread, mover.seqlen_k = w.seqlen_k;
   mover.row_k = p.k_row, mover.row_v = p.v_row, mover.hdim_q = p.hdim_q, mover.hdim_v = p.hdim_v;
-  if constexpr (TK_CACHE) move_from_cache(mover, p, w);
+  if constexpr (kCache) move_from_cache(mover, p, w);
 
-  const auto tile = [&](int n, bool masked) TK_INLINE {
+  const auto tile = [&](int n, bool masked) TILEKILN_LAMBDA {
     Scores x;
     float in_units = 1.f;
-#if TK_SCALED
+#if FP8 || KV_FP8
     const auto scaled_at = Scales::at(scales, p, w, n);
     const float scale = scales.q * scales.k[scaled_at], of_v = scales.v[scaled_at];
     if (of_v != 0.f) in_units = query.unit / of_v, query.unit = of_v;
 #endif
     int q_again = q_row;
-    if constexpr (TK_RELOAD_Q) {  // Q comes from the cache for every tile: RDNA has no registers for it from head dim 160 on
+    if constexpr (
+        kReloadQ) {  // Q comes from the cache for every tile: RDNA has no registers for it from head dim 160 on
       int zero = 0;
       asm volatile("" : "+s"(zero));  // keeps the loads in the loop
       q_again += zero;
@@ -511,22 +517,24 @@ void tilekiln_fmha_fwd_waves(Problem p) {
       for (int d = 0; d < kHdimQ / kScoreDepth; d++) {
         const int column = d * kScoreDepth + score_depth_of(query.half);
         const Score* at = shared_k + (block * kRows + query.lane) * kRowK + column;
-        const ScoreFragment q_piece = TK_RELOAD_Q ? q_of_memory(q_rows, q_again, column, p.hdim_q) : q[d];
+        const ScoreFragment q_piece = kReloadQ ? q_of_memory(q_rows, q_again, column, p.hdim_q) : q[d];
         x.s[block] = multiply_scores(*(const ScoreFragment*)at, q_piece, x.s[block]);
       }
     }
-#if TK_SCALED
-    each_score([&](int block, int r) TK_INLINE { x.s[block][r] *= scale; });
+#if FP8 || KV_FP8
+    each_score([&](int block, int r) TILEKILN_LAMBDA { x.s[block][r] *= scale; });
 #endif
     finish_scores(p, w, query, n, shift, slope, masked, x);
     softmax(x, query, in_units);
-#if TK_SCALED
-    if (of_v == 0.f) each_score([&](int block, int r) TK_INLINE { x.s[block][r] = 0.f; });
+#if FP8 || KV_FP8
+    if (of_v == 0.f) each_score([&](int block, int r) TILEKILN_LAMBDA { x.s[block][r] = 0.f; });
 #endif
-    if constexpr (TK_DROPOUT) drop(p, w, query, n, shared_bytes + wave * 1024, x);
+    if constexpr (kDropout) drop(p, w, query, n, shared_bytes + wave * 1024, x);
     if constexpr (kRoundsByHand) {
-      if (features_of(p) & kRoundEven) each_score([&](int block, int r) TK_INLINE { x.s[block][r] = round_even(x.s[block][r]); });
-      if (features_of(p) & kRoundUp) each_score([&](int block, int r) TK_INLINE { x.s[block][r] = round_up(x.s[block][r]); });
+      if (features_of(p) & kRoundEven)
+        each_score([&](int block, int r) TILEKILN_LAMBDA { x.s[block][r] = round_even(x.s[block][r]); });
+      if (features_of(p) & kRoundUp)
+        each_score([&](int block, int r) TILEKILN_LAMBDA { x.s[block][r] = round_up(x.s[block][r]); });
     }
 #pragma unroll
     for (int block = 0; block < kTileK / kRows; block++)
@@ -535,14 +543,14 @@ void tilekiln_fmha_fwd_waves(Problem p) {
         const Fragment probability = of_accumulator<true>(x.s[block], part, query.half);
 #pragma unroll
         for (int d = 0; d < kHdimV / kRows; d++)
-          query.out[d] = multiply_add(
-              to_meet(shared_v + (d * kRows + query.lane) * kRowV + block * kRows, part, query.half), probability,
-              query.out[d]);
+          query.out[d] =
+              multiply_add(to_meet(shared_v + (d * kRows + query.lane) * kRowV + block * kRows, part, query.half),
+                           probability, query.out[d]);
       }
   };
 
   Tiles t = tiles(p, w, shift);
-  if constexpr (TK_CACHE) deal_out(p, w, t);
+  if constexpr (kCache) deal_out(p, w, t);
   // First the tiles of sink columns, if any lie before `begin`. A step from one range to the other in the inner loop would cost
   // 30 registers of copies.
   int from = t.sinks > 0 ? 0 : t.begin, to = t.sinks > 0 ? (t.sinks < t.end ? t.sinks : t.end) : t.end;
@@ -560,7 +568,8 @@ void tilekiln_fmha_fwd_waves(Problem p) {
 
   float sum = query.sum + other_half(query.sum);
   float kept = 1.f;
-  if (features_of(p) & kSink && w.split == 0) {  // a key of its own, without a value; the only one of a row that sees none
+  if (features_of(p) & kSink &&
+      w.split == 0) {  // a key of its own, without a value; the only one of a row that sees none
     const float sink = p.sink[w.head + query.head] * kLog2e, most = max(query.maximum, sink);
     if (most > -kInfinity) {
       kept = exp2(query.maximum - most);
@@ -569,11 +578,12 @@ void tilekiln_fmha_fwd_waves(Problem p) {
     }
   }
   if (!inside) return;
-  if (TK_SCALED) kept *= query.unit * kOfWidened;
-  const float inverse = sum > 0.f ? kept * (TK_DROPOUT ? p.keep_scale : 1.f) * reciprocal(sum) : 0.f;  // a row without keys: 0
-  if constexpr (TK_CACHE)
+  if (kScaled) kept *= query.unit * kOfWidened;
+  const float inverse =
+      sum > 0.f ? kept * (kDropout ? p.keep_scale : 1.f) * reciprocal(sum) : 0.f;  // a row without keys: 0
+  if constexpr (kCache)
     if (store_of_cache(p, w, query, sum, inverse)) return;
-  TK_GLOBAL Out* out = w.out + i64(query.row) * p.out_row + query.head * p.out_head;
+  Global<Out> out = w.out + i64(query.row) * p.out_row + query.head * p.out_head;
 #pragma unroll
   for (int d = 0; d < kHdimV / kRows; d++)
 #pragma unroll

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Problem of forward.hip with TK_CACHE, from a checked call over a KV cache, for both pipelines.
+// Problem of forward.hip with CACHE, from a checked call over a KV cache, for both pipelines.
 #pragma once
 #include "kernels/attention/fill_places.h"
 #include "kernels/attention/hip/host.h"

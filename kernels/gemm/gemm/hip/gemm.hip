@@ -6,8 +6,8 @@
 using namespace tilekiln::hip;
 using namespace tilekiln::hip::gemm;
 
-TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads))) void tilekiln_gemm(gemm::Params p) {
-  TK_SHARED T shared[2 * kTile * kLine];
+TILEKILN_KERNEL(kThreads) void tilekiln_gemm(gemm::Params p) {
+  __shared__ __align__(16) T shared[2 * kTile * kLine];
   const Tile t = tile_of(p, __builtin_amdgcn_workgroup_id_x(), __builtin_amdgcn_workgroup_id_y());
   Sums sum;
   multiply(p, t, 0, p.k, shared, sum);

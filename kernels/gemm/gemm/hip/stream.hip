@@ -8,12 +8,16 @@ namespace tilekiln::hip::gemm {
 
 constexpr int kSums = kDown * kBeside * kAccumulator;  // of a lane
 
-TK_DEVICE int first_step_of(const StreamParams& of, int worker) { return int(u64(worker) * of.steps / of.workers); }
-TK_DEVICE int owner_of(const StreamParams& of, int step) { return int((u64(step + 1) * of.workers - 1) / of.steps); }
+TILEKILN_DEVICE int first_step_of(const StreamParams& of, int worker) {
+  return int(u64(worker) * of.steps / of.workers);
+}
+TILEKILN_DEVICE int owner_of(const StreamParams& of, int step) {
+  return int((u64(step + 1) * of.workers - 1) / of.steps);
+}
 
 /// Sums that a workgroup leaves: of a tile that it begins inside of, or of one that it begins and does not end.
-TK_DEVICE TK_GLOBAL float* parts_of(const StreamParams& of, int worker, bool inside) {
-  return (TK_GLOBAL float*)of.parts + i64(2 * worker + (inside ? 0 : 1)) * kSums * kThreads + thread();
+TILEKILN_DEVICE Global<float> parts_of(const StreamParams& of, int worker, bool inside) {
+  return (Global<float>)of.parts + i64(2 * worker + (inside ? 0 : 1)) * kSums * kThreads + thread();
 }
 
 }  // namespace tilekiln::hip::gemm
@@ -21,10 +25,8 @@ TK_DEVICE TK_GLOBAL float* parts_of(const StreamParams& of, int worker, bool ins
 using namespace tilekiln::hip;
 using namespace tilekiln::hip::gemm;
 
-#define TK_OF_THREADS __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads)))
-
-TK_KERNEL TK_OF_THREADS void tilekiln_gemm_stream(gemm::StreamParams of) {
-  TK_SHARED T shared[2 * kTile * kLine];
+TILEKILN_KERNEL(kThreads) void tilekiln_gemm_stream(gemm::StreamParams of) {
+  __shared__ __align__(16) T shared[2 * kTile * kLine];
   const Params& p = of.product;
   const int worker = __builtin_amdgcn_workgroup_id_x(), end = first_step_of(of, worker + 1);
   for (int at = first_step_of(of, worker); at < end;) {
@@ -38,21 +40,21 @@ TK_KERNEL TK_OF_THREADS void tilekiln_gemm_stream(gemm::StreamParams of) {
       finish_tile(p, t, shared, sum);
       continue;
     }
-    TK_GLOBAL float* const to = parts_of(of, worker, first > 0);
+    const Global<float> to = parts_of(of, worker, first > 0);
 #pragma unroll
     for (int i = 0; i < kSums; i++)
       to[i * kThreads] = sum[i / kAccumulator / kBeside][i / kAccumulator % kBeside][i % kAccumulator];
   }
 }
 
-TK_KERNEL TK_OF_THREADS void tilekiln_gemm_add(gemm::StreamParams of) {
+TILEKILN_KERNEL(kThreads) void tilekiln_gemm_add(gemm::StreamParams of) {
   const int tile = __builtin_amdgcn_workgroup_id_x(), begin = tile * of.tile_steps;
   const int first = owner_of(of, begin), last = owner_of(of, begin + of.tile_steps - 1);
   if (first == last) return;
   const Tile t = tile_of(of.product, tile, 0);
 #pragma unroll 1
   for (int at = 0; at < kDown * kBeside; at++) {
-    finish_block(of.product, t, at, [&](int r) TK_INLINE {
+    finish_block(of.product, t, at, [&](int r) TILEKILN_LAMBDA {
       float sum = 0;
       for (int worker = first; worker <= last; worker++)
         sum += parts_of(of, worker, first_step_of(of, worker) > begin)[(at * kAccumulator + r) * kThreads];

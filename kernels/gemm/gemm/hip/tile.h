@@ -3,7 +3,7 @@
 //
 // A workgroup has a tile of 128 x 128: waves two by two (MFMA), or two by four (WMMA), of 64 rows each. a and b lie in LDS in lines along k,
 // whatever their strides; the next 32 of k are on their way in registers while these are multiplied.
-// Compile time: TK_BF16, TK_WAVES (4 of 64 lanes, 8 of 32).
+// -D: TILEKILN_FP16, WAVES (4 of 64 lanes, 8 of 32).
 #pragma once
 #include "kernels/backends/hip/vocabulary.h"
 #include "kernels/gemm/engine.h"
@@ -11,34 +11,34 @@
 
 namespace tilekiln::hip::gemm {
 
-constexpr int kTile = 128, kSteps = kStreamSteps, kThreads = TK_WAVES * kLanes,
+constexpr int kWaves = WAVES, kTile = 128, kSteps = kStreamSteps, kThreads = kWaves * kLanes,
               kLine = kSteps + 8;                       // padded against bank conflicts
 constexpr int kPieces = kTile * kSteps / 8 / kThreads;  // of 8 along k, a thread's of one operand
-constexpr int kAcross = TK_WAVES / 2, kDown = 64 / kRows, kBeside = kTile / kAcross / kColumns;
+constexpr int kAcross = kWaves / 2, kDown = 64 / kRows, kBeside = kTile / kAcross / kColumns;
 
 static_assert(kAccumulator * kThreads * 4 <= 2 * kTile * kLine * 2, "the sums of a block must fit where a and b were");
 
-TK_DEVICE int thread() { return __builtin_amdgcn_workitem_id_x(); }
+TILEKILN_DEVICE int thread() { return __builtin_amdgcn_workitem_id_x(); }
 
 /// Piece c of a thread: its line and where along k it begins. Neighbouring threads have what lies together.
 struct Piece { int line, step; };
-TK_DEVICE Piece piece_of(int c, bool across) {
+TILEKILN_DEVICE Piece piece_of(int c, bool across) {
   const int item = c * kThreads + thread();
   return across ? Piece{item % kTile, item / kTile * 8} : Piece{item / (kSteps / 8), item % (kSteps / 8) * 8};
 }
 
 /// Steps from k0 on of lines first, first + 1, ..; what is outside is 0.
-TK_DEVICE void load(const Operand& of, i64 batch, int first, int lines, int k0, int k, bool wide, bool across,
-                    T8 (&to)[kPieces]) {
+TILEKILN_DEVICE void load(const Operand& of, i64 batch, int first, int lines, int k0, int k, bool wide, bool across,
+                          T8 (&to)[kPieces]) {
 #pragma unroll
   for (int c = 0; c < kPieces; c++) {
     const Piece at = piece_of(c, across);
     const int line = first + at.line, step = k0 + at.step;
-    const TK_GLOBAL T* from = (const TK_GLOBAL T*)of.data + batch * of.batch + line * of.line + step * of.step;
+    Global<const T> from = (Global<const T>)of.data + batch * of.batch + line * of.line + step * of.step;
     to[c] = T8(0);
     if (line >= lines) continue;
     if (wide && step + 8 <= k) {
-      to[c] = *(const TK_GLOBAL T8*)from;
+      to[c] = *(Global<const T8>)from;
       continue;
     }
 #pragma unroll
@@ -47,7 +47,7 @@ TK_DEVICE void load(const Operand& of, i64 batch, int first, int lines, int k0, 
     }
   }
 }
-TK_DEVICE void store(T* shared, bool across, const T8 (&from)[kPieces]) {
+TILEKILN_DEVICE void store(T* shared, bool across, const T8 (&from)[kPieces]) {
 #pragma unroll
   for (int c = 0; c < kPieces; c++) {
     const Piece at = piece_of(c, across);
@@ -56,13 +56,13 @@ TK_DEVICE void store(T* shared, bool across, const T8 (&from)[kPieces]) {
 }
 
 // NaN stays NaN, here and below: comparisons with it are false.
-TK_DEVICE float not_below(float least, float x) { return x < least ? least : x; }
-TK_DEVICE float not_above(float most, float x) { return x > most ? most : x; }
-TK_DEVICE float sigmoid(float x) { return reciprocal(1.f + exp2(-kLog2e * x)); }
+TILEKILN_DEVICE float not_below(float least, float x) { return x < least ? least : x; }
+TILEKILN_DEVICE float not_above(float most, float x) { return x > most ? most : x; }
+TILEKILN_DEVICE float sigmoid(float x) { return reciprocal(1.f + exp2(-kLog2e * x)); }
 constexpr float kLeast = -1e30f;  // in place of -infinity, whose product with 0 is no number
 
 /// 1 - erf z by Abramowitz and Stegun 7.1.26, absolute error 1.5e-7; z >= 0 or NaN.
-TK_DEVICE float erfc_of_positive(float z) {
+TILEKILN_DEVICE float erfc_of_positive(float z) {
   const float t = reciprocal(__builtin_fmaf(0.3275911f, z, 1.f));
   float sum = __builtin_fmaf(t, 1.061405429f, -1.453152027f);
   sum = __builtin_fmaf(t, sum, 1.421413741f);
@@ -71,18 +71,18 @@ TK_DEVICE float erfc_of_positive(float z) {
   return t * sum * exp2(-kLog2e * z * z);
 }
 /// x / 2 (1 + erf(x / sqrt 2)) = max(x, 0) - |x| / 2 (1 - erf(|x| / sqrt 2))
-TK_DEVICE float gelu(float x) {
+TILEKILN_DEVICE float gelu(float x) {
   x = not_below(kLeast, x);
   const float size = __builtin_fabsf(x),
               tail = not_above(1e30f, size) * erfc_of_positive(not_above(30.f, size * 0.70710678118655f));
   return not_below(0.f, x) - 0.5f * tail;
 }
 /// x / 2 (1 + tanh y) = x sigmoid(2 y), y = sqrt(2 / pi) (x + 0.044715 x^3)
-TK_DEVICE float gelu_tanh(float x) {
+TILEKILN_DEVICE float gelu_tanh(float x) {
   x = not_below(-50.f, x);
   return x * sigmoid(1.5957691216057308f * __builtin_fmaf(0.044715f * x * x, x, x));
 }
-TK_DEVICE float activate(const Params& p, float x) {
+TILEKILN_DEVICE float activate(const Params& p, float x) {
   using matrix::Activation;
   switch (Activation(p.activation)) {
     case Activation::relu: return not_below(0.f, x);
@@ -97,12 +97,12 @@ TK_DEVICE float activate(const Params& p, float x) {
   }
 }
 
-TK_DEVICE float number(const void* data, i64 at, bool fp32) {
-  return fp32 ? ((const TK_GLOBAL float*)data)[at] : float(((const TK_GLOBAL T*)data)[at]);
+TILEKILN_DEVICE float number(const void* data, i64 at, bool fp32) {
+  return fp32 ? ((Global<const float>)data)[at] : float(((Global<const T>)data)[at]);
 }
-TK_DEVICE float of(const float* numbers, int at) { return ((const TK_GLOBAL float*)numbers)[at]; }
+TILEKILN_DEVICE float of(const float* numbers, int at) { return ((Global<const float>)numbers)[at]; }
 
-TK_DEVICE void finish(const Params& p, i64 batch, int i, int j, float sum) {
+TILEKILN_DEVICE void finish(const Params& p, i64 batch, int i, int j, float sum) {
   if (i >= p.m || j >= p.n) return;
   const bool fp32 = p.features & kOutFp32;
   sum *= p.alpha;
@@ -119,9 +119,9 @@ TK_DEVICE void finish(const Params& p, i64 batch, int i, int j, float sum) {
   sum = activate(p, sum);
   const i64 at = batch * p.out_batch + i * p.out_row + j;
   if (fp32)
-    ((TK_GLOBAL float*)p.out)[at] = sum;
+    ((Global<float>)p.out)[at] = sum;
   else
-    ((TK_GLOBAL T*)p.out)[at] = T(sum);
+    ((Global<T>)p.out)[at] = T(sum);
 }
 
 /// A tile of out, and the block of it that a wave and a lane have.
@@ -129,7 +129,7 @@ struct Tile {
   int i0, j0, line, half, row, column;
   i64 batch;
 };
-TK_DEVICE Tile tile_of(const Params& p, int tile, i64 batch) {
+TILEKILN_DEVICE Tile tile_of(const Params& p, int tile, i64 batch) {
   const int down = tile / p.tiles_n, wave = __builtin_amdgcn_readfirstlane(thread() / kLanes);
   return {down * kTile,        (tile - down * p.tiles_n) * kTile,  lane() % kHalf, lane() / kHalf,
           wave / kAcross * 64, wave % kAcross * (kTile / kAcross), batch};
@@ -137,7 +137,7 @@ TK_DEVICE Tile tile_of(const Params& p, int tile, i64 batch) {
 using Sums = Accumulator[kDown][kBeside];
 
 /// The sums over [first, last) of k, `first` a multiple of kSteps.
-TK_DEVICE void multiply(const Params& p, const Tile& t, int first, int last, T* shared, Sums& sum) {
+TILEKILN_DEVICE void multiply(const Params& p, const Tile& t, int first, int last, T* shared, Sums& sum) {
   T *const shared_a = shared, *const shared_b = shared + kTile * kLine;
   const bool wide_a = p.features & kWideA, wide_b = p.features & kWideB;
   const bool across_a = p.features & kAcrossA, across_b = p.features & kAcrossB;
@@ -147,7 +147,7 @@ TK_DEVICE void multiply(const Params& p, const Tile& t, int first, int last, T* 
     for (int b = 0; b < kBeside; b++) sum[d][b] = Accumulator(0.f);
 
   T8 next_a[kPieces], next_b[kPieces];
-  const auto load_next = [&](int k0) TK_INLINE {
+  const auto load_next = [&](int k0) TILEKILN_LAMBDA {
     load(p.a, t.batch, t.i0, p.m, k0, p.k, wide_a, across_a, next_a);
     load(p.b, t.batch, t.j0, p.n, k0, p.k, wide_b, across_b, next_b);
   };
@@ -176,14 +176,15 @@ TK_DEVICE void multiply(const Params& p, const Tile& t, int first, int last, T* 
 }
 
 /// The epilogue of block `at` of a wave's, whose sums are number(r) of a lane.
-template <class Number> TK_DEVICE void finish_block(const Params& p, const Tile& t, int at, const Number& number) {
+template <class Number> TILEKILN_DEVICE void finish_block(const Params& p, const Tile& t, int at,
+                                                          const Number& number) {
   const int i = t.i0 + t.row + at / kBeside * kRows, j = t.j0 + t.column + at % kBeside * kColumns + t.line;
 #pragma unroll 1
   for (int r = 0; r < kAccumulator; r++) finish(p, t.batch, i + row_of(r, t.half), j, number(r));
 }
 
 /// The epilogue of a tile. It has one copy of its code: a lane's sums go through words of LDS of its own, for registers have no index.
-TK_DEVICE void finish_tile(const Params& p, const Tile& t, T* shared, const Sums& sum) {
+TILEKILN_DEVICE void finish_tile(const Params& p, const Tile& t, T* shared, const Sums& sum) {
   __builtin_amdgcn_s_barrier();
   float* const mine = (float*)shared + thread();
 #pragma unroll 1
@@ -194,11 +195,11 @@ TK_DEVICE void finish_tile(const Params& p, const Tile& t, T* shared, const Sums
 #pragma unroll
       for (int r = 0; r < kAccumulator; r++) mine[r * kThreads] = sum[of / kBeside][of % kBeside][r];
     }
-    finish_block(p, t, at, [&](int r) TK_INLINE { return mine[r * kThreads]; });
+    finish_block(p, t, at, [&](int r) TILEKILN_LAMBDA { return mine[r * kThreads]; });
   }
 }
 
 }  // namespace tilekiln::hip::gemm
 
-extern "C" __attribute__((constant, used)) const tilekiln::hip::gemm::Build tilekiln_gemm_build = {
-    tilekiln::hip::gemm::kTile, tilekiln::hip::gemm::kTile, tilekiln::hip::gemm::kThreads, TK_BF16};
+extern "C" __constant__ const tilekiln::hip::gemm::Build tilekiln_gemm_build = {
+    tilekiln::hip::gemm::kTile, tilekiln::hip::gemm::kTile, tilekiln::hip::gemm::kThreads, tilekiln::hip::kBf16};

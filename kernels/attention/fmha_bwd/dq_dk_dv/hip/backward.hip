@@ -15,40 +15,44 @@
 // Where a tile of the whole head dim does not fit into LDS or dK and dV not into registers, a workgroup makes the gradients of a part of
 // the columns: S and dP it makes whole, from lines of Q, then of dO in their place, so a pair of halves costs 7 products for 5.
 //
-// Compile time: TK_BF16, TK_HDIM, TK_WAVES, TK_RELOAD_K (K and V from the cache for every product: registers), TK_PARTS of the columns.
+// -D: TILEKILN_FP16, HDIM, WAVES, RELOAD_K (K and V from the cache for every product: registers), PARTS of the columns.
 #include "kernels/attention/fmha_bwd/dq_dk_dv/hip/sequence.h"
 #include "kernels/attention/hip/fragments.h"
 
-#define TILEKILN_DEVICE [[maybe_unused]] TK_DEVICE
 #include "kernels/attention/fmha_bwd/schedule.h"
 #include "kernels/attention/random_bytes.h"
 
 namespace tilekiln::hip {
 
-constexpr int kHdim = TK_HDIM, kPart = kHdim / TK_PARTS, kTileQ = 32, kTileK = TK_WAVES * kColumns, kThreads = TK_WAVES * kLanes;
+constexpr bool kReloadK = RELOAD_K;
+constexpr int kHdim = HDIM, kParts = PARTS, kWaves = WAVES, kPart = kHdim / kParts, kTileQ = 32,
+              kTileK = kWaves * kColumns, kThreads = kWaves * kLanes;
 constexpr int kRowD = kHdim + 8, kRowQ = kTileQ + 8, kRowK = kTileK + 8;  // lines of LDS, padded against bank conflicts
 constexpr int kBlocks = kTileQ / kRows;
 constexpr float kLargest = 3.402823466e38f;
 
-static_assert(kPart % kRows == 0 && kHdim % kDepth == 0, "a part of the kernel's head dim must be a multiple of the product's rows");
+static_assert(kPart % kRows == 0 && kHdim % kDepth == 0,
+              "a part of the kernel's head dim must be a multiple of the product's rows");
 static_assert(kBlocks <= 2, "the main stage has the scores of one block of rows, or two");
-static_assert(TK_PARTS == 1 || TK_RELOAD_K, "parts of the head dim take K and V from the cache");
+static_assert(kParts == 1 || kReloadK, "parts of the head dim take K and V from the cache");
 static_assert(kTileK % kDepth == 0, "the key tile must be a multiple of the product's depth");
 
 /// Row 0 of head h of the sequence in an array.
-template <class Element> TK_DEVICE Element* rows_of(const void* data, int b, int start, int h, i64 batch, i64 head, int row) {
-  return (Element*)data + b * batch + h * head + i64(start) * row;
+template <class Rows> TILEKILN_DEVICE Rows rows_of(const void* data, int b, int start, int h, i64 batch, i64 head,
+                                                   int row) {
+  return (Rows)data + b * batch + h * head + i64(start) * row;
 }
-using Read = const TK_GLOBAL T;
-using Write = TK_GLOBAL T;
+using Read = Global<const T>;
+using Write = Global<T>;
 
 /// kCount rows of kWide columns of an array, 16 bytes at a time, four rows by eight columns an item: to LDS as they are and transposed.
 template <int kCount, int kWide = kHdim> struct Tile {
   enum { kItems = kCount / 4 * (kWide / 8), kEach = (kItems + kThreads - 1) / kThreads };
   U4 piece[kEach][4] = {};  // an item that a thread has not got would else be held through a walk
 
-  TK_DEVICE void load(Tile& t, Read* from, int row_step, int rows, int hdim, int thread) {
-    const auto memory = buffer((const void*)from, rows > 0 && (kWide == kHdim || hdim > 0) ? ((rows - 1) * row_step + hdim) * 2 : 0);
+  TILEKILN_DEVICE void load(Tile& t, Read from, int row_step, int rows, int hdim, int thread) {
+    const auto memory =
+        buffer((const void*)from, rows > 0 && (kWide == kHdim || hdim > 0) ? ((rows - 1) * row_step + hdim) * 2 : 0);
 #pragma unroll
     for (int c = 0; c < kEach; c++) {
       const int item = c * kThreads + thread, row = item / (kWide / 8) * 4, column = item % (kWide / 8) * 8;
@@ -62,7 +66,8 @@ template <int kCount, int kWide = kHdim> struct Tile {
   }
 
   /// lines: null for the transposed copy alone, which has kPart columns from `first` on.
-  TK_DEVICE void store(const Tile& t, T* lines, T* transposed, int step, int thread, [[maybe_unused]] int first = 0) {
+  TILEKILN_DEVICE void store(const Tile& t, T* lines, T* transposed, int step, int thread,
+                             [[maybe_unused]] int first = 0) {
 #pragma unroll
     for (int c = 0; c < kEach; c++) {
       const int item = c * kThreads + thread, row = item / (kWide / 8) * 4, column = item % (kWide / 8) * 8;
@@ -91,39 +96,39 @@ struct Walk {
 
 struct Pair { Accumulator p, ds; };
 
-template <class Body> TK_DEVICE void each(Body body) {
+template <class Body> TILEKILN_DEVICE void each(Body body) {
 #pragma unroll
   for (int r = 0; r < kAccumulator; r++) body(r);
 }
 
 /// P, dropped, and dS of scores and dP, of the rows from `block` on: of pairs that see each other, 0 of others.
-TK_DEVICE void finish(const BackwardProblem& p, const Sequence& s, const Walk& w, int block, const float* lse,
-                      const float* delta, const unsigned char* bytes, Pair& x) {
+TILEKILN_DEVICE void finish(const BackwardProblem& p, const Sequence& s, const Walk& w, int block, const float* lse,
+                            const float* delta, const unsigned char* bytes, Pair& x) {
   const int rows = s.seqlen_q - w.first;  // of the sequence from the tile on
   Accumulator slope = Accumulator(1.f);
-  each([&](int r) TK_INLINE { x.p[r] *= p.softmax_scale; });
+  each([&](int r) TILEKILN_LAMBDA { x.p[r] *= p.softmax_scale; });
   if (p.features & kBwdSoftcap)
-    each([&](int r) TK_INLINE {
+    each([&](int r) TILEKILN_LAMBDA {
       const float t = tanh(x.p[r] * reciprocal(p.softcap));
       x.p[r] = p.softcap * t, slope[r] = 1.f - t * t;
     });
   if (p.features & kBwdAlibi)
-    each([&](int r) TK_INLINE {
+    each([&](int r) TILEKILN_LAMBDA {
       x.p[r] -= w.slope * __builtin_fabsf(float(w.first + block + row_of(r, w.half) + s.shift - w.key));
     });
   // Offsets in a tile are small; those past the sequence are past the buffer, too.
-  const auto place = [&](int r, i64 row_step) TK_INLINE {
+  const auto place = [&](int r, i64 row_step) TILEKILN_LAMBDA {
     const int row = block + row_of(r, w.half);
     return row < rows && w.key < s.seqlen_k ? (row * int(row_step) + w.key) * 2 : 0x7fffffff;
   };
-  const auto plane = [&](const void* data, i64 batch, i64 head, i64 row) TK_INLINE {
+  const auto plane = [&](const void* data, i64 batch, i64 head, i64 row) TILEKILN_LAMBDA {
     const int inside = rows < kTileQ ? rows : kTileQ;
-    return buffer((const void*)((Read*)data + w.b * batch + w.h * head + i64(s.start_q + w.first) * row),
+    return buffer((const void*)((Read)data + w.b * batch + w.h * head + i64(s.start_q + w.first) * row),
                   ((inside - 1) * int(row) + s.seqlen_k) * 2);
   };
   if (p.features & kBwdBias) {
     const auto bias = plane(p.bias, p.bias_batch, p.bias_head, p.bias_row);
-    each([&](int r) TK_INLINE {
+    each([&](int r) TILEKILN_LAMBDA {
       x.p[r] += float(bit_cast<T>(u16(__builtin_amdgcn_raw_buffer_load_b16(bias, place(r, p.bias_row), 0, 0))));
     });
   }
@@ -134,13 +139,13 @@ TK_DEVICE void finish(const BackwardProblem& p, const Sequence& s, const Walk& w
     const int end = w.key - s.shift + p.window_left - w.first + 1;
     if (p.window_left >= 0 && w.key >= p.sink_keys && end < last) last = end;
   }
-  each([&](int r) TK_INLINE {
+  each([&](int r) TILEKILN_LAMBDA {
     const int row = block + row_of(r, w.half);
     const float weight = exp2(x.p[r] * kLog2e - lse[row]);
     x.p[r] = row >= first && row < last ? weight : 0.f;
   });
   if (p.features & kBwdDropout) {
-    each([&](int r) TK_INLINE {
+    each([&](int r) TILEKILN_LAMBDA {
       const int row = block + row_of(r, w.half);
       int byte = bytes[row / 8 % 2 * 512 + row / 16 * 8 + row % 8 + w.key % 32 * 16];
       asm("" : "+v"(byte));  // else gfx9 compares a part of a register (SDWA), which nothing here has tested
@@ -150,19 +155,19 @@ TK_DEVICE void finish(const BackwardProblem& p, const Sequence& s, const Walk& w
       x.p[r] *= scale;
     });
   } else {
-    each([&](int r) TK_INLINE { x.ds[r] = x.p[r] * (x.ds[r] - delta[block + row_of(r, w.half)]); });
+    each([&](int r) TILEKILN_LAMBDA { x.ds[r] = x.p[r] * (x.ds[r] - delta[block + row_of(r, w.half)]); });
   }
   if (p.dbias && w.column == 0) {
     const auto dbias = plane(p.dbias, p.dbias_batch, p.dbias_head, p.dbias_row);
-    each([&](int r) TK_INLINE {
+    each([&](int r) TILEKILN_LAMBDA {
       __builtin_amdgcn_raw_buffer_store_b16(bit_cast<u16>(T(x.ds[r])), dbias, place(r, p.dbias_row), 0, 0);
     });
   }
-  each([&](int r) TK_INLINE { x.ds[r] *= slope[r]; });
+  each([&](int r) TILEKILN_LAMBDA { x.ds[r] *= slope[r]; });
 }
 
 /// The random bytes of a 32 x 32 patch into LDS of the wave's own (kernels/attention/fmha_fwd/hip/forward.hip).
-TK_DEVICE void draw(const BackwardProblem& p, const Walk& w, unsigned char* bytes) {
+TILEKILN_DEVICE void draw(const BackwardProblem& p, const Walk& w, unsigned char* bytes) {
   const u64 offset = p.dropout_offset + u64(w.b * p.nhead_q + w.h) * 64;
   const int key32 = __builtin_amdgcn_readfirstlane(w.key / 32);
 #pragma unroll 1
@@ -175,12 +180,12 @@ TK_DEVICE void draw(const BackwardProblem& p, const Walk& w, unsigned char* byte
 
 /// Makes the compiler take a value for another number in every turn of a loop: addresses made of it are worked out again, not kept
 /// in registers through the loop, where there are too few.
-TK_DEVICE int again(int value) {
+TILEKILN_DEVICE int again(int value) {
   asm volatile("" : "+v"(value));
   return value;
 }
 
-TK_DEVICE float across(float value, int distance) {
+TILEKILN_DEVICE float across(float value, int distance) {
   return bit_cast<float>(__builtin_amdgcn_ds_bpermute((lane() ^ distance) << 2, bit_cast<int>(value)));
 }
 
@@ -189,29 +194,28 @@ TK_DEVICE float across(float value, int distance) {
 using namespace tilekiln::hip;
 using namespace tilekiln::fmha;
 
-extern "C" __attribute__((constant, used)) const BackwardBuild tilekiln_fmha_bwd_build = {kHdim, kTileQ, kTileK, kThreads,
-                                                                                      TK_BF16, TK_PARTS};
+extern "C" __constant__ const BackwardBuild tilekiln_fmha_bwd_build = {kHdim, kTileQ, kTileK, kThreads, kBf16, kParts};
 
 /// The schedule of packed sequences. One wave, whose lanes alone see what they write before the launch ends.
-TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kScheduleThreads, kScheduleThreads)))
+TILEKILN_KERNEL(kScheduleThreads)
 void tilekiln_fmha_bwd_schedule(BackwardProblem p) {
-  pack_group(
-      (TK_GLOBAL int*)p.nsplits, (TK_GLOBAL i64*)p.offsets, (TK_GLOBAL int*)p.cu_state, (TK_GLOBAL int*)p.batch_state,
-      p.batch, p.nhead_q / p.heads_per_key_head, p.nhead_q, p.hdim_q, u32(kTileQ), u32(kTileK), u32(p.workers),
-      [&](int b) TK_INLINE { return room(p.seqstart_q, b, p.total_q); },
-      [&](int b) TK_INLINE {
-        const int keys = room(p.seqstart_k, b, p.total_k);
-        return keys < p.seqlen_k ? keys : p.seqlen_k;
-      },
-      int(__builtin_amdgcn_workitem_id_x()), kScheduleThreads, [] TK_INLINE {
-        __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
-        __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
-      });
+  pack_group((Global<int>)p.nsplits, (Global<i64>)p.offsets, (Global<int>)p.cu_state, (Global<int>)p.batch_state,
+             p.batch, p.nhead_q / p.heads_per_key_head, p.nhead_q, p.hdim_q, u32(kTileQ), u32(kTileK), u32(p.workers),
+             [&](int b) TILEKILN_LAMBDA { return room(p.seqstart_q, b, p.total_q); },
+             [&](int b) TILEKILN_LAMBDA {
+               const int keys = room(p.seqstart_k, b, p.total_k);
+               return keys < p.seqlen_k ? keys : p.seqlen_k;
+             },
+             int(__builtin_amdgcn_workitem_id_x()), kScheduleThreads,
+             [] TILEKILN_LAMBDA {
+               __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+               __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+             });
 }
 
 /// D, the random bytes of dropout, zeros in the shares of dq and, where a mask hides pairs, in dbias. Grid (tiles of kRowTile rows, nhead_q,
 /// batch).
-TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads))) void tilekiln_fmha_bwd_prepare(BackwardProblem p) {
+TILEKILN_KERNEL(kRowThreads) void tilekiln_fmha_bwd_prepare(BackwardProblem p) {
   const int b = __builtin_amdgcn_workgroup_id_z(), h = __builtin_amdgcn_workgroup_id_y();
   const int first = __builtin_amdgcn_workgroup_id_x() * kRowTile, thread = __builtin_amdgcn_workitem_id_x();
   const Sequence s = sequence(p, b);
@@ -219,10 +223,10 @@ TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads)))
   const int row = first + thread / 8, rows = s.seqlen_q - first < kRowTile ? s.seqlen_q - first : kRowTile;
   float sum = 0.f;
   if (row < s.seqlen_q) {
-    Read* out = rows_of<Read>(p.out, b, s.start_q, h, p.out_batch, p.out_head, p.out_row) + i64(row) * p.out_row;
-    Read* dout = rows_of<Read>(p.dout, b, s.start_q, h, p.dout_batch, p.dout_head, p.dout_row) + i64(row) * p.dout_row;
+    Read out = rows_of<Read>(p.out, b, s.start_q, h, p.out_batch, p.out_head, p.out_row) + i64(row) * p.out_row;
+    Read dout = rows_of<Read>(p.dout, b, s.start_q, h, p.dout_batch, p.dout_head, p.dout_row) + i64(row) * p.dout_row;
     for (int column = thread % 8 * 8; column < p.hdim_v; column += 64) {
-      const T8 x = *(const TK_GLOBAL T8*)(out + column), y = *(const TK_GLOBAL T8*)(dout + column);
+      const T8 x = *(Global<const T8>)(out + column), y = *(Global<const T8>)(dout + column);
 #pragma unroll
       for (int i = 0; i < 8; i++) sum += float(x[i]) * float(y[i]);
     }
@@ -230,38 +234,37 @@ TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads)))
 #pragma unroll
   for (int distance = 1; distance < 8; distance *= 2) sum += across(sum, distance);
   if (row < s.seqlen_q && thread % 8 == 0) {
-    ((TK_GLOBAL float*)p.delta)[h * p.rows + s.row + row] = sum;
-    if (p.delta_out)
-      ((TK_GLOBAL float*)p.delta_out)[b * p.lse_batch + h * p.lse_head + s.start_q + row] = sum;
+    ((Global<float>)p.delta)[h * p.rows + s.row + row] = sum;
+    if (p.delta_out) ((Global<float>)p.delta_out)[b * p.lse_batch + h * p.lse_head + s.start_q + row] = sum;
   }
   const Shares dq = shares(p, s, b);
   for (int split = 0; split < dq.splits; split++) {
-    TK_GLOBAL float* to = share(p, dq, h, split) + i64(first) * p.hdim_q;
+    Global<float> to = share(p, dq, h, split) + i64(first) * p.hdim_q;
     for (int i = thread; i < rows * p.hdim_q; i += kRowThreads) to[i] = 0.f;
   }
   if (p.randval) {
     const u64 offset = p.dropout_offset + u64(b * p.nhead_q + h) * 64;
-    store_random_bytes((TK_GLOBAL unsigned char*)p.randval + b * p.randval_batch + h * p.randval_head +
+    store_random_bytes((Global<unsigned char>)p.randval + b * p.randval_batch + h * p.randval_head +
                            (s.start_q + first) * p.randval_row,
                        p.randval_row, first, rows, s.seqlen_k, thread, kRowThreads,
-                       [&](int lane, int row32, int key32, u32* words) TK_INLINE {
+                       [&](int lane, int row32, int key32, u32* words) TILEKILN_LAMBDA {
                          const U4 drawn = philox(p.dropout_seed, offset + u64(lane), u32(row32), u32(key32));
 #pragma unroll
                          for (int i = 0; i < 4; i++) words[i] = drawn[i];
                        });
   }
   if (!p.dbias || !(p.features & kBwdWindow)) return;
-  Write* dbias = (Write*)p.dbias + b * p.dbias_batch + h * p.dbias_head + (s.start_q + first) * p.dbias_row;
+  Write dbias = (Write)p.dbias + b * p.dbias_batch + h * p.dbias_head + (s.start_q + first) * p.dbias_row;
   for (int i = 0; i < rows; i++)
     for (int key = thread; key < s.seqlen_k; key += kRowThreads) dbias[i * p.dbias_row + key] = T(0.f);
 }
 
 /// Rows of LDS times the lane's row of K, or of V, in memory.
-[[maybe_unused]] TK_DEVICE Accumulator of_lines(const T* lines, __amdgpu_buffer_rsrc_t memory, int at, int hdim, int half) {
+TILEKILN_DEVICE Accumulator of_lines(const T* lines, __amdgpu_buffer_rsrc_t memory, int at, int hdim, int half) {
   Accumulator made = Accumulator(0.f);
   int zero = 0;
   asm volatile("" : "+s"(zero));  // keeps the loads in the loop
-#pragma unroll 1  // else the loads of all are held in registers at once
+#pragma unroll 1                  // else the loads of all are held in registers at once
   for (int d = 0; d < kHdim / kDepth; d++) {
     const int column = d * kDepth + depth_of(half);
     made = multiply_add(*(const Fragment*)(lines + column), of_memory(memory, at + zero, column, hdim), made);
@@ -270,21 +273,21 @@ TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads)))
 }
 
 /// Rows of LDS times the lane's rows of K and of V: S and dP. Pieces of both are the lane's, or come from memory again.
-[[maybe_unused]] TK_DEVICE void multiply_rows(const T* q_lines, const T* dout_lines, const Fragment* k_piece, const Fragment* v_piece,
-                             __amdgpu_buffer_rsrc_t k_memory, int k_at, int hdim_q, __amdgpu_buffer_rsrc_t v_memory,
-                             int v_at, int hdim_v, int row, int half, Pair& x) {
+TILEKILN_DEVICE void multiply_rows(const T* q_lines, const T* dout_lines, const Fragment* k_piece,
+                                   const Fragment* v_piece, __amdgpu_buffer_rsrc_t k_memory, int k_at, int hdim_q,
+                                   __amdgpu_buffer_rsrc_t v_memory, int v_at, int hdim_v, int row, int half, Pair& x) {
   x.p = x.ds = Accumulator(0.f);
-  const auto step = [&](int d, int zero) TK_INLINE {
+  const auto step = [&](int d, int zero) TILEKILN_LAMBDA {
     const int column = d * kDepth + depth_of(half), at = row * kRowD + column;
-    const Fragment key = TK_RELOAD_K ? of_memory(k_memory, k_at + zero, column, hdim_q) : k_piece[d];
-    const Fragment value = TK_RELOAD_K ? of_memory(v_memory, v_at + zero, column, hdim_v) : v_piece[d];
+    const Fragment key = kReloadK ? of_memory(k_memory, k_at + zero, column, hdim_q) : k_piece[d];
+    const Fragment value = kReloadK ? of_memory(v_memory, v_at + zero, column, hdim_v) : v_piece[d];
     x.p = multiply_add(*(const Fragment*)(q_lines + at), key, x.p);
     x.ds = multiply_add(*(const Fragment*)(dout_lines + at), value, x.ds);
   };
-  if constexpr (TK_RELOAD_K) {
+  if constexpr (kReloadK) {
     int zero = 0;
     asm volatile("" : "+s"(zero));  // keeps the loads in the loop
-#pragma unroll 1  // else the loads of all are held in registers at once
+#pragma unroll 1                    // else the loads of all are held in registers at once
     for (int d = 0; d < kHdim / kDepth; d++) step(d, zero);
   } else {
 #pragma unroll
@@ -293,10 +296,10 @@ TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads)))
 }
 
 /// The lane's rows of dk and dv.
-TK_DEVICE void store_keys(const BackwardProblem& p, const Sequence& s, const Walk& w, int head_k,
-                          const Accumulator (&dk)[kPart / kRows], const Accumulator (&dv)[kPart / kRows]) {
-  Write* to_k = rows_of<Write>(p.dk, w.b, s.start_k, head_k, p.dk_batch, p.dk_head, p.dk_row) + i64(w.key) * p.dk_row;
-  Write* to_v = rows_of<Write>(p.dv, w.b, s.start_k, head_k, p.dv_batch, p.dv_head, p.dv_row) + i64(w.key) * p.dv_row;
+TILEKILN_DEVICE void store_keys(const BackwardProblem& p, const Sequence& s, const Walk& w, int head_k,
+                                const Accumulator (&dk)[kPart / kRows], const Accumulator (&dv)[kPart / kRows]) {
+  Write to_k = rows_of<Write>(p.dk, w.b, s.start_k, head_k, p.dk_batch, p.dk_head, p.dk_row) + i64(w.key) * p.dk_row;
+  Write to_v = rows_of<Write>(p.dv, w.b, s.start_k, head_k, p.dv_batch, p.dv_head, p.dv_row) + i64(w.key) * p.dv_row;
 #pragma unroll
   for (int d = 0; d < kPart / kRows; d++)
 #pragma unroll
@@ -308,17 +311,17 @@ TK_DEVICE void store_keys(const BackwardProblem& p, const Sequence& s, const Wal
 }
 
 /// dk, dv, dbias and a share of dq of one unit, which is the same for all threads.
-TK_DEVICE void run_unit(const BackwardProblem& p, const ScheduledUnit& unit) {
-  TK_SHARED T q_lines[kTileQ * kRowD];
-  TK_SHARED T q_transposed[kPart * kRowQ];
-  TK_SHARED T dout_memory[kTileQ * kRowD];
-  T* const dout_lines = TK_PARTS > 1 ? q_lines : dout_memory;
-  TK_SHARED T dout_transposed[kPart * kRowQ];
-  TK_SHARED T k_transposed[kPart * kRowK];
-  TK_SHARED T ds_lines[kTileQ * kRowK];
-  TK_SHARED float lse_log2[kTileQ];
-  TK_SHARED float delta[kTileQ];
-  TK_SHARED unsigned char random_bytes[TK_WAVES * 1024];
+TILEKILN_DEVICE void run_unit(const BackwardProblem& p, const ScheduledUnit& unit) {
+  __shared__ __align__(16) T q_lines[kTileQ * kRowD];
+  __shared__ __align__(16) T q_transposed[kPart * kRowQ];
+  __shared__ __align__(16) T dout_memory[kTileQ * kRowD];
+  T* const dout_lines = kParts > 1 ? q_lines : dout_memory;
+  __shared__ __align__(16) T dout_transposed[kPart * kRowQ];
+  __shared__ __align__(16) T k_transposed[kPart * kRowK];
+  __shared__ __align__(16) T ds_lines[kTileQ * kRowK];
+  __shared__ __align__(16) float lse_log2[kTileQ];
+  __shared__ __align__(16) float delta[kTileQ];
+  __shared__ __align__(16) unsigned char random_bytes[kWaves * 1024];
   const int b = __builtin_amdgcn_readfirstlane(unit.batch), head_k = __builtin_amdgcn_readfirstlane(unit.head);
   const int first_key = __builtin_amdgcn_readfirstlane(unit.chunk) * kTileK;
   // Anew for each unit: else what follows from them alone is held in registers through all units.
@@ -329,11 +332,10 @@ TK_DEVICE void run_unit(const BackwardProblem& p, const ScheduledUnit& unit) {
   Walk w;
   w.b = b, w.half = in_wave_lane / kHalf, w.lane = in_wave_lane % kHalf;
   w.key = first_key + wave * kColumns + w.lane;
-  w.column = TK_PARTS > 1 ? int(__builtin_amdgcn_workgroup_id_x()) % TK_PARTS * kPart : 0;
-
+  w.column = kParts > 1 ? int(__builtin_amdgcn_workgroup_id_x()) % kParts * kPart : 0;
   const int keys = s.seqlen_k - first_key < kTileK ? s.seqlen_k - first_key : kTileK;
-  Read* k = rows_of<Read>(p.k, b, s.start_k, head_k, p.k_batch, p.k_head, p.k_row) + i64(first_key) * p.k_row;
-  Read* v = rows_of<Read>(p.v, b, s.start_k, head_k, p.v_batch, p.v_head, p.v_row) + i64(first_key) * p.v_row;
+  Read k = rows_of<Read>(p.k, b, s.start_k, head_k, p.k_batch, p.k_head, p.k_row) + i64(first_key) * p.k_row;
+  Read v = rows_of<Read>(p.v, b, s.start_k, head_k, p.v_batch, p.v_head, p.v_row) + i64(first_key) * p.v_row;
   {
     Tile<kTileK, kPart> t;
     Tile<kTileK, kPart>::load(t, k + w.column, p.k_row, keys, p.hdim_q - w.column, thread);
@@ -346,7 +348,7 @@ TK_DEVICE void run_unit(const BackwardProblem& p, const ScheduledUnit& unit) {
   const int k_at = own ? (w.key - first_key) * p.k_row * 2 : 0x40000000;
   const int v_at = own ? (w.key - first_key) * p.v_row * 2 : 0x40000000;
   [[maybe_unused]] Fragment k_piece[kHdim / kDepth], v_piece[kHdim / kDepth];
-  if constexpr (!TK_RELOAD_K) {
+  if constexpr (!kReloadK) {
 #pragma unroll
     for (int d = 0; d < kHdim / kDepth; d++) {
       k_piece[d] = of_memory(k_memory, k_at, d * kDepth + depth_of(w.half), p.hdim_q);
@@ -368,36 +370,36 @@ TK_DEVICE void run_unit(const BackwardProblem& p, const ScheduledUnit& unit) {
   unsigned char* const bytes = random_bytes + wave * 1024;
   for (int g = 0; g < p.heads_per_key_head; g++) {
     w.h = head_k * p.heads_per_key_head + g;
-    w.slope = p.features & kBwdAlibi ? ((const TK_GLOBAL float*)p.alibi_slopes)[b * p.alibi_batch + w.h] : 0.f;
-    TK_GLOBAL float* const share_of_head = share(p, shares(p, s, b), w.h, __builtin_amdgcn_readfirstlane(unit.split));
-    Read* q = rows_of<Read>(p.q, b, s.start_q, w.h, p.q_batch, p.q_head, p.q_row);
-    Read* dout = rows_of<Read>(p.dout, b, s.start_q, w.h, p.dout_batch, p.dout_head, p.dout_row);
+    w.slope = p.features & kBwdAlibi ? ((Global<const float>)p.alibi_slopes)[b * p.alibi_batch + w.h] : 0.f;
+    const Global<float> share_of_head = share(p, shares(p, s, b), w.h, __builtin_amdgcn_readfirstlane(unit.split));
+    Read q = rows_of<Read>(p.q, b, s.start_q, w.h, p.q_batch, p.q_head, p.q_row);
+    Read dout = rows_of<Read>(p.dout, b, s.start_q, w.h, p.dout_batch, p.dout_head, p.dout_row);
     for (w.first = begin; w.first < end; w.first += kTileQ) {
       const int rows = s.seqlen_q - w.first < kTileQ ? s.seqlen_q - w.first : kTileQ;
       [[maybe_unused]] Accumulator scores[kBlocks];
       {
-        Read *const q_rows = q + i64(w.first) * p.q_row, *const dout_rows = dout + i64(w.first) * p.dout_row;
+        const Read q_rows = q + i64(w.first) * p.q_row, dout_rows = dout + i64(w.first) * p.dout_row;
         const int mine = again(thread);
         float row_lse = kInfinity, row_delta = 0.f;
         if (mine < rows) {
           const float lse =
-              ((const TK_GLOBAL float*)p.lse)[b * p.lse_batch + w.h * p.lse_head + s.start_q + w.first + mine];
+              ((Global<const float>)p.lse)[b * p.lse_batch + w.h * p.lse_head + s.start_q + w.first + mine];
           row_lse = lse < -kLargest * kLn2 ? kInfinity : lse * kLog2e;
-          row_delta = ((const TK_GLOBAL float*)p.delta)[w.h * p.rows + s.row + w.first + mine];
+          row_delta = ((Global<const float>)p.delta)[w.h * p.rows + s.row + w.first + mine];
         }
         Tile<kTileQ> tile;
         Tile<kTileQ>::load(tile, q_rows, p.q_row, rows, p.hdim_q, mine);
         // Every wave has done with the tile before: none reads of it behind the barrier before dq.
-        if constexpr (TK_RELOAD_K) {  // one after the other: registers
+        if constexpr (kReloadK) {  // one after the other: registers
           Tile<kTileQ>::store(tile, q_lines, q_transposed, kRowQ, mine, w.column);
-          if constexpr (TK_PARTS > 1) {
+          if constexpr (kParts > 1) {
             publish();
 #pragma unroll
             for (int i = 0; i < kBlocks; i++)
               scores[i] = of_lines(q_lines + (i * kRows + w.lane) * kRowD, k_memory, k_at, p.hdim_q, w.half);
           }
           Tile<kTileQ>::load(tile, dout_rows, p.dout_row, rows, p.hdim_v, mine);
-          if (TK_PARTS > 1) __builtin_amdgcn_s_barrier();  // every wave has done with the lines of q
+          if (kParts > 1) __builtin_amdgcn_s_barrier();  // every wave has done with the lines of q
           Tile<kTileQ>::store(tile, dout_lines, dout_transposed, kRowQ, mine, w.column);
         } else {
           Tile<kTileQ> second;
@@ -412,7 +414,7 @@ TK_DEVICE void run_unit(const BackwardProblem& p, const ScheduledUnit& unit) {
 #pragma unroll 1
       for (int block = 0; block < kTileQ; block += kRows) {
         Pair x;  // S and dP, then P and dS
-        if constexpr (TK_PARTS > 1) {
+        if constexpr (kParts > 1) {
           x.p = block == 0 ? scores[0] : scores[kBlocks - 1];
           x.ds = of_lines(dout_lines + (block + w.lane) * kRowD, v_memory, v_at, p.hdim_v, w.half);
         } else {
@@ -432,22 +434,23 @@ TK_DEVICE void run_unit(const BackwardProblem& p, const ScheduledUnit& unit) {
             __builtin_amdgcn_sched_barrier(0);  // else operands of all are held in registers at once
           }
         }
-        each([&](int r) TK_INLINE {
+        each([&](int r) TILEKILN_LAMBDA {
           ds_lines[(block + row_of(r, w.half)) * kRowK + wave * kColumns + w.lane] = T(x.ds[r]);
         });
       }
       publish();
       // dq of (rows of a block, columns of a block) is one wave's.
-      TK_GLOBAL float* sums = share_of_head + i64(w.first) * p.hdim_q;
+      Global<float> sums = share_of_head + i64(w.first) * p.hdim_q;
       const int in_wave = again(w.lane), half = again(w.half);
 #pragma unroll 1
-      for (int task = wave; task < kBlocks * (kPart / kColumns); task += TK_WAVES) {
+      for (int task = wave; task < kBlocks * (kPart / kColumns); task += kWaves) {
         const int block = task % kBlocks, column = task / kBlocks * kColumns + in_wave;
         Accumulator dq = Accumulator(0.f);
 #pragma unroll
         for (int d = 0; d < kTileK / kDepth; d++)
-          dq = multiply_add(*(const Fragment*)(ds_lines + (block * kRows + in_wave) * kRowK + d * kDepth + depth_of(half)),
-                            *(const Fragment*)(k_transposed + column * kRowK + d * kDepth + depth_of(half)), dq);
+          dq = multiply_add(
+              *(const Fragment*)(ds_lines + (block * kRows + in_wave) * kRowK + d * kDepth + depth_of(half)),
+              *(const Fragment*)(k_transposed + column * kRowK + d * kDepth + depth_of(half)), dq);
 #pragma unroll
         for (int r = 0; r < kAccumulator; r++) {
           const int row = block * kRows + row_of(r, half);
@@ -460,22 +463,21 @@ TK_DEVICE void run_unit(const BackwardProblem& p, const ScheduledUnit& unit) {
   if (own) store_keys(p, s, w, head_k, dk, dv);
 }
 
-/// The main stage. Grid (tiles of kTileK keys times TK_PARTS, nhead_k, batch), or (workers times TK_PARTS, 1, 1).
-TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads), amdgpu_waves_per_eu(1, 2)))
-void tilekiln_fmha_bwd(BackwardProblem p) {
-  const int block = int(__builtin_amdgcn_workgroup_id_x()) / TK_PARTS, heads = p.nhead_q / p.heads_per_key_head;
+/// The main stage. Grid (tiles of kTileK keys times kParts, nhead_k, batch), or (workers times kParts, 1, 1).
+TILEKILN_KERNEL(kThreads) __attribute__((amdgpu_waves_per_eu(1, 2))) void tilekiln_fmha_bwd(BackwardProblem p) {
+  const int block = int(__builtin_amdgcn_workgroup_id_x()) / kParts, heads = p.nhead_q / p.heads_per_key_head;
   const bool group = p.features & kBwdGroupWalk, walks = group || p.features & kBwdBatchWalk;
   ScheduledUnit unit = {int(__builtin_amdgcn_workgroup_id_z()), int(__builtin_amdgcn_workgroup_id_y()), block, 0};
   BatchWalk<int> in_batch = batch_walk(block, p.total_units, p.units_a_head, p.units_a_worker, heads);
   GroupWalk in_group = {};
-  if (group) in_group = group_walk((Scheduled*)p.cu_state + block * kCuStateInts, p.batch, heads);
-  const auto next = [&] TK_INLINE {
-    return group ? next_unit(in_group, (Scheduled*)p.batch_state, unit)
+  if (group) in_group = group_walk((Scheduled)p.cu_state + block * kCuStateInts, p.batch, heads);
+  const auto next = [&] TILEKILN_LAMBDA {
+    return group ? next_unit(in_group, (Scheduled)p.batch_state, unit)
                  : next_unit(in_batch, p.features & kBwdWindow, unit);
   };
   for (bool more = !walks || next(); more; more = next()) {
     // Arguments are loaded anew for each unit: else all that any unit needs is held in registers through the walk.
-    auto at = (const TK_CONSTANT BackwardProblem*)__builtin_amdgcn_kernarg_segment_ptr();
+    auto at = (ConstantMemory<const BackwardProblem>)__builtin_amdgcn_kernarg_segment_ptr();
     asm volatile("" : "+s"(at));
     run_unit(*(const BackwardProblem*)at, unit);
     if (!walks) break;
@@ -485,7 +487,7 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
 
 /// dq = scale times the sum of its shares, in their order; d_sink[h] = -sum exp(sink - LSE) D, by the first workgroup of a head.
 /// Grid as prepare's.
-TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads))) void tilekiln_fmha_bwd_convert(BackwardProblem p) {
+TILEKILN_KERNEL(kRowThreads) void tilekiln_fmha_bwd_convert(BackwardProblem p) {
   const int b = __builtin_amdgcn_workgroup_id_z(), h = __builtin_amdgcn_workgroup_id_y();
   const int first = __builtin_amdgcn_workgroup_id_x() * kRowTile, thread = __builtin_amdgcn_workitem_id_x();
   if (p.d_sink && b == 0 && first == 0 && thread < kLanes) {
@@ -493,20 +495,19 @@ TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads)))
     for (int other = 0; other < p.batch; other++) {
       const Sequence of = sequence(p, other);
       for (int row = lane(); row < of.seqlen_q; row += kLanes) {
-        const float lse =
-            ((const TK_GLOBAL float*)p.lse)[other * p.lse_batch + h * p.lse_head + of.start_q + row];
-        const float d = ((const TK_GLOBAL float*)p.delta)[h * p.rows + of.row + row];
-        if (lse > -kLargest) sum += exp2((((const TK_GLOBAL float*)p.sink)[h] - lse) * kLog2e) * d;
+        const float lse = ((Global<const float>)p.lse)[other * p.lse_batch + h * p.lse_head + of.start_q + row];
+        const float d = ((Global<const float>)p.delta)[h * p.rows + of.row + row];
+        if (lse > -kLargest) sum += exp2((((Global<const float>)p.sink)[h] - lse) * kLog2e) * d;
       }
     }
 #pragma unroll
     for (int distance = 1; distance < kLanes; distance *= 2) sum += across(sum, distance);
-    if (lane() == 0) ((TK_GLOBAL float*)p.d_sink)[h] = -sum;
+    if (lane() == 0) ((Global<float>)p.d_sink)[h] = -sum;
   }
   const Sequence s = sequence(p, b);
   if (first >= s.seqlen_q) return;
   const int rows = s.seqlen_q - first < kRowTile ? s.seqlen_q - first : kRowTile;
-  Write* to = rows_of<Write>(p.dq, b, s.start_q, h, p.dq_batch, p.dq_head, p.dq_row) + i64(first) * p.dq_row;
+  Write to = rows_of<Write>(p.dq, b, s.start_q, h, p.dq_batch, p.dq_head, p.dq_row) + i64(first) * p.dq_row;
   const Shares dq = shares(p, s, b);
   for (int i = thread; i < rows * p.hdim_q; i += kRowThreads) {
     float sum = 0.f;

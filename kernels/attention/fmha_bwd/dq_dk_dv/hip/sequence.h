@@ -7,8 +7,8 @@
 namespace tilekiln::hip {
 
 // Numbers that an earlier stage wrote, loaded into registers of the whole wave.
-using Scheduled = const TK_CONSTANT int;
-using ScheduledLong = const TK_CONSTANT i64;
+using Scheduled = ConstantMemory<const int>;
+using ScheduledLong = ConstantMemory<const i64>;
 
 /// A sequence.
 struct Sequence {
@@ -18,12 +18,12 @@ struct Sequence {
 };
 
 /// The rows that a packed sequence has, padding included.
-TK_DEVICE int room(const int* starts, int b, int total) {
+TILEKILN_DEVICE int room(const int* starts, int b, int total) {
   const int rows = start(starts, b + 1, total) - start(starts, b, total);
   return rows < 0 ? 0 : rows;
 }
 
-TK_DEVICE Sequence sequence(const BackwardProblem& p, int b) {
+TILEKILN_DEVICE Sequence sequence(const BackwardProblem& p, int b) {
   Sequence s;
   s.seqlen_q = length(p.seqlens_q, p.cu_seqlens_q, b, p.seqlen_q);
   s.seqlen_k = length(p.seqlens_k, p.cu_seqlens_k, b, p.seqlen_k);
@@ -46,19 +46,19 @@ struct Shares {
   i64 first, step;
 };
 
-TK_DEVICE Shares shares(const BackwardProblem& p, const Sequence& s, int b) {
+TILEKILN_DEVICE Shares shares(const BackwardProblem& p, const Sequence& s, int b) {
   const bool group = p.features & kBwdGroupWalk;
   Shares made;
   made.step = i64(s.room_q) * p.hdim_q;
-  made.splits = s.seqlen_k == 0 ? 0 : group ? ((Scheduled*)p.nsplits)[b] : p.splits;
-  made.first = group ? ((ScheduledLong*)p.offsets)[b] : s.row * p.nhead_q * p.splits * p.hdim_q;
+  made.splits = s.seqlen_k == 0 ? 0 : group ? ((Scheduled)p.nsplits)[b] : p.splits;
+  made.first = group ? ((ScheduledLong)p.offsets)[b] : s.row * p.nhead_q * p.splits * p.hdim_q;
   return made;
 }
 
 /// Row 0 of a share: within dq_acc, whatever numbers index arrays held.
-TK_DEVICE TK_GLOBAL float* share(const BackwardProblem& p, const Shares& of, int h, int split) {
+TILEKILN_DEVICE Global<float> share(const BackwardProblem& p, const Shares& of, int h, int split) {
   const i64 at = of.first + (i64(h) * of.splits + split) * of.step;
-  return (TK_GLOBAL float*)p.dq_acc + (at < 0 || at > p.acc_elements - of.step ? 0 : at);
+  return (Global<float>)p.dq_acc + (at < 0 || at > p.acc_elements - of.step ? 0 : at);
 }
 
 }  // namespace tilekiln::hip
