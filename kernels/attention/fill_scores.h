@@ -6,6 +6,20 @@
 
 namespace tilekiln::fmha {
 
+constexpr int unbounded = 1 << 29;  // farther than any key; twice it fits an int
+
+// A side of a window as rows have it.
+constexpr int side_of(bool mask, int width) { return !mask || width < 0 || width > unbounded ? unbounded : width; }
+
+// Sets the mask (KeyMask of key_range.h); true: it hides a key of some row.
+template <class Problem, class Row>
+bool fill_mask(const Problem& p, Row* row) {
+  row->left = side_of(p.features.mask, p.window_left);
+  row->right = side_of(p.features.mask, p.window_right);
+  row->sink_keys = p.features.mask ? p.sink_keys : 0;
+  return p.features.mask && (p.window_left >= 0 || p.window_right >= 0);
+}
+
 // Sets the seed and offset of the random bytes and the factor of kept weights; true: there is dropout.
 template <class Problem, class Row>
 bool fill_dropout(const Problem& p, Row* row) {

@@ -10,6 +10,21 @@ namespace tilekiln::fmha {
 // Row i sees the keys [i + shift - left, i + shift + right] and, up to i + shift + right, those below sinks.
 struct KeyMask { int shift, left, right, sinks; };
 
+// Keys that one row sees: [begin, end), and before them those below sinks, all counted from some key.
+struct SeenKeys {
+  int begin, end, sinks;
+
+  // The keys of row `row`, of `keys` in all, counted from key `from`.
+  TILEKILN_DEVICE SeenKeys of(const KeyMask& mask, int row, int keys, int from) {
+    const int centre = row + mask.shift;
+    return {centre - mask.left - from, min(keys, centre + mask.right + 1) - from, mask.sinks - from};
+  }
+  // No branch: ptxas would keep it, and the condition as a byte.
+  TILEKILN_DEVICE bool hide(const SeenKeys& seen, int key) {
+    return (key >= seen.end) | ((key < seen.begin) & (key >= seen.sinks));
+  }
+};
+
 // Key tiles [first, last), then [0, sinks): the order of kernels, which go down from each end.
 struct KeyRange {
   int first, last, sinks;

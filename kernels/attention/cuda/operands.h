@@ -12,10 +12,6 @@ namespace tilekiln::cuda {
 using fmha::i64;
 
 constexpr float log2_e = 1.4426950408889634f;
-constexpr int unbounded = 1 << 29;  // farther than any key; twice it fits an int
-
-// A side of a window as rows have it.
-constexpr int side_of(bool mask, int width) { return !mask || width < 0 || width > unbounded ? unbounded : width; }
 
 // An array of rows; steps in elements.
 struct Operand {
@@ -59,9 +55,7 @@ void fill_scores(const Problem& p, Row* row) {
   row->score_scale_log2 = p.features.softcap ? log2_e : p.softmax_scale * log2_e;
   row->softcap_inner = p.features.softcap ? p.softmax_scale / p.softcap : 0;
   row->bias_scale = log2_e / row->score_scale_log2;
-  row->left = side_of(p.features.mask, p.window_left);
-  row->right = side_of(p.features.mask, p.window_right);
-  row->sink_keys = p.features.mask ? p.sink_keys : 0;
+  fmha::fill_mask(p, row);
   if (fmha::fill_dropout(p, row)) row->dropout_over = 0x10001u * (255u - core::dropout_threshold(p.dropout_p));
 }
 

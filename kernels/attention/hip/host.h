@@ -78,16 +78,13 @@ struct Format {
 
 [[maybe_unused]] void fill_scores(const fmha::FwdProblem& p, ForwardProblem* to) {
   const auto on = [&](bool given, Feature feature) { to->features |= given ? feature : 0; };
-  on(p.features.mask && (p.window_left >= 0 || p.window_right >= 0), kWindow);
+  on(fmha::fill_mask(p, to), kWindow);
   on(p.features.bias == fmha::Bias::alibi, kAlibi);
   on(p.features.bias == fmha::Bias::elementwise, kBias);
   on(p.features.softcap, kSoftcap);
   on(p.features.lse, kLse);
   on(p.features.sink && p.sink != nullptr, kSink);
   on(p.top_left, kTopLeft);
-  to->window_left = p.window_left;
-  to->window_right = p.window_right;
-  to->sink_keys = p.features.mask ? p.sink_keys : 0;
   to->scale_log2 = p.softmax_scale * log2_e;
   to->softcap = p.softcap;
   to->scale_over_softcap = p.features.softcap ? p.softmax_scale / p.softcap : 0;

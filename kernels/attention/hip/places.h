@@ -5,3 +5,8 @@
 
 #define TILEKILN_READ_ONLY(pointer) (*(tilekiln::hip::Global<const int>)(pointer))
 #include "kernels/attention/places.h"
+
+namespace tilekiln::fmha {
+using hip::max, hip::min;
+}
+#include "kernels/attention/key_range.h"

@@ -6,7 +6,7 @@ namespace tilekiln::hip {
 
 /// Bits of ForwardProblem::features. A feature that is off costs its test, once a tile.
 enum Feature : int {
-  kWindow = 1,       // window_left, window_right, sink_keys
+  kWindow = 1,       // left, right, sink_keys
   kAlibi = 2,        // alibi_slopes
   kSoftcap = 4,      // softcap
   kLse = 8,          // lse
@@ -18,8 +18,7 @@ enum Feature : int {
 };
 
 /// Strides are in elements; of a row, a head, a batch. Packed sequences have no batches: their rows begin at seqstart_q[b].
-/// Row i of a sequence sees key j where j <= i + shift + window_right and j >= i + shift - window_left or j < sink_keys,
-/// -1: unbounded; shift is seqlen_k - seqlen_q, or 0 with kTopLeft.
+/// Row i of a sequence sees key j where j <= i + shift + right and j >= i + shift - left or j < sink_keys; shift is seqlen_k - seqlen_q, or 0 with kTopLeft.
 struct ForwardProblem {
   const void *q, *k, *v;
   void* out;
@@ -37,7 +36,7 @@ struct ForwardProblem {
   int seqlen_q, seqlen_k;  // the longest
   int hdim_q, hdim_v;      // those of the call: multiples of 8, at most the kernel's
   int nhead_q, heads_per_key_head;
-  int window_left, window_right, sink_keys;
+  int left, right, sink_keys;
   int min_seqlen_q;                   // sequences with at most so many queries are left untouched; 0: none
   float scale_log2;                   // softmax_scale log2 e, above 0
   float softcap, scale_over_softcap;  // softmax_scale / softcap

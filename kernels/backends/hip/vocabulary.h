@@ -198,6 +198,8 @@ TILEKILN_DEVICE float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 TILEKILN_DEVICE float log2(float x) { return __builtin_amdgcn_logf(x); }
 TILEKILN_DEVICE float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
 TILEKILN_DEVICE float max(float a, float b) { return __builtin_fmaxf(a, b); }
+TILEKILN_DEVICE int min(int a, int b) { return b < a ? b : a; }
+TILEKILN_DEVICE int max(int a, int b) { return a < b ? b : a; }
 
 /// tanh x, as exact for small x as for large: x - x^3/3 + 2x^5/15 - 17x^7/315 below 1/4, else 1 - 2 / (e^2|x| + 1).
 TILEKILN_DEVICE float tanh(float x) {

@@ -17,6 +17,7 @@ from tools.executor.amdgcn.code_object import CodeObject, Pointer, llvm_tool, re
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "kernels" / "attention" / "fmha_fwd" / "hip" / "forward.hip"
+UNBOUNDED = 1 << 29  # kernels/attention/fill_scores.h
 FEATURES = {"window": 1, "alibi": 2, "softcap": 4, "lse": 8, "sink": 32, "bias": 64, "top_left": 128}
 ROUNDING = {"truncate": 0, "even": 256, "up": 512}  # of P in bf16, where no instruction does it
 LOG2E = 1.4426950408889634
@@ -147,8 +148,7 @@ def arguments(problem: problems.Problem, made: dict[str, np.ndarray], rounding: 
         np.int32(v.shape[-1]),
         np.int32(q.shape[head]),
         np.int32(q.shape[head] // k.shape[head]),
-        np.int32(left),
-        np.int32(right),
+        *(np.int32(side if side >= 0 else UNBOUNDED) for side in (left, right)),
         np.int32(0),
         np.int32(0),
         np.float32(scale * LOG2E),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.kernels.hip.forward import UNBOUNDED
 from tools.executor.amdgcn import gate
 from tools.executor.amdgcn.code_object import CodeObject, Pointer, reads, wave_size, writes
 
@@ -80,7 +81,7 @@ def cache(code: CodeObject, define: Mapping[str, int], waves: int) -> dict[str, 
             *[NULL] * 10,  # lse, places, alibi_slopes, sink, bias
             *i64(*[0] * 13),
             *[NULL] * 2,
-            *i32(hdim_q, hdim_q, hdim_v, hdim_v, 0, rows, keys, hdim_q, hdim_v, 1, 1, -1, -1, 0, 0),
+            *i32(hdim_q, hdim_q, hdim_v, hdim_v, 0, rows, keys, hdim_q, hdim_v, 1, 1, UNBOUNDED, UNBOUNDED, 0, 0),
             *f32(0.1, 0, 0),
             *i32(255),
             *f32(1),
@@ -126,7 +127,7 @@ def backward(code: CodeObject, define: Mapping[str, int], waves: int) -> dict[st
             *i64(rows),
             *[NULL] * 2,
             *i32(*[hdim] * 8),
-            *i32(1, 1, 1, rows, keys, rows, keys, hdim, hdim, -1, -1, 0, 1, 0, 0, 0, 0),
+            *i32(1, 1, 1, rows, keys, rows, keys, hdim, hdim, UNBOUNDED, UNBOUNDED, 0, 1, 0, 0, 0, 0),
             *f32(0.1, 0),
             *i32(255),
             *f32(1),

@@ -41,22 +41,22 @@ KERNELS = {  # name of the code object, for an architecture
 MUTATIONS: dict[str, tuple[str, str, str, str]] = {
     "tiles are not published": (
         BACKWARD,
-        "delta[mine] = row_delta;\n        publish();",
-        "delta[mine] = row_delta;",
+        "delta[thread] = row_delta;\n  publish();",
+        "delta[thread] = row_delta;",
         "fmha_bwd_dq_dk_dv",
     ),
-    "dS is not published": (BACKWARD, "      publish();\n      // dq of", "      // dq of", "fmha_bwd_dq_dk_dv"),
+    "dS is not published": (BACKWARD, "      publish();\n      add_to", "      add_to", "fmha_bwd_dq_dk_dv"),
     "hidden pairs count": (BACKWARD, "row >= first && row < last ? weight : 0.f", "weight", "fmha_bwd_dq_dk_dv"),
     "the diagonal is off by one": (
         BACKWARD,
-        "first = w.key - s.shift - p.window_right - w.first;",
-        "first = w.key - s.shift - p.window_right - w.first + 1;",
+        "first = w.key - s.shift - p.right - w.first;",
+        "first = w.key - s.shift - p.right - w.first + 1;",
         "fmha_bwd_dq_dk_dv",
     ),
     "the left edge is off by one": (
         BACKWARD,
-        "p.window_left - w.first + 1;",
-        "p.window_left - w.first;",
+        "p.left - w.first + 1);",
+        "p.left - w.first);",
         "fmha_bwd_dq_dk_dv",
     ),
     "dS without D": (
@@ -90,7 +90,12 @@ MUTATIONS: dict[str, tuple[str, str, str, str]] = {
         "sums[i64(row) * p.hdim_q + w.column + column] = dq[r]",
         "fmha_bwd_dq_dk_dv",
     ),
-    "keys past the end are stored": (BACKWARD, "  if (own) store_keys", "  store_keys", "fmha_bwd_dq_dk_dv"),
+    "keys past the end are stored": (
+        BACKWARD,
+        "  if (w.key < s.seqlen_k) store_keys",
+        "  store_keys",
+        "fmha_bwd_dq_dk_dv",
+    ),
     "LSE in base e": (BACKWARD, "kInfinity : lse * kLog2e;", "kInfinity : lse;", "fmha_bwd_dq_dk_dv"),
     "dbias of hidden tiles is not cleared": (
         BACKWARD,
@@ -114,15 +119,15 @@ MUTATIONS: dict[str, tuple[str, str, str, str]] = {
     "splits share a place": (FORWARD, "* p.splits + w.split;", "* p.splits;", "fmha_fwd_splitkv"),
     "a split goes on to the end": (
         FORWARD,
-        "    if (part > 0 && begin + part < t.end) t.end = begin + part;\n",
+        "  r.last = min(r.first + part, r.last);\n",
         "",
         "fmha_fwd_splitkv",
     ),
-    "each split has the sink columns": (FORWARD, "    if (w.split > 0) t.sinks = 0;\n", "", "fmha_fwd_splitkv"),
+    "each split has the sink columns": (FORWARD, "  if (w.split > 0) r.sinks = 0;\n", "", "fmha_fwd_splitkv"),
     "heads that share a key head read one query": (
         FORWARD,
-        " + query.head * int(p.q_head)) * kSize;",
-        ") * kSize;",
+        "p.q_row + query.head * int(p.q_head);",
+        "p.q_row;",
         "fmha_fwd_splitkv",
     ),
     "parts are not weighted": (

@@ -24,6 +24,7 @@
 #include "kernels/attention/hip/sequences.h"
 #include "kernels/backends/hip/vocabulary.h"
 #ifdef TILEKILN_CODES
+#undef TILEKILN_FP16  // a name of tilekiln.h, too
 #include "kernels/generated/fmha_fwd.h"
 #endif
 
@@ -43,9 +44,11 @@ constexpr int kKnownOn = (kKnown.mask == tilekiln::fmha_fwd::Mask::window ? kWin
                          (kKnown.softcap ? kSoftcap : 0) |
                          (kKnown.bias == tilekiln::fmha_fwd::Bias::alibi ? kAlibi : 0) |
                          (kKnown.bias == tilekiln::fmha_fwd::Bias::elementwise ? kBias : 0) | (kKnown.lse ? kLse : 0);
+constexpr bool kMayMask = kKnownOn & kWindow;
 constexpr int kAsked = kTopLeft | kRoundEven | kRoundUp | (kKnown.sink ? kSink : 0);
 TILEKILN_DEVICE int features_of(const Problem& p) { return (p.features & kAsked) | kKnownOn; }
 #else
+constexpr bool kMayMask = true;
 TILEKILN_DEVICE int features_of(const Problem& p) { return p.features; }
 #endif
 constexpr int kSize = sizeof(Element), kKeySize = sizeof(KeyElement);  // bytes
@@ -130,26 +133,8 @@ template <class P> TILEKILN_DEVICE bool is_vectorized(const P& p) {
   return false;
 }
 
-/// Key tiles: all of [begin, end) are looked at, those of [full_begin, full_end) without a mask; before them those of
-/// [0, sinks), whose first columns every query sees.
-struct Tiles { int begin, end, full_begin, full_end, sinks; };
-
-TILEKILN_DEVICE Tiles tiles(const Problem& p, const Work& w, int shift) {
-  Tiles t = {0, w.seqlen_k, 0, w.seqlen_k / kTileK * kTileK, 0};
-  if (!(features_of(p) & kWindow)) return t;
-  if (p.window_right >= 0) {  // the last query of the block sees furthest, the first one least
-    const int seen = w.last_query + 1 + shift + p.window_right, all_see = w.first_query + shift + p.window_right + 1;
-    t.end = seen < t.end ? seen : t.end;
-    const int full = all_see > 0 ? all_see / kTileK * kTileK : 0;
-    t.full_end = full < t.full_end ? full : t.full_end;
-  }
-  if (p.window_left >= 0) {
-    const int seen = w.first_query + shift - p.window_left, all_see = w.last_query + shift - p.window_left;
-    t.begin = seen > 0 ? seen / kTileK * kTileK : 0;
-    t.full_begin = all_see > 0 ? (all_see + kTileK - 1) / kTileK * kTileK : 0;
-    t.sinks = p.sink_keys < t.begin ? p.sink_keys : t.begin;
-  }
-  return t;
+TILEKILN_DEVICE fmha::KeyMask mask_of(const Problem& p, int shift) {
+  return kMayMask ? fmha::KeyMask{shift, p.left, p.right, p.sink_keys} : fmha::KeyMask{shift, 1 << 29, 1 << 29, 0};
 }
 
 /// Moves tiles of K and V from memory to LDS, 8 elements at a time; V is transposed on the way, 4 keys by 8 columns.
@@ -301,15 +286,15 @@ struct Mover {
 struct Query {
   int row, half, lane;  // of the sequence; of the wave; column of the products
   int head;             // beyond the block's
+  int shift;            // row i's diagonal is key i + shift
+  float slope;          // of alibi
   Accumulator out[kHdimV / kRows];
   float maximum, sum;
-  float unit;  // out is a multiple of it: with kScaled the scale of the last V
+  float unit;  // out is a multiple of it: where k and v have scales that of the last V
 };
 
 }  // namespace tilekiln::hip
-#if FP8 || KV_FP8
 #include "kernels/attention/fmha_fwd/hip/scales.h"
-#endif
 namespace tilekiln::hip {
 
 template <class Body> TILEKILN_DEVICE void each_score(Body body) {
@@ -318,6 +303,12 @@ template <class Body> TILEKILN_DEVICE void each_score(Body body) {
 #pragma unroll
     for (int r = 0; r < kAccumulator; r++) body(block, r);
 }
+template <class Body> TILEKILN_DEVICE void each_out(Body body) {
+#pragma unroll
+  for (int d = 0; d < kHdimV / kRows; d++)
+#pragma unroll
+    for (int r = 0; r < kAccumulator; r++) body(d, r);
+}
 
 /// Scores of one key tile after soft cap, alibi, bias and mask, in units of 1 / scale: softmax is exp2(scale s - m).
 struct Scores {
@@ -325,8 +316,8 @@ struct Scores {
   float scale;
 };
 
-TILEKILN_DEVICE void finish_scores(const Problem& p, const Work& w, const Query& query, int n, int shift, float slope,
-                                   bool masked, Scores& x) {
+TILEKILN_DEVICE void finish_scores(const Problem& p, const Work& w, const Query& query, int n, bool masked, Scores& x) {
+  const int from = n + row_of(0, query.half);  // the lane's first key
   x.scale = p.scale_log2;
   if (features_of(p) & kSoftcap) {  // s = cap tanh(scale q k / cap)
     each_score([&](int block, int r)
@@ -334,38 +325,31 @@ TILEKILN_DEVICE void finish_scores(const Problem& p, const Work& w, const Query&
     x.scale = kLog2e;
   }
   const float unit = kLog2e * reciprocal(x.scale);  // what 1 of a natural score is
-  if (features_of(p) & kAlibi)
+  if (features_of(p) & kAlibi) {
+    const float slope = query.slope * unit, distance = float(query.row + query.shift - from);
     each_score([&](int block, int r) TILEKILN_LAMBDA {
-      const int key = n + block * kRows + row_of(r, query.half);
-      x.s[block][r] -= slope * unit * __builtin_fabsf(float(query.row + shift - key));
+      x.s[block][r] -= slope * __builtin_fabsf(distance - float(block * kRows + row_of(r, 0)));
     });
+  }
   if (features_of(p) & kBias) {
     using Bias = Choose<kCache && kFp8 != 0, float, T>;  // of an fp8 cache
-    Global<const Bias> plane = (Global<const Bias>)p.bias + w.batch * p.bias_batch + w.head * p.bias_head +
-                               i64(w.start_q + w.first_query) * p.bias_row;
-    const int queries = w.seqlen_q - w.first_query < kTileQ ? w.seqlen_q - w.first_query : kTileQ;
-    const auto rows = buffer((const void*)plane, ((queries - 1) * p.bias_row + w.seqlen_k) * int(sizeof(Bias)));
-    const int row = (query.row - w.first_query) * p.bias_row;
+    const Global<const Bias> plane = (Global<const Bias>)p.bias + w.batch * p.bias_batch + w.head * p.bias_head +
+                                     i64(w.start_q + w.first_query) * p.bias_row;
+    const int queries = min(w.seqlen_q - w.first_query, kTileQ), size = sizeof(Bias);
+    const auto rows = buffer((const void*)plane, ((queries - 1) * p.bias_row + w.seqlen_k) * size);
+    const int row = (query.row - w.first_query) * p.bias_row + from;
     each_score([&](int block, int r) TILEKILN_LAMBDA {
-      const int key = n + block * kRows + row_of(r, query.half);
-      if constexpr (sizeof(Bias) == 4)
-        x.s[block][r] += unit * bit_cast<float>(__builtin_amdgcn_raw_buffer_load_b32(rows, (row + key) * 4, 0, 0));
+      const int at = (row + block * kRows + row_of(r, 0)) * size;
+      if constexpr (size == 4)
+        x.s[block][r] += unit * bit_cast<float>(__builtin_amdgcn_raw_buffer_load_b32(rows, at, 0, 0));
       else
-        x.s[block][r] +=
-            unit * float(bit_cast<Bias>(__builtin_amdgcn_raw_buffer_load_b16(rows, (row + key) * 2, 0, 0)));
+        x.s[block][r] += unit * float(bit_cast<Bias>(__builtin_amdgcn_raw_buffer_load_b16(rows, at, 0, 0)));
     });
   }
   if (!masked) return;
-  int first = 0, last = w.seqlen_k - 1, sinks = 0;
-  if (features_of(p) & kWindow) {
-    sinks = p.sink_keys;
-    const int right = query.row + shift + p.window_right;
-    if (p.window_right >= 0) last = right < last ? right : last;
-    if (p.window_left >= 0) first = query.row + shift - p.window_left;
-  }
+  const auto seen = fmha::SeenKeys::of(mask_of(p, query.shift), query.row, w.seqlen_k, from);
   each_score([&](int block, int r) TILEKILN_LAMBDA {
-    const int key = n + block * kRows + row_of(r, query.half);
-    x.s[block][r] = (key >= first || key < sinks) && key <= last ? x.s[block][r] : -kInfinity;
+    x.s[block][r] = fmha::SeenKeys::hide(seen, block * kRows + row_of(r, 0)) ? -kInfinity : x.s[block][r];
   });
 }
 
@@ -384,10 +368,7 @@ TILEKILN_DEVICE void softmax(Scores& x, Query& query, float in_units) {
     sum += p;
   });
   query.sum = query.sum * correction + sum;
-#pragma unroll
-  for (int d = 0; d < kHdimV / kRows; d++)
-#pragma unroll
-    for (int r = 0; r < kAccumulator; r++) query.out[d][r] *= correction * in_units;
+  each_out([&](int d, int r) TILEKILN_LAMBDA { query.out[d][r] *= correction * in_units; });
 }
 
 }  // namespace tilekiln::hip
@@ -403,14 +384,12 @@ template <class P> TILEKILN_DEVICE void move_from_cache(Mover& mover, const P& p
 }
 
 /// Tiles of a part of the keys: those of the window are dealt out; those of sink columns are the first split's.
-template <class P> TILEKILN_DEVICE void deal_out(const P& p, const Work& w, Tiles& t) {
-  if (p.splits > 1) {
-    const int count = t.end > t.begin ? (t.end - t.begin + kTileK - 1) / kTileK : 0;
-    const int part = (count + p.splits - 1) / p.splits * kTileK, begin = t.begin + w.split * part;
-    if (w.split > 0) t.sinks = 0;
-    if (part > 0 && begin + part < t.end) t.end = begin + part;
-    t.begin = begin < t.end ? begin : t.end;
-  }
+template <class P> TILEKILN_DEVICE void deal_out(const P& p, const Work& w, fmha::KeyRange& r) {
+  if (p.splits == 1) return;
+  const int part = (r.last - r.first + p.splits - 1) / p.splits;
+  if (w.split > 0) r.sinks = 0;
+  r.first = min(r.first + w.split * part, r.last);
+  r.last = min(r.first + part, r.last);
 }
 
 /// Stores a part's result where the keys are split, or out of e4m3. Returns whether it was either.
@@ -418,36 +397,139 @@ template <class P>
 TILEKILN_DEVICE bool store_of_cache(const P& p, const Work& w, const Query& query, float sum, float inverse) {
   if (p.splits > 1) {
     const i64 part = ((i64(w.batch) * p.seqlen_q + query.row) * p.nhead_q + w.head + query.head) * p.splits + w.split;
-    Global<float> to = (Global<float>)p.part_out + part * p.hdim_v;
-#pragma unroll
-    for (int d = 0; d < kHdimV / kRows; d++)
-#pragma unroll
-      for (int r = 0; r < kAccumulator; r++) {
-        const int column = d * kRows + row_of(r, query.half);
-        if (column < p.hdim_v) to[column] = query.out[d][r] * inverse;
-      }
+    const Global<float> to = (Global<float>)p.part_out + part * p.hdim_v;
+    each_out([&](int d, int r) TILEKILN_LAMBDA {
+      const int column = d * kRows + row_of(r, query.half);
+      if (column < p.hdim_v) to[column] = query.out[d][r] * inverse;
+    });
     if (query.half == 0) ((Global<float>)p.part_lse)[part] = sum > 0.f ? query.maximum + log2(sum) : -kInfinity;
     return true;
   }
   if constexpr (kFp8) {
     if (p.out_fp8) {
       const float factor = inverse * (p.out_scale ? *(Global<const float>)p.out_scale : 1.f);
-      Global<unsigned char> out =
+      const Global<unsigned char> out =
           (Global<unsigned char>)p.out + w.out_at + i64(query.row) * p.out_row + query.head * p.out_head;
-#pragma unroll
-      for (int d = 0; d < kHdimV / kRows; d++)
-#pragma unroll
-        for (int r = 0; r < kAccumulator; r++) {
-          const int column = d * kRows + row_of(r, query.half);
-          if (column < p.hdim_v) out[column] = static_cast<unsigned char>(as_fp8(query.out[d][r] * factor));
-        }
+      each_out([&](int d, int r) TILEKILN_LAMBDA {
+        const int column = d * kRows + row_of(r, query.half);
+        if (column < p.hdim_v) out[column] = static_cast<unsigned char>(as_fp8(query.out[d][r] * factor));
+      });
       return true;
     }
   }
   return false;
 }
 
+/// The rows of q: in registers, or where each tile loads them from.
+struct QueryRows {
+  Global<const Element> from;
+  int bytes, at;  // of the block's rows; of the lane's
+  ScoreFragment piece[kHdimQ / kScoreDepth];
+
+  TILEKILN_DEVICE auto load(const QueryRows& q, const Problem& p, int zero, int d, int half) {
+    const auto rows = buffer((const void*)q.from, q.bytes);
+    return q_of_memory(rows, q.at + zero, d * kScoreDepth + score_depth_of(half), p.hdim_q);
+  }
+  TILEKILN_DEVICE QueryRows of(const Problem& p, const Work& w, const Query& query) {
+    QueryRows q;
+    q.from = w.q + i64(w.first_query) * p.q_row;
+    q.bytes = ((w.seqlen_q - w.first_query - 1) * p.q_row + p.hdim_q + (w.pack - 1) * int(p.q_head)) * kSize;
+    const int row = (query.row - w.first_query) * p.q_row + query.head * int(p.q_head);
+    q.at = kCache && query.row >= w.seqlen_q ? 0x40000000 : row * kSize;
+    if constexpr (!kReloadQ) {
+#pragma unroll
+      for (int d = 0; d < kHdimQ / kScoreDepth; d++) q.piece[d] = load(q, p, 0, d, query.half);
+    }
+    return q;
+  }
+};
+
+/// S^T = K Q^T of a tile in LDS.
+TILEKILN_DEVICE void multiply(const Problem& p, const QueryRows& q, const Query& query, const Score* shared_k,
+                              Scores& x) {
+  int zero = 0;
+  if constexpr (kReloadQ)  // Q comes from the cache for every tile: RDNA has no registers for it from head dim 160 on
+    asm volatile("" : "+s"(zero));  // keeps the loads in the loop
+#pragma unroll
+  for (int block = 0; block < kTileK / kRows; block++) {
+    x.s[block] = Accumulator(0.f);
+#pragma unroll
+    for (int d = 0; d < kHdimQ / kScoreDepth; d++) {
+      const Score* at = shared_k + (block * kRows + query.lane) * kRowK + d * kScoreDepth + score_depth_of(query.half);
+      const ScoreFragment piece = kReloadQ ? QueryRows::load(q, p, zero, d, query.half) : q.piece[d];
+      x.s[block] = multiply_scores(*(const ScoreFragment*)at, piece, x.s[block]);
+    }
+  }
+}
+
+/// O^T += V^T P^T of a tile in LDS.
+TILEKILN_DEVICE void multiply_values(Query& query, const T* shared_v, const Scores& x) {
+#pragma unroll
+  for (int block = 0; block < kTileK / kRows; block++)
+#pragma unroll
+    for (int part = 0; part < kRows / kDepth; part++) {
+      const Fragment probability = of_accumulator<true>(x.s[block], part, query.half);
+#pragma unroll
+      for (int d = 0; d < kHdimV / kRows; d++)
+        query.out[d] =
+            multiply_add(to_meet(shared_v + (d * kRows + query.lane) * kRowV + block * kRows, part, query.half),
+                         probability, query.out[d]);
+    }
+}
+
+/// The keys from n on, a tile of them in LDS, for the lane's query. bytes: LDS of the wave.
+TILEKILN_DEVICE void add_tile(const Problem& p, const Work& w, const QueryRows& q, const Scales& scales, int n,
+                              bool masked, const Score* shared_k, const T* shared_v, unsigned char* bytes,
+                              Query& query) {
+  Scores x;
+  float in_units = 1.f;
+  const Scales::Tile scale = Scales::at(scales, p, w, n);
+  if (kScaled && scale.v != 0.f) in_units = query.unit / scale.v, query.unit = scale.v;
+  multiply(p, q, query, shared_k, x);
+  if (kScaled) each_score([&](int block, int r) TILEKILN_LAMBDA { x.s[block][r] *= scale.scores; });
+  finish_scores(p, w, query, n, masked, x);
+  softmax(x, query, in_units);
+  if (kScaled && scale.v == 0.f) each_score([&](int block, int r) TILEKILN_LAMBDA { x.s[block][r] = 0.f; });
+  if constexpr (kDropout) drop(p, w, query, n, bytes, x);
+  if constexpr (kRoundsByHand) {
+    if (features_of(p) & kRoundEven)
+      each_score([&](int block, int r) TILEKILN_LAMBDA { x.s[block][r] = round_even(x.s[block][r]); });
+    if (features_of(p) & kRoundUp)
+      each_score([&](int block, int r) TILEKILN_LAMBDA { x.s[block][r] = round_up(x.s[block][r]); });
+  }
+  multiply_values(query, shared_v, x);
+}
+
+/// O = O^T / l and the LSE, with the sink: a key of its own, without a value; the only one of a row that sees none.
+TILEKILN_DEVICE void store(const Problem& p, const Work& w, Query& query) {
+  float sum = query.sum + other_half(query.sum);
+  float kept = 1.f;
+  if (features_of(p) & kSink && w.split == 0) {
+    const float sink = p.sink[w.head + query.head] * kLog2e, most = max(query.maximum, sink);
+    if (most > -kInfinity) {
+      kept = exp2(query.maximum - most);
+      sum = sum * kept + exp2(sink - most);
+      query.maximum = most;
+    }
+  }
+  if (query.row >= w.seqlen_q) return;
+  if (kScaled) kept *= query.unit * kOfWidened;
+  const float inverse =
+      sum > 0.f ? kept * (kDropout ? p.keep_scale : 1.f) * reciprocal(sum) : 0.f;  // a row without keys: 0
+  if constexpr (kCache)
+    if (store_of_cache(p, w, query, sum, inverse)) return;
+  const Global<Out> out = w.out + i64(query.row) * p.out_row + query.head * p.out_head;
+  each_out([&](int d, int r) TILEKILN_LAMBDA {
+    const int column = d * kRows + row_of(r, query.half);
+    if (column < p.hdim_v) out[column] = Out(query.out[d][r] * inverse);
+  });
+  if (features_of(p) & kLse && query.half == 0)
+    p.lse[w.batch * p.lse_batch + (w.head + query.head) * p.lse_head + w.start_q + query.row] =
+        sum > 0.f ? (query.maximum + log2(sum)) * kLn2 : -kInfinity;
+}
+
 }  // namespace tilekiln::hip
+using namespace tilekiln;
 using namespace tilekiln::hip;
 
 extern "C" __constant__ const ForwardBuild tilekiln_fmha_fwd_build = {
@@ -468,130 +550,36 @@ TILEKILN_KERNEL(kThreads) __attribute__((amdgpu_waves_per_eu(1, 2))) void tileki
   query.maximum = -kInfinity, query.sum = 0.f, query.unit = 1.f;
 #pragma unroll
   for (int d = 0; d < kHdimV / kRows; d++) query.out[d] = Accumulator(0.f);
-
-  const bool inside = query.row < w.seqlen_q;
-  const auto q_rows =
-      buffer((const void*)(w.q + i64(w.first_query) * p.q_row),
-             ((w.seqlen_q - w.first_query - 1) * p.q_row + p.hdim_q + (w.pack - 1) * int(p.q_head)) * kSize);
-  const int q_row =
-      kCache && !inside ? 0x40000000 : ((query.row - w.first_query) * p.q_row + query.head * int(p.q_head)) * kSize;
-  [[maybe_unused]] ScoreFragment q[kHdimQ / kScoreDepth];
-  if constexpr (!kReloadQ) {
-#pragma unroll
-    for (int d = 0; d < kHdimQ / kScoreDepth; d++)
-      q[d] = q_of_memory(q_rows, q_row, d * kScoreDepth + score_depth_of(query.half), p.hdim_q);
-  }
-
-  const int shift = features_of(p) & kTopLeft ? 0 : w.seqlen_k - w.seqlen_q;  // row i's diagonal is key i + shift
-  const float slope = features_of(p) & kAlibi
-                          ? ((Global<const float>)p.alibi_slopes)[w.batch * p.alibi_batch + w.head + query.head]
-                          : 0.f;
-#if FP8 || KV_FP8
+  const QueryRows q = QueryRows::of(p, w, query);
+  query.shift = features_of(p) & kTopLeft ? 0 : w.seqlen_k - w.seqlen_q;
+  query.slope = features_of(p) & kAlibi
+                    ? ((Global<const float>)p.alibi_slopes)[w.batch * p.alibi_batch + w.head + query.head]
+                    : 0.f;
   const Scales scales = Scales::of(p, w, query);
-#endif
   Mover mover;
   mover.from_k = w.k, mover.from_v = w.v;
   mover.thread = thread, mover.seqlen_k = w.seqlen_k;
   mover.row_k = p.k_row, mover.row_v = p.v_row, mover.hdim_q = p.hdim_q, mover.hdim_v = p.hdim_v;
   if constexpr (kCache) move_from_cache(mover, p, w);
 
-  const auto tile = [&](int n, bool masked) TILEKILN_LAMBDA {
-    Scores x;
-    float in_units = 1.f;
-#if FP8 || KV_FP8
-    const auto scaled_at = Scales::at(scales, p, w, n);
-    const float scale = scales.q * scales.k[scaled_at], of_v = scales.v[scaled_at];
-    if (of_v != 0.f) in_units = query.unit / of_v, query.unit = of_v;
-#endif
-    int q_again = q_row;
-    if constexpr (
-        kReloadQ) {  // Q comes from the cache for every tile: RDNA has no registers for it from head dim 160 on
-      int zero = 0;
-      asm volatile("" : "+s"(zero));  // keeps the loads in the loop
-      q_again += zero;
-    }
-#pragma unroll
-    for (int block = 0; block < kTileK / kRows; block++) {
-      x.s[block] = Accumulator(0.f);
-#pragma unroll
-      for (int d = 0; d < kHdimQ / kScoreDepth; d++) {
-        const int column = d * kScoreDepth + score_depth_of(query.half);
-        const Score* at = shared_k + (block * kRows + query.lane) * kRowK + column;
-        const ScoreFragment q_piece = kReloadQ ? q_of_memory(q_rows, q_again, column, p.hdim_q) : q[d];
-        x.s[block] = multiply_scores(*(const ScoreFragment*)at, q_piece, x.s[block]);
-      }
-    }
-#if FP8 || KV_FP8
-    each_score([&](int block, int r) TILEKILN_LAMBDA { x.s[block][r] *= scale; });
-#endif
-    finish_scores(p, w, query, n, shift, slope, masked, x);
-    softmax(x, query, in_units);
-#if FP8 || KV_FP8
-    if (of_v == 0.f) each_score([&](int block, int r) TILEKILN_LAMBDA { x.s[block][r] = 0.f; });
-#endif
-    if constexpr (kDropout) drop(p, w, query, n, shared_bytes + wave * 1024, x);
-    if constexpr (kRoundsByHand) {
-      if (features_of(p) & kRoundEven)
-        each_score([&](int block, int r) TILEKILN_LAMBDA { x.s[block][r] = round_even(x.s[block][r]); });
-      if (features_of(p) & kRoundUp)
-        each_score([&](int block, int r) TILEKILN_LAMBDA { x.s[block][r] = round_up(x.s[block][r]); });
-    }
-#pragma unroll
-    for (int block = 0; block < kTileK / kRows; block++)
-#pragma unroll
-      for (int part = 0; part < kRows / kDepth; part++) {
-        const Fragment probability = of_accumulator<true>(x.s[block], part, query.half);
-#pragma unroll
-        for (int d = 0; d < kHdimV / kRows; d++)
-          query.out[d] =
-              multiply_add(to_meet(shared_v + (d * kRows + query.lane) * kRowV + block * kRows, part, query.half),
-                           probability, query.out[d]);
-      }
-  };
-
-  Tiles t = tiles(p, w, shift);
-  if constexpr (kCache) deal_out(p, w, t);
-  // First the tiles of sink columns, if any lie before `begin`. A step from one range to the other in the inner loop would cost
-  // 30 registers of copies.
-  int from = t.sinks > 0 ? 0 : t.begin, to = t.sinks > 0 ? (t.sinks < t.end ? t.sinks : t.end) : t.end;
+  const fmha::KeyMask mask = mask_of(p, query.shift);
+  const int queries = w.last_query - w.first_query + 1;
+  fmha::KeyRange range = fmha::KeyRange::of<kTileK>(mask, w.first_query, queries, w.seqlen_k);
+  const auto whole = fmha::KeyRange::whole<kTileK>(mask, w.first_query, queries, w.seqlen_k, range.first);
+  if constexpr (kCache) deal_out(p, w, range);
+  // First the tiles of sink columns. A step from one range to the other in the inner loop would cost 30 registers of copies.
+  int from = range.sinks > 0 ? 0 : range.first, to = range.sinks > 0 ? range.sinks : range.last;
   for (;;) {
-    for (int n = from; n < to; n += kTileK) {
-      Mover::load(mover, n);
+    for (int i = from; i < to; i++) {
+      Mover::load(mover, i * kTileK);
       __builtin_amdgcn_s_barrier();  // every wave has done with the tile before
       Mover::store(mover, shared_k, shared_v);
       publish();
-      tile(n, n < t.full_begin || n >= t.full_end);
+      add_tile(p, w, q, scales, i * kTileK, i < whole.first || i >= whole.last, shared_k, shared_v,
+               shared_bytes + wave * 1024, query);
     }
-    if (to >= t.end) break;
-    from = t.begin, to = t.end;
+    if (to == range.last) break;
+    from = range.first, to = range.last;
   }
-
-  float sum = query.sum + other_half(query.sum);
-  float kept = 1.f;
-  if (features_of(p) & kSink &&
-      w.split == 0) {  // a key of its own, without a value; the only one of a row that sees none
-    const float sink = p.sink[w.head + query.head] * kLog2e, most = max(query.maximum, sink);
-    if (most > -kInfinity) {
-      kept = exp2(query.maximum - most);
-      sum = sum * kept + exp2(sink - most);
-      query.maximum = most;
-    }
-  }
-  if (!inside) return;
-  if (kScaled) kept *= query.unit * kOfWidened;
-  const float inverse =
-      sum > 0.f ? kept * (kDropout ? p.keep_scale : 1.f) * reciprocal(sum) : 0.f;  // a row without keys: 0
-  if constexpr (kCache)
-    if (store_of_cache(p, w, query, sum, inverse)) return;
-  Global<Out> out = w.out + i64(query.row) * p.out_row + query.head * p.out_head;
-#pragma unroll
-  for (int d = 0; d < kHdimV / kRows; d++)
-#pragma unroll
-    for (int r = 0; r < kAccumulator; r++) {
-      const int column = d * kRows + row_of(r, query.half);
-      if (column < p.hdim_v) out[column] = Out(query.out[d][r] * inverse);
-    }
-  if (features_of(p) & kLse && query.half == 0)
-    p.lse[w.batch * p.lse_batch + (w.head + query.head) * p.lse_head + w.start_q + query.row] =
-        sum > 0.f ? (query.maximum + log2(sum)) * kLn2 : -kInfinity;
+  store(p, w, query);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Scales that undo the quantisation of q, k and v. Nothing here branches between a product and its first use: clang 22 counts too few
 // wait states where branches meet.
-// With kernels of caches or of fp8 inputs; Problem, Work and Query are forward.hip's, which includes this.
+// Problem, Work and Query are forward.hip's, which includes this.
 #pragma once
 
 namespace tilekiln::hip {
@@ -9,6 +9,7 @@ namespace tilekiln::hip {
 #if CACHE && (FP8 || KV_FP8)
 /// One number each, or of k and v one for a page and key head.
 struct Scales {
+  struct Tile { float scores, v; };
   Global<const float> k, v;
   i64 step;  // from page to page; 0: one number
   float q;
@@ -25,14 +26,17 @@ struct Scales {
             p.k_page_scale ? p.page_scale_page : 0, *first(nullptr, p.q_descale) * (kOfWidened * kOfWidened)};
   }
   /// Scale of the tile that begins with key n: where pages have scales, no tile lies in two.
-  TILEKILN_DEVICE i64 at(const Scales& s, const Problem& p, const Work& w, int n) {
-    if (s.step == 0) return 0;
-    return __builtin_amdgcn_readfirstlane(fmha::find_page(p.at, w.keys, w.keys.first + n).number) * s.step;
+  TILEKILN_DEVICE Tile at(const Scales& s, const Problem& p, const Work& w, int n) {
+    i64 at = 0;
+    if (s.step != 0)
+      at = __builtin_amdgcn_readfirstlane(fmha::find_page(p.at, w.keys, w.keys.first + n).number) * s.step;
+    return {s.q * s.k[at], s.v[at]};
   }
 };
 #elif FP8
 /// One number each, or one for 2^shift rows of a head.
 struct Scales {
+  struct Tile { float scores, v; };
   Global<const float> k, v;
   float q;
   int shift;
@@ -50,7 +54,16 @@ struct Scales {
             first(p.v_descale, key_head * p.v_descale_head, p.v_descale_batch, p.scale_start_k),
             q[(query.row < last ? query.row : last) >> p.scale_shift] * (kOfWidened * kOfWidened), p.scale_shift};
   }
-  TILEKILN_DEVICE int at(const Scales& s, const Problem&, const Work&, int n) { return n >> s.shift; }
+  TILEKILN_DEVICE Tile at(const Scales& s, const Problem&, const Work&, int n) {
+    return {s.q * s.k[n >> s.shift], s.v[n >> s.shift]};
+  }
+};
+#else
+struct Scales {
+  struct Tile { float scores, v; };
+
+  TILEKILN_DEVICE Scales of(const Problem&, const Work&, const Query&) { return {}; }
+  TILEKILN_DEVICE Tile at(const Scales&, const Problem&, const Work&, int) { return {1.f, 1.f}; }
 };
 #endif
 

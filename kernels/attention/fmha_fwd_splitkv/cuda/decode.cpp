@@ -50,9 +50,8 @@ bool fill_scores(const KvKernelProblem& of, Params* params) {
   const bool general = changes != 0 || !(p.softmax_scale > 0);
   params->features |= changes | (reads_bytes(p) ? kBytesIn : 0);
   if (!p.top_left) params->features |= kBottomRight;
-  const auto side = [&](int width) { return all || width < 0 || width > unbounded ? unbounded : width; };
-  params->left = side(p.window_left);
-  params->right = side(p.window_right);
+  params->left = fmha::side_of(!all, p.window_left);
+  params->right = fmha::side_of(!all, p.window_right);
   params->sink_keys = all ? 0 : p.sink_keys;
   params->softmax_scale = p.softmax_scale;
   params->score_scale_log2 = general ? log2_e : p.softmax_scale * log2_e;

@@ -135,9 +135,8 @@ TILEKILN_DEVICE void finish(const BackwardProblem& p, const Sequence& s, const W
   int first = 0, last = rows;  // of the tile's rows: those that see the key
   if (w.key >= s.seqlen_k) last = 0;
   if (p.features & kBwdWindow) {
-    if (p.window_right >= 0) first = w.key - s.shift - p.window_right - w.first;
-    const int end = w.key - s.shift + p.window_left - w.first + 1;
-    if (p.window_left >= 0 && w.key >= p.sink_keys && end < last) last = end;
+    first = w.key - s.shift - p.right - w.first;
+    if (w.key >= p.sink_keys) last = min(last, w.key - s.shift + p.left - w.first + 1);
   }
   each([&](int r) TILEKILN_LAMBDA {
     const int row = block + row_of(r, w.half);
@@ -259,6 +258,23 @@ TILEKILN_KERNEL(kRowThreads) void tilekiln_fmha_bwd_prepare(BackwardProblem p) {
     for (int key = thread; key < s.seqlen_k; key += kRowThreads) dbias[i * p.dbias_row + key] = T(0.f);
 }
 
+/// The lane's key: where its rows of K and V lie in the unit's, and their pieces unless each product loads them anew.
+struct Key {
+  Read k, v;  // rows of the unit
+  int k_bytes, v_bytes, k_at, v_at;
+  Fragment k_piece[kHdim / kDepth], v_piece[kHdim / kDepth];
+
+  TILEKILN_DEVICE auto k_memory(const Key& key) { return buffer((const void*)key.k, key.k_bytes); }
+  TILEKILN_DEVICE auto v_memory(const Key& key) { return buffer((const void*)key.v, key.v_bytes); }
+};
+
+/// LDS of a workgroup.
+struct Memory {
+  T *q_lines, *q_transposed, *dout_lines, *dout_transposed, *k_transposed, *ds_lines;
+  float *lse_log2, *delta;
+  unsigned char* bytes;  // of the wave
+};
+
 /// Rows of LDS times the lane's row of K, or of V, in memory.
 TILEKILN_DEVICE Accumulator of_lines(const T* lines, __amdgpu_buffer_rsrc_t memory, int at, int hdim, int half) {
   Accumulator made = Accumulator(0.f);
@@ -272,17 +288,16 @@ TILEKILN_DEVICE Accumulator of_lines(const T* lines, __amdgpu_buffer_rsrc_t memo
   return made;
 }
 
-/// Rows of LDS times the lane's rows of K and of V: S and dP. Pieces of both are the lane's, or come from memory again.
-TILEKILN_DEVICE void multiply_rows(const T* q_lines, const T* dout_lines, const Fragment* k_piece,
-                                   const Fragment* v_piece, __amdgpu_buffer_rsrc_t k_memory, int k_at, int hdim_q,
-                                   __amdgpu_buffer_rsrc_t v_memory, int v_at, int hdim_v, int row, int half, Pair& x) {
+/// Rows of LDS times the lane's rows of K and of V: S and dP.
+TILEKILN_DEVICE void multiply_rows(const BackwardProblem& p, const Memory& m, const Key& key, int row, int half,
+                                   Pair& x) {
   x.p = x.ds = Accumulator(0.f);
   const auto step = [&](int d, int zero) TILEKILN_LAMBDA {
     const int column = d * kDepth + depth_of(half), at = row * kRowD + column;
-    const Fragment key = kReloadK ? of_memory(k_memory, k_at + zero, column, hdim_q) : k_piece[d];
-    const Fragment value = kReloadK ? of_memory(v_memory, v_at + zero, column, hdim_v) : v_piece[d];
-    x.p = multiply_add(*(const Fragment*)(q_lines + at), key, x.p);
-    x.ds = multiply_add(*(const Fragment*)(dout_lines + at), value, x.ds);
+    const Fragment of_k = kReloadK ? of_memory(Key::k_memory(key), key.k_at + zero, column, p.hdim_q) : key.k_piece[d];
+    const Fragment of_v = kReloadK ? of_memory(Key::v_memory(key), key.v_at + zero, column, p.hdim_v) : key.v_piece[d];
+    x.p = multiply_add(*(const Fragment*)(m.q_lines + at), of_k, x.p);
+    x.ds = multiply_add(*(const Fragment*)(m.dout_lines + at), of_v, x.ds);
   };
   if constexpr (kReloadK) {
     int zero = 0;
@@ -295,9 +310,11 @@ TILEKILN_DEVICE void multiply_rows(const T* q_lines, const T* dout_lines, const 
   }
 }
 
+using Keys = Accumulator[kPart / kRows];  // gradients of the lane's key
+
 /// The lane's rows of dk and dv.
-TILEKILN_DEVICE void store_keys(const BackwardProblem& p, const Sequence& s, const Walk& w, int head_k,
-                                const Accumulator (&dk)[kPart / kRows], const Accumulator (&dv)[kPart / kRows]) {
+TILEKILN_DEVICE void store_keys(const BackwardProblem& p, const Sequence& s, const Walk& w, int head_k, const Keys& dk,
+                                const Keys& dv) {
   Write to_k = rows_of<Write>(p.dk, w.b, s.start_k, head_k, p.dk_batch, p.dk_head, p.dk_row) + i64(w.key) * p.dk_row;
   Write to_v = rows_of<Write>(p.dv, w.b, s.start_k, head_k, p.dv_batch, p.dv_head, p.dv_row) + i64(w.key) * p.dv_row;
 #pragma unroll
@@ -310,17 +327,109 @@ TILEKILN_DEVICE void store_keys(const BackwardProblem& p, const Sequence& s, con
     }
 }
 
+/// Rows of q and dO of a tile of queries, LSE and D to LDS. scores: with parts S, of which the lines of dO take the place.
+TILEKILN_DEVICE void load_queries(const BackwardProblem& p, const Sequence& s, const Walk& w, const Memory& m,
+                                  const Key& key, Read q, Read dout, int rows, int thread,
+                                  Accumulator (&scores)[kBlocks]) {
+  float row_lse = kInfinity, row_delta = 0.f;
+  if (thread < rows) {
+    const float lse = ((Global<const float>)p.lse)[w.b * p.lse_batch + w.h * p.lse_head + s.start_q + w.first + thread];
+    row_lse = lse < -kLargest * kLn2 ? kInfinity : lse * kLog2e;
+    row_delta = ((Global<const float>)p.delta)[w.h * p.rows + s.row + w.first + thread];
+  }
+  Tile<kTileQ> tile;
+  Tile<kTileQ>::load(tile, q, p.q_row, rows, p.hdim_q, thread);
+  // Every wave has done with the tile before: none reads of it behind the barrier before dq.
+  if constexpr (kReloadK) {  // one after the other: registers
+    Tile<kTileQ>::store(tile, m.q_lines, m.q_transposed, kRowQ, thread, w.column);
+    if constexpr (kParts > 1) {
+      publish();
+#pragma unroll
+      for (int i = 0; i < kBlocks; i++)
+        scores[i] = of_lines(m.q_lines + (i * kRows + w.lane) * kRowD, Key::k_memory(key), key.k_at, p.hdim_q, w.half);
+    }
+    Tile<kTileQ>::load(tile, dout, p.dout_row, rows, p.hdim_v, thread);
+    if (kParts > 1) __builtin_amdgcn_s_barrier();  // every wave has done with the lines of q
+    Tile<kTileQ>::store(tile, m.dout_lines, m.dout_transposed, kRowQ, thread, w.column);
+  } else {
+    Tile<kTileQ> second;
+    Tile<kTileQ>::load(second, dout, p.dout_row, rows, p.hdim_v, thread);
+    Tile<kTileQ>::store(tile, m.q_lines, m.q_transposed, kRowQ, thread);
+    Tile<kTileQ>::store(second, m.dout_lines, m.dout_transposed, kRowQ, thread);
+  }
+  if (thread < kTileQ) m.lse_log2[thread] = row_lse, m.delta[thread] = row_delta;
+  publish();
+}
+
+/// dV^T += dO^T P, dK^T += Q^T dS of the rows from `block` on.
+TILEKILN_DEVICE void add_to_keys(const Walk& w, const Memory& m, int block, const Pair& x, Keys& dk, Keys& dv) {
+#pragma unroll
+  for (int part = 0; part < kRows / kDepth; part++) {
+    const Fragment weights = of_accumulator<false>(x.p, part, w.half);
+    const Fragment slopes = of_accumulator<false>(x.ds, part, w.half);
+#pragma unroll
+    for (int d = 0; d < kPart / kRows; d++) {
+      const int at = (d * kRows + w.lane) * kRowQ + block;
+      dv[d] = multiply_add(to_meet(m.dout_transposed + at, part, w.half), weights, dv[d]);
+      dk[d] = multiply_add(to_meet(m.q_transposed + at, part, w.half), slopes, dk[d]);
+      __builtin_amdgcn_sched_barrier(0);  // else operands of all are held in registers at once
+    }
+  }
+}
+
+/// dQ += dS K of a tile of queries: (rows of a block, columns of a block) are one wave's. sums: of the tile's first row.
+TILEKILN_DEVICE void add_to_queries(const BackwardProblem& p, const Walk& w, const Memory& m, Global<float> sums,
+                                    int rows, int wave) {
+  const int in_wave = again(w.lane), half = again(w.half);
+#pragma unroll 1
+  for (int task = wave; task < kBlocks * (kPart / kColumns); task += kWaves) {
+    const int block = task % kBlocks, column = task / kBlocks * kColumns + in_wave;
+    Accumulator dq = Accumulator(0.f);
+#pragma unroll
+    for (int d = 0; d < kTileK / kDepth; d++)
+      dq =
+          multiply_add(*(const Fragment*)(m.ds_lines + (block * kRows + in_wave) * kRowK + d * kDepth + depth_of(half)),
+                       *(const Fragment*)(m.k_transposed + column * kRowK + d * kDepth + depth_of(half)), dq);
+    each([&](int r) TILEKILN_LAMBDA {
+      const int row = block * kRows + row_of(r, half);
+      if (row < rows && w.column + column < p.hdim_q)
+        __builtin_amdgcn_global_atomic_fadd_f32(sums + i64(row) * p.hdim_q + w.column + column, dq[r]);
+    });
+  }
+}
+
+/// The lane's key of a unit whose tile of keys, of which there are `keys`, has been copied transposed.
+TILEKILN_DEVICE Key key_of(const BackwardProblem& p, const Sequence& s, const Walk& w, const Memory& m, int head,
+                           int first, int keys, int thread) {
+  Key key;
+  key.k = rows_of<Read>(p.k, w.b, s.start_k, head, p.k_batch, p.k_head, p.k_row) + i64(first) * p.k_row;
+  key.v = rows_of<Read>(p.v, w.b, s.start_k, head, p.v_batch, p.v_head, p.v_row) + i64(first) * p.v_row;
+  {
+    Tile<kTileK, kPart> t;
+    Tile<kTileK, kPart>::load(t, key.k + w.column, p.k_row, keys, p.hdim_q - w.column, thread);
+    Tile<kTileK, kPart>::store(t, nullptr, m.k_transposed, kRowK, thread);
+    publish();  // no wave comes to a barrier with a write under way
+  }
+  key.k_bytes = ((keys - 1) * p.k_row + p.hdim_q) * 2, key.v_bytes = ((keys - 1) * p.v_row + p.hdim_v) * 2;
+  const bool own = w.key < s.seqlen_k;
+  key.k_at = own ? (w.key - first) * p.k_row * 2 : 0x40000000;
+  key.v_at = own ? (w.key - first) * p.v_row * 2 : 0x40000000;
+  if constexpr (!kReloadK) {
+#pragma unroll
+    for (int d = 0; d < kHdim / kDepth; d++) {
+      key.k_piece[d] = of_memory(Key::k_memory(key), key.k_at, d * kDepth + depth_of(w.half), p.hdim_q);
+      key.v_piece[d] = of_memory(Key::v_memory(key), key.v_at, d * kDepth + depth_of(w.half), p.hdim_v);
+    }
+  }
+  return key;
+}
+
 /// dk, dv, dbias and a share of dq of one unit, which is the same for all threads.
 TILEKILN_DEVICE void run_unit(const BackwardProblem& p, const ScheduledUnit& unit) {
-  __shared__ __align__(16) T q_lines[kTileQ * kRowD];
-  __shared__ __align__(16) T q_transposed[kPart * kRowQ];
-  __shared__ __align__(16) T dout_memory[kTileQ * kRowD];
-  T* const dout_lines = kParts > 1 ? q_lines : dout_memory;
-  __shared__ __align__(16) T dout_transposed[kPart * kRowQ];
-  __shared__ __align__(16) T k_transposed[kPart * kRowK];
-  __shared__ __align__(16) T ds_lines[kTileQ * kRowK];
-  __shared__ __align__(16) float lse_log2[kTileQ];
-  __shared__ __align__(16) float delta[kTileQ];
+  __shared__ __align__(16) T q_lines[kTileQ * kRowD], q_transposed[kPart * kRowQ];
+  __shared__ __align__(16) T dout_lines[kTileQ * kRowD], dout_transposed[kPart * kRowQ];
+  __shared__ __align__(16) T k_transposed[kPart * kRowK], ds_lines[kTileQ * kRowK];
+  __shared__ __align__(16) float lse_log2[kTileQ], delta[kTileQ];
   __shared__ __align__(16) unsigned char random_bytes[kWaves * 1024];
   const int b = __builtin_amdgcn_readfirstlane(unit.batch), head_k = __builtin_amdgcn_readfirstlane(unit.head);
   const int first_key = __builtin_amdgcn_readfirstlane(unit.chunk) * kTileK;
@@ -329,138 +438,56 @@ TILEKILN_DEVICE void run_unit(const BackwardProblem& p, const ScheduledUnit& uni
   const int wave = __builtin_amdgcn_readfirstlane(thread / kLanes);
   const Sequence s = sequence(p, b);
   if (first_key >= s.seqlen_k) return;
+  const Memory m = {q_lines,  q_transposed, kParts > 1 ? q_lines : dout_lines, dout_transposed, k_transposed, ds_lines,
+                    lse_log2, delta,        random_bytes + wave * 1024};
   Walk w;
   w.b = b, w.half = in_wave_lane / kHalf, w.lane = in_wave_lane % kHalf;
   w.key = first_key + wave * kColumns + w.lane;
   w.column = kParts > 1 ? int(__builtin_amdgcn_workgroup_id_x()) % kParts * kPart : 0;
   const int keys = s.seqlen_k - first_key < kTileK ? s.seqlen_k - first_key : kTileK;
-  Read k = rows_of<Read>(p.k, b, s.start_k, head_k, p.k_batch, p.k_head, p.k_row) + i64(first_key) * p.k_row;
-  Read v = rows_of<Read>(p.v, b, s.start_k, head_k, p.v_batch, p.v_head, p.v_row) + i64(first_key) * p.v_row;
-  {
-    Tile<kTileK, kPart> t;
-    Tile<kTileK, kPart>::load(t, k + w.column, p.k_row, keys, p.hdim_q - w.column, thread);
-    Tile<kTileK, kPart>::store(t, nullptr, k_transposed, kRowK, thread);
-    publish();  // no wave comes to a barrier with a write under way
-  }
-  const auto k_memory = buffer((const void*)k, ((keys - 1) * p.k_row + p.hdim_q) * 2);
-  const auto v_memory = buffer((const void*)v, ((keys - 1) * p.v_row + p.hdim_v) * 2);
-  const bool own = w.key < s.seqlen_k;
-  const int k_at = own ? (w.key - first_key) * p.k_row * 2 : 0x40000000;
-  const int v_at = own ? (w.key - first_key) * p.v_row * 2 : 0x40000000;
-  [[maybe_unused]] Fragment k_piece[kHdim / kDepth], v_piece[kHdim / kDepth];
-  if constexpr (!kReloadK) {
-#pragma unroll
-    for (int d = 0; d < kHdim / kDepth; d++) {
-      k_piece[d] = of_memory(k_memory, k_at, d * kDepth + depth_of(w.half), p.hdim_q);
-      v_piece[d] = of_memory(v_memory, v_at, d * kDepth + depth_of(w.half), p.hdim_v);
-    }
-  }
-  Accumulator dk[kPart / kRows], dv[kPart / kRows];
+  const Key key = key_of(p, s, w, m, head_k, first_key, keys, thread);
+  Keys dk, dv;
 #pragma unroll
   for (int d = 0; d < kPart / kRows; d++) dk[d] = dv[d] = Accumulator(0.f);
 
   // Queries that see a key of the tile.
   int begin = 0, end = s.seqlen_q;
   if (p.features & kBwdWindow) {
-    const int low = first_key - s.shift - p.window_right;
-    if (p.window_right >= 0 && low > 0) begin = low / kTileQ * kTileQ;
-    const int high = first_key + keys - s.shift + p.window_left;
-    if (p.window_left >= 0 && first_key >= p.sink_keys && high < end) end = high;
+    begin = max(first_key - s.shift - p.right, 0) / kTileQ * kTileQ;
+    if (first_key >= p.sink_keys) end = min(end, first_key + keys - s.shift + p.left);
   }
-  unsigned char* const bytes = random_bytes + wave * 1024;
   for (int g = 0; g < p.heads_per_key_head; g++) {
     w.h = head_k * p.heads_per_key_head + g;
     w.slope = p.features & kBwdAlibi ? ((Global<const float>)p.alibi_slopes)[b * p.alibi_batch + w.h] : 0.f;
-    const Global<float> share_of_head = share(p, shares(p, s, b), w.h, __builtin_amdgcn_readfirstlane(unit.split));
-    Read q = rows_of<Read>(p.q, b, s.start_q, w.h, p.q_batch, p.q_head, p.q_row);
-    Read dout = rows_of<Read>(p.dout, b, s.start_q, w.h, p.dout_batch, p.dout_head, p.dout_row);
+    const Global<float> sums = share(p, shares(p, s, b), w.h, __builtin_amdgcn_readfirstlane(unit.split));
+    const Read q = rows_of<Read>(p.q, b, s.start_q, w.h, p.q_batch, p.q_head, p.q_row);
+    const Read dout = rows_of<Read>(p.dout, b, s.start_q, w.h, p.dout_batch, p.dout_head, p.dout_row);
     for (w.first = begin; w.first < end; w.first += kTileQ) {
       const int rows = s.seqlen_q - w.first < kTileQ ? s.seqlen_q - w.first : kTileQ;
-      [[maybe_unused]] Accumulator scores[kBlocks];
-      {
-        const Read q_rows = q + i64(w.first) * p.q_row, dout_rows = dout + i64(w.first) * p.dout_row;
-        const int mine = again(thread);
-        float row_lse = kInfinity, row_delta = 0.f;
-        if (mine < rows) {
-          const float lse =
-              ((Global<const float>)p.lse)[b * p.lse_batch + w.h * p.lse_head + s.start_q + w.first + mine];
-          row_lse = lse < -kLargest * kLn2 ? kInfinity : lse * kLog2e;
-          row_delta = ((Global<const float>)p.delta)[w.h * p.rows + s.row + w.first + mine];
-        }
-        Tile<kTileQ> tile;
-        Tile<kTileQ>::load(tile, q_rows, p.q_row, rows, p.hdim_q, mine);
-        // Every wave has done with the tile before: none reads of it behind the barrier before dq.
-        if constexpr (kReloadK) {  // one after the other: registers
-          Tile<kTileQ>::store(tile, q_lines, q_transposed, kRowQ, mine, w.column);
-          if constexpr (kParts > 1) {
-            publish();
-#pragma unroll
-            for (int i = 0; i < kBlocks; i++)
-              scores[i] = of_lines(q_lines + (i * kRows + w.lane) * kRowD, k_memory, k_at, p.hdim_q, w.half);
-          }
-          Tile<kTileQ>::load(tile, dout_rows, p.dout_row, rows, p.hdim_v, mine);
-          if (kParts > 1) __builtin_amdgcn_s_barrier();  // every wave has done with the lines of q
-          Tile<kTileQ>::store(tile, dout_lines, dout_transposed, kRowQ, mine, w.column);
-        } else {
-          Tile<kTileQ> second;
-          Tile<kTileQ>::load(second, dout_rows, p.dout_row, rows, p.hdim_v, mine);
-          Tile<kTileQ>::store(tile, q_lines, q_transposed, kRowQ, mine);
-          Tile<kTileQ>::store(second, dout_lines, dout_transposed, kRowQ, mine);
-        }
-        if (mine < kTileQ) lse_log2[mine] = row_lse, delta[mine] = row_delta;
-        publish();
-      }
-      if (p.features & kBwdDropout) draw(p, w, bytes);
+      Accumulator scores[kBlocks];
+      load_queries(p, s, w, m, key, q + i64(w.first) * p.q_row, dout + i64(w.first) * p.dout_row, rows, again(thread),
+                   scores);
+      if (p.features & kBwdDropout) draw(p, w, m.bytes);
 #pragma unroll 1
       for (int block = 0; block < kTileQ; block += kRows) {
         Pair x;  // S and dP, then P and dS
         if constexpr (kParts > 1) {
           x.p = block == 0 ? scores[0] : scores[kBlocks - 1];
-          x.ds = of_lines(dout_lines + (block + w.lane) * kRowD, v_memory, v_at, p.hdim_v, w.half);
+          x.ds = of_lines(m.dout_lines + (block + w.lane) * kRowD, Key::v_memory(key), key.v_at, p.hdim_v, w.half);
         } else {
-          multiply_rows(q_lines, dout_lines, k_piece, v_piece, k_memory, k_at, p.hdim_q, v_memory, v_at, p.hdim_v,
-                        block + w.lane, w.half, x);
+          multiply_rows(p, m, key, block + w.lane, w.half, x);
         }
-        finish(p, s, w, block, lse_log2, delta, bytes, x);
-#pragma unroll
-        for (int part = 0; part < kRows / kDepth; part++) {
-          const Fragment weights = of_accumulator<false>(x.p, part, w.half);
-          const Fragment slopes = of_accumulator<false>(x.ds, part, w.half);
-#pragma unroll
-          for (int d = 0; d < kPart / kRows; d++) {
-            const int at = (d * kRows + w.lane) * kRowQ + block;
-            dv[d] = multiply_add(to_meet(dout_transposed + at, part, w.half), weights, dv[d]);
-            dk[d] = multiply_add(to_meet(q_transposed + at, part, w.half), slopes, dk[d]);
-            __builtin_amdgcn_sched_barrier(0);  // else operands of all are held in registers at once
-          }
-        }
+        finish(p, s, w, block, m.lse_log2, m.delta, m.bytes, x);
+        add_to_keys(w, m, block, x, dk, dv);
         each([&](int r) TILEKILN_LAMBDA {
-          ds_lines[(block + row_of(r, w.half)) * kRowK + wave * kColumns + w.lane] = T(x.ds[r]);
+          m.ds_lines[(block + row_of(r, w.half)) * kRowK + wave * kColumns + w.lane] = T(x.ds[r]);
         });
       }
       publish();
-      // dq of (rows of a block, columns of a block) is one wave's.
-      Global<float> sums = share_of_head + i64(w.first) * p.hdim_q;
-      const int in_wave = again(w.lane), half = again(w.half);
-#pragma unroll 1
-      for (int task = wave; task < kBlocks * (kPart / kColumns); task += kWaves) {
-        const int block = task % kBlocks, column = task / kBlocks * kColumns + in_wave;
-        Accumulator dq = Accumulator(0.f);
-#pragma unroll
-        for (int d = 0; d < kTileK / kDepth; d++)
-          dq = multiply_add(
-              *(const Fragment*)(ds_lines + (block * kRows + in_wave) * kRowK + d * kDepth + depth_of(half)),
-              *(const Fragment*)(k_transposed + column * kRowK + d * kDepth + depth_of(half)), dq);
-#pragma unroll
-        for (int r = 0; r < kAccumulator; r++) {
-          const int row = block * kRows + row_of(r, half);
-          if (row < rows && w.column + column < p.hdim_q)
-            __builtin_amdgcn_global_atomic_fadd_f32(sums + i64(row) * p.hdim_q + w.column + column, dq[r]);
-        }
-      }
+      add_to_queries(p, w, m, sums + i64(w.first) * p.hdim_q, rows, wave);
     }
   }
-  if (own) store_keys(p, s, w, head_k, dk, dv);
+  if (w.key < s.seqlen_k) store_keys(p, s, w, head_k, dk, dv);
 }
 
 /// The main stage. Grid (tiles of kTileK keys times kParts, nhead_k, batch), or (workers times kParts, 1, 1).

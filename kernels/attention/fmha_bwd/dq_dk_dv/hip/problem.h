@@ -47,7 +47,7 @@ struct BackwardProblem {
   int seqlen_q, seqlen_k;  // the longest
   int total_q, total_k;
   int hdim_q, hdim_v;
-  int window_left, window_right, sink_keys;
+  int left, right, sink_keys;
   int splits;                                              // of every sequence; of none with kBwdGroupWalk
   int workers, total_units, units_a_head, units_a_worker;  // with kBwdBatchWalk all, with kBwdGroupWalk the first
   float softmax_scale, softcap;

@@ -51,15 +51,12 @@ tilekiln_status check_problem(const BwdKernelProblem& of) {
 
 void fill_features(const BwdProblem& p, BackwardProblem* to) {
   const auto on = [&](bool given, BackwardFeature feature) { to->features |= given ? feature : 0; };
-  on(p.features.mask && (p.window_left >= 0 || p.window_right >= 0), kBwdWindow);
+  on(fmha::fill_mask(p, to), kBwdWindow);
   on(p.features.bias == fmha::Bias::alibi, kBwdAlibi);
   on(p.features.bias == fmha::Bias::elementwise, kBwdBias);
   on(p.features.softcap, kBwdSoftcap);
   on(p.top_left, kBwdTopLeft);
   on(p.features.dropout, kBwdDropout);
-  to->window_left = p.window_left;
-  to->window_right = p.window_right;
-  to->sink_keys = p.features.mask ? p.sink_keys : 0;
   to->softmax_scale = p.softmax_scale;
   to->softcap = p.softcap;
   to->keep_scale = 1;
