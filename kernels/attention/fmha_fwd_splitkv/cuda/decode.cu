@@ -12,15 +12,15 @@
 //
 // Masks, soft cap, alibi, bias and scales that are not above 0 have kernels of their own (kGeneral).
 //
-// A cache of bytes (BYTES) is e4m3, under queries of bf16 or e4m3: its elements are bf16's in registers, without loss. Keys and head dims of a
-// chunk have then an order of their own (bytes.h). Of it nothing has run on a GPU.
-// Nothing else needs more than sm_80. -D: HDIM (32, 64, 128 or 256), STAGES, WARPS, BYTES (0 or 1); TILEKILN_FP16 for fp16.
+// A cache of bytes (BYTES) is e4m3, under queries of bf16 or e4m3: its elements are bf16's in registers, without loss. Keys and head dims
+// have then an order of their own (bytes.h). -D: HDIM (32, 64, 128 or 256), STAGES, WARPS, BYTES (0 or 1); TILEKILN_FP16 for fp16.
 #include <type_traits>
 
 #include "kernels/attention/cuda/places.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/bytes.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/params.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/step.h"
+#include "kernels/attention/key_range.h"
 #include "kernels/backends/cuda/mma.h"
 #include "kernels/backends/cuda/tile/element.h"
 #include "kernels/backends/cuda/tile/pipeline.h"
@@ -28,47 +28,41 @@
 
 namespace tilekiln::cuda::fmha_decode {
 
+using fmha::KeyMask, fmha::KeyRange, fmha::SeenKeys;
 constexpr int kHdim = HDIM, kStages = STAGES, kWarps = WARPS, kChunk = 16, kRows = 16;
-using Cached = std::conditional_t<kOfBytes, uint8_t, uint16_t>;  // an element of the cache
-constexpr int kElement = sizeof(Cached);
-constexpr int kVector = 16 / kElement;                    // elements in 16 bytes
-constexpr int kPieces = kHdim / kVector;                  // of 16 bytes in a key's row
-constexpr int kBytes = kChunk * kHdim * kElement;         // of a chunk of K or V
-constexpr int kStage = 2 * kBytes + (kOfBytes ? 16 : 0);  // and the chunk's scales
-constexpr int kRing = kStages * kStage;                   // of a warp
-constexpr int kMerge = kRows * (kHdim + 2) * 4;           // of a warp, after the loop
+using Cached = std::conditional_t<kOfBytes, uint8_t, uint16_t>;            // an element of the cache
+constexpr int kElement = sizeof(Cached), kVector = 16 / kElement;          // bytes; elements in 16 of them
+constexpr int kPieces = kHdim / kVector;                                   // of 16 bytes in a key's row
+constexpr int kBytes = kChunk * kHdim * kElement;                          // of a chunk of K or V
+constexpr int kStage = 2 * kBytes + (kOfBytes ? 16 : 0);                   // and the chunk's scales
+constexpr int kRing = kStages * kStage, kMerge = kRows * (kHdim + 2) * 4;  // of a warp, in the loop and after it
 constexpr int kSharedBytes = kWarps * (kRing > kMerge ? kRing : kMerge);
 constexpr int kCopies = kChunk * kPieces / 32;  // of 16 bytes a lane and chunk
 constexpr int kMostSplits = 128;
 
-// The keys of its sequence that a tile of rows sees, [first, last) and those below `sinks`, and the chunks that hold them, in a row.
+// The keys of its sequence that a tile of rows sees, and the chunks that hold them: those below sinks come first.
 struct Seen {
-  int first, last, sinks;
-  int every_first, every_last;  // keys that every row sees, with a product and a scale for score
-  int sink_chunks, first_chunk, chunks;
+  SeenKeys any;    // by one of the rows at least
+  KeyRange range;  // of chunks
+  KeyRange whole;  // chunks that every row sees whole, with a product and a scale for score
 
-  __device__ __forceinline__ int chunk(int i) const { return i < sink_chunks ? i : first_chunk + i - sink_chunks; }
-  __device__ __forceinline__ bool is_plain(int key) const { return key >= every_first && key + kChunk <= every_last; }
-  __device__ __forceinline__ bool has(int key) const { return key < last && (key >= first || key < sinks); }
+  __device__ __forceinline__ int chunks() const { return KeyRange::count(range); }
+  __device__ __forceinline__ int chunk(int i) const { return i < range.sinks ? i : range.first + i - range.sinks; }
+  __device__ __forceinline__ bool is_plain(int chunk) const { return chunk >= whole.first && chunk < whole.last; }
+  __device__ __forceinline__ bool has(int key) const { return !SeenKeys::hide(any, key); }
 };
 
 template <bool kGeneral>
 TILEKILN_DEVICE Seen find_seen(const Params& p, int first_row, int last_row, int shift, int keys) {
-  Seen s{0, keys, 0, 0, keys, 0, 0, 0};
+  const int rows = last_row - first_row + 1;
+  Seen s = {{0, keys, 0}, {0, KeyRange::tiles<kChunk>(keys), 0}, {0, keys / kChunk, 0}};
   if (kGeneral && p.features & kMask) {
-    s.every_first = last_row + shift - p.left;
-    s.every_last = min(first_row + shift + p.right + 1, keys);
-    s.last = min(max(last_row + shift + p.right + 1, 0), keys);
-    s.first = min(max(first_row + shift - p.left, 0), s.last);
-    s.sinks = min(p.sink_keys, s.first);
+    const KeyMask mask = {shift, p.left, p.right, p.sink_keys};
+    s.any = {first_row + shift - p.left, min(keys, last_row + shift + p.right + 1), p.sink_keys};
+    s.range = KeyRange::of<kChunk>(mask, first_row, rows, keys);
+    s.whole = KeyRange::whole<kChunk>(mask, first_row, rows, keys, 0);
   }
-  if (kGeneral && p.features & (kSoftcap | kAlibi | kBias)) s.every_last = 0;
-  const int sink_chunks = (s.sinks + kChunk - 1) / kChunk;
-  s.first_chunk = s.first / kChunk;
-  s.sink_chunks = s.chunks = sink_chunks;
-  if (s.first == s.last) return s;
-  s.sink_chunks = min(sink_chunks, s.first_chunk);
-  s.chunks = s.sink_chunks + (s.last + kChunk - 1) / kChunk - s.first_chunk;
+  if (kGeneral && p.features & (kSoftcap | kAlibi | kBias)) s.whole.last = 0;
   return s;
 }
 
@@ -149,7 +143,7 @@ template <bool kVectorized> struct Loader {
 #pragma unroll
     for (int group = 0; group < kChunk / kVector; ++group) {  // pages hold a multiple of kVector keys
       const int key = first + kVector * group;
-      const bool inside = key < seen.last;
+      const bool inside = key < seen.any.end;
       const Page here = one_page ? Page{page.number, page.key + kVector * group} : page_of(page, kVector * group);
       const Cached* from = v + int64_t(here.number) * p.v_page + here.key / kVector * p.v_chunk;
 #pragma unroll
@@ -173,7 +167,7 @@ struct Line {
 // Scale, soft cap, bias or alibi, mask; chunk [first, first + 16).
 TILEKILN_DEVICE void change(const Params& p, const Seen& seen, float (&score)[2][4], const Line (&line)[2], int first,
                             int lane) {
-  if (seen.is_plain(first)) {
+  if (seen.is_plain(first / kChunk)) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) score[j >> 2][j & 3] *= p.softmax_scale;
     return;
@@ -406,6 +400,25 @@ struct Block {
   }
 };
 
+// The results of all warps go over their rings, and become those of the CTA.
+template <bool kVectorized, int kTiles, bool kSteps>
+TILEKILN_DEVICE void merge_warps(const Block& of, Sums& sums, char* raw, const ClusterParts& parts) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    sums.sum[half] += __shfl_xor_sync(~0u, sums.sum[half], 1);
+    sums.sum[half] += __shfl_xor_sync(~0u, sums.sum[half], 2);
+  }
+  __syncthreads();  // the rings are done with
+  float *const outs = reinterpret_cast<float*>(raw), *const ends = outs + kWarps * kRows * kHdim;
+  of.tell<kVectorized>(sums, outs, ends);
+  __syncthreads();
+  if (kSteps && of.p.splits > 1) cluster_wait();
+  for (int e = threadIdx.x; e < of.rows * (kHdim / 2); e += kWarps * 32) {
+    const int d = e % (kHdim / 2) * 2;
+    if (d < of.p.hdim_v) of.merge<kTiles, kSteps>(e / (kHdim / 2), d, outs, ends, parts);
+  }
+}
+
 // A CTA: x = (sequence, key head, split), y = kTiles tiles of rows. Warp w has the rows of tile w % kTiles. kSteps: see step.h.
 template <bool kVectorized, bool kGeneral, int kTiles, bool kSteps = false>
 TILEKILN_DEVICE void decode(const Params& p, char* raw, const Step* step = nullptr) {
@@ -431,8 +444,8 @@ TILEKILN_DEVICE void decode(const Params& p, char* raw, const Step* step = nullp
   const Keys keys = find_keys(p, b);
   const int shift = p.features & kBottomRight ? keys.count - queries.count : 0;
   const Seen seen = find_seen<kGeneral>(p, first_row / group, (first_row + rows - 1) / group, shift, keys.count);
-  const int share = ((seen.chunks + p.splits - 1) / p.splits + kWarps - 1) / kWarps * kWarps;  // chunks of a split
-  const int begin = split * share, end = min(seen.chunks, begin + share);
+  const int share = ((seen.chunks() + p.splits - 1) / p.splits + kWarps - 1) / kWarps * kWarps;  // chunks of a split
+  const int begin = split * share, end = min(seen.chunks(), begin + share);
   const uint32_t ring = shared_address(raw) + warp * kRing;
   Loader<kVectorized> loader(p, keys, seen, head, lane);
   // Every chunk of a step of kTiles warps is written, those behind the last with zeros: a weight of zero undoes no NaN.
@@ -487,22 +500,8 @@ TILEKILN_DEVICE void decode(const Params& p, char* raw, const Step* step = nullp
     wait_for_warps<kTiles>();
   }
   copy_async_wait<0>();
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    sums.sum[half] += __shfl_xor_sync(~0u, sums.sum[half], 1);
-    sums.sum[half] += __shfl_xor_sync(~0u, sums.sum[half], 2);
-  }
-  __syncthreads();  // the rings are done with; the warps' results go over them
-  float* outs = reinterpret_cast<float*>(raw);
-  float* ends = outs + kWarps * kRows * kHdim;
-  of.tell<kVectorized>(sums, outs, ends);
-  __syncthreads();
   const ClusterParts parts = {shared_address(raw) + kSharedBytes, rows, p.hdim_v};
-  if (kSteps && p.splits > 1) cluster_wait();
-  for (int e = threadIdx.x; e < rows * (kHdim / 2); e += kWarps * 32) {
-    const int d = e % (kHdim / 2) * 2;
-    if (d < p.hdim_v) of.merge<kTiles, kSteps>(e / (kHdim / 2), d, outs, ends, parts);
-  }
+  merge_warps<kVectorized, kTiles, kSteps>(of, sums, raw, parts);
   if constexpr (kSteps) {
     if (p.splits > 1) __syncwarp(), cluster_arrive(), cluster_wait();
     if (split > 0) return;
