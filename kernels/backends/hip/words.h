@@ -99,6 +99,8 @@ TILEKILN_DEVICE uint4 load_vector_if(bool there, const void* from) {
 TILEKILN_DEVICE uint4 load_vector_once(bool there, const void* from) { return load_vector_if(there, from); }
 TILEKILN_DEVICE void keep_in_registers(uint4& v) { asm volatile("" : "+v"(v)); }
 template <class Value> TILEKILN_DEVICE Value __ldcg(const Value* from) { return *from; }
+template <class Value> TILEKILN_DEVICE Value __ldcs(const Value* from) { return *from; }
+template <class Value> TILEKILN_DEVICE void __stcs(Value* to, const Value& v) { *to = v; }
 
 // Arithmetic. What is asked for to the last bit is not put in another order.
 template <class Value> TILEKILN_DEVICE Value min(Value a, Value b) { return b < a ? b : a; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // y[o][r][c] = x[o][r][c] by bits: rows copied in vectors, tiles turned in shared memory, or elements one by one.
 // -D: THREADS.
-#include "kernels/backends/cuda/ptx.h"
+#include "kernels/backends/words.h"
 #include "kernels/tensor/cuda/params.h"
 
 namespace tilekiln::cuda::move {

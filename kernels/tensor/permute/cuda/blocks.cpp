@@ -2,7 +2,7 @@
 // The blocks engine of moves: a checked move becomes the parameters of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>
 
-#include "kernels/backends/cuda/held.h"
+#include "kernels/backends/held.h"
 #include "kernels/tensor/cuda/params.h"
 #include "kernels/tensor/vectors.h"
 
@@ -41,7 +41,7 @@ tilekiln_status launch_blocks(const Site& site, const void* problem) {
   const auto& m = *static_cast<const Move*>(problem);
   if (m.all_planes == 0) return TILEKILN_OK;
   const Kernel* const kernel = find_held([](const Kernel&) { return true; });
-  if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has a move for cuda without its kernel");
+  if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has a move without its kernel");
   const int threads = static_cast<const Build*>(kernel->build)->threads;
   Params params = {m, 1 << m.bytes, 0, 0, 0, 0, 0};
   long long work = 0;
