@@ -79,3 +79,25 @@ def test_every_way_to_load_a_page(library):
     kinds = {f"{how}_ptruncate_hip_gfx1201" for how in ("waves_b64x64_small", "waves_b64x64_large", "decode_b64x64")}
     assert {words[2] for words in held} == kinds, said
     assert len(held) == 12
+
+
+HIDDEN = """
+import sys
+import ml_dtypes
+import numpy as np
+import tilekiln as tk
+from tools.hip.device import DeviceArray
+cache, q = np.ones((5, 2, 16, 128), ml_dtypes.bfloat16), np.ones((8, 1, 128), ml_dtypes.bfloat16)
+cache[0] = cache[4, :, 15] = np.nan
+k, v, out = DeviceArray(cache), DeviceArray(cache), DeviceArray(np.zeros_like(q))
+where = {"block_table": np.array([[1, 2, 3, 4]]), "seqlen_k": np.array([63]), "cu_seqlens_q": np.array([0, 1])}
+where = {name: DeviceArray(array.astype(np.int32)) for name, array in where.items()}
+tk.Library(sys.argv[1]).fmha_fwd_pagedkv(DeviceArray(q), k, v, **where, window=(6, 0), layout="bhsd", out=out)
+assert (out.host() == 1).all(), out.host()
+"""
+
+
+def test_pages_that_a_window_hides_are_not_read(library):
+    """The host names a page that is needed in their place, behind whose last key anything may lie."""
+    said, code = run(["-c", HIDDEN, str(library)], "gfx1201")
+    assert code == 0, said

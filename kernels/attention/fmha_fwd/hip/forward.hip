@@ -148,7 +148,8 @@ struct Mover {
   const Problem* p;
   const fmha::Keys* keys;  // from here on of a cache
   i64 chunk_k, chunk_v;
-  bool one_page;  // a tile never lies in two
+  bool one_page;        // a tile never lies in two
+  fmha::SeenKeys seen;  // by some row: what no row sees is not read, and its page may be another's
 
   /// Eight elements of a row of K or V, or four of vectorized V: `at` elements from the head's first one. Where offsets of the pool
   /// fit a buffer's, by one buffer that ends with the pool; else by 64-bit addresses.
@@ -184,13 +185,14 @@ struct Mover {
                               : (rows - 1) * int(p.v_row) + m.hdim_v) *
                 kKeySize;
     }
+    const auto is_seen = [&](int row) TILEKILN_LAMBDA { return !fmha::SeenKeys::hide(m.seen, n + row); };
     const auto place = [&](int row) TILEKILN_LAMBDA {  // of a row that is inside
       return m.one_page ? fmha::Page{0, row} : fmha::find_page(p.at, *m.keys, m.keys->first + n + row);
     };
 #pragma unroll
     for (int c = 0; c < kPiecesK; c++) {
       const int item = c * kThreads + m.thread, row = item / (kHdimQ / 8), column = item % (kHdimQ / 8) * 8;
-      const bool inside = row < rows && column < m.hdim_q;
+      const bool inside = is_seen(row) && column < m.hdim_q;
       const fmha::Page page = place(inside ? row : 0);
       const i64 at =
           page.number * p.k_batch + i64(page.key) * p.k_row + column / kVector * m.chunk_k + column % kVector;
@@ -201,30 +203,31 @@ struct Mover {
       const int item = c * kThreads + m.thread, row = item / (kHdimV / 8) * 4, column = item % (kHdimV / 8) * 8;
       if (kItemsV % kThreads != 0 && item >= kItemsV) continue;
       if (p.vectorized) {  // as it is wanted: four keys of a column next to each other
-        const bool inside = row < rows && column < m.hdim_v;
+        constexpr u32 kBits = kScaled ? 0xff : 0xffff;
+        u32 keep[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) keep[j] = is_seen(row + j) ? kBits << j * (kScaled ? 8 : 16) % 32 : 0;
+        const bool inside = (keep[0] | keep[1] | keep[2] | keep[3]) != 0 && column < m.hdim_v;
         const fmha::Page page = place(inside ? row : 0);
         const i64 at = page.number * p.v_batch + page.key / kVector * p.v_chunk + column * kVector + page.key % kVector;
         if constexpr (kScaled) {
-          const u32 keep = row + 4 <= rows ? ~0u : (1u << ((rows - row) * 8 & 31)) - 1;
 #pragma unroll
           for (int i = 0; i < 8; i++)
-            m.v[c][i / 2][i % 2] = piece<u32>(from_v, bytes_v, at + i * kVector, inside) & keep;
+            m.v[c][i / 2][i % 2] =
+                piece<u32>(from_v, bytes_v, at + i * kVector, inside) & (keep[0] | keep[1] | keep[2] | keep[3]);
         } else {
-          const u32 keep0 = row + 1 < rows ? ~0u : 0xffffu, keep1 = row + 3 < rows   ? ~0u
-                                                                    : row + 2 < rows ? 0xffffu
-                                                                                     : 0u;
 #pragma unroll
           for (int i = 0; i < 8; i++) {
             const U2 four = piece<U2>(from_v, bytes_v, at + i * 8, inside);
-            m.v[c][i / 2][i % 2 * 2] = four[0] & keep0;
-            m.v[c][i / 2][i % 2 * 2 + 1] = four[1] & keep1;
+            m.v[c][i / 2][i % 2 * 2] = four[0] & (keep[0] | keep[1]);
+            m.v[c][i / 2][i % 2 * 2 + 1] = four[1] & (keep[2] | keep[3]);
           }
         }
         continue;
       }
 #pragma unroll
       for (int j = 0; j < 4; j++) {
-        const bool inside = row + j < rows && column < m.hdim_v;
+        const bool inside = is_seen(row + j) && column < m.hdim_v;
         const fmha::Page page = place(inside ? row + j : 0);
         m.v[c][j] = piece<Eight>(from_v, bytes_v, page.number * p.v_batch + i64(page.key) * p.v_row + column, inside);
       }
@@ -377,7 +380,10 @@ TILEKILN_DEVICE void softmax(Scores& x, Query& query, float in_units) {
 namespace tilekiln::hip {
 
 /// Hands a mover the fields that it must know of a cache.
-template <class P> TILEKILN_DEVICE void move_from_cache(Mover& mover, const P& p, const Work& w) {
+template <class P> TILEKILN_DEVICE void move_from_cache(Mover& mover, const P& p, const Work& w,
+                                                        const fmha::KeyMask& mask) {
+  mover.seen = {w.first_query + mask.shift - mask.left, min(w.seqlen_k, w.last_query + mask.shift + mask.right + 1),
+                mask.sinks};
   mover.p = &p, mover.keys = &w.keys;
   mover.chunk_k = p.k_chunk, mover.chunk_v = p.v_chunk;
   mover.one_page = p.at.table == nullptr || (p.at.page_size % kTileK == 0 && w.keys.first % kTileK == 0);
@@ -560,9 +566,8 @@ TILEKILN_KERNEL(kThreads) __attribute__((amdgpu_waves_per_eu(1, 2))) void tileki
   mover.from_k = w.k, mover.from_v = w.v;
   mover.thread = thread, mover.seqlen_k = w.seqlen_k;
   mover.row_k = p.k_row, mover.row_v = p.v_row, mover.hdim_q = p.hdim_q, mover.hdim_v = p.hdim_v;
-  if constexpr (kCache) move_from_cache(mover, p, w);
-
   const fmha::KeyMask mask = mask_of(p, query.shift);
+  if constexpr (kCache) move_from_cache(mover, p, w, mask);
   const int queries = w.last_query - w.first_query + 1;
   fmha::KeyRange range = fmha::KeyRange::of<kTileK>(mask, w.first_query, queries, w.seqlen_k);
   const auto whole = fmha::KeyRange::whole<kTileK>(mask, w.first_query, queries, w.seqlen_k, range.first);
