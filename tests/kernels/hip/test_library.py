@@ -80,7 +80,8 @@ def report(
     assert "label: emulated (functional), never run on AMD silicon" in said
     read: dict[str, Any] = json.loads(out.read_text())
     assert all(one["worst"] <= 1 for one in read["problems"])
-    assert all(one["worst"] > 0 for one in read["problems"] if "hdim" in one)  # moves are exact
+    # Moves are exact, and two problems may both have no key.
+    assert all(one["worst"] > 0 for one in read["problems"] if "hdim" in one and one["cases"] > 2)
     return read
 
 
