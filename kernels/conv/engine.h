@@ -70,7 +70,8 @@ struct Engine {
   void (*weights)(const WeightGradient&, i64 unit, void* scratch);  // a part, group and chunk of words
   void (*add)(const WeightGradient&, i64 unit);                     // dw of an output, of all parts
   u64 scratch_bytes;                                                // beside what is gathered and made
-  int lanes;  // outputs of a unit, of an engine of depthwise convolutions; else 0
+  int lanes;   // outputs of a unit, of an engine of depthwise convolutions; else 0
+  bool tiles;  // products are by tiles of the processor, which read rows in whole lines
 };
 
 }  // namespace tilekiln::conv

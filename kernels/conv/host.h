@@ -37,7 +37,7 @@ inline Convolution convolution(const Window& window, const Lengths& in, const Le
 
 // Bytes of what is gathered of a tile, rows of it, and words of a chunk.
 constexpr i64 kGathered = 1 << 20, kLeastRows = 48, kMostRows = 240, kLanes = matrix::kPanelLanes, kMostLanes = 256,
-              kMostWords = 6144, kFewPixels = 64;
+              kMostWords = 6144, kFewPixels = 64, kTilesGathered = 3 << 19, kTileRows = 32, kLineBytes = 64;
 
 // Sets whether filters lie as rows of words, and which dimension of them runs faster.
 inline void look_at_filters(Convolution* c) {
@@ -68,7 +68,7 @@ inline void cut_words(Convolution* c, i64 most) {
 }
 
 // Chooses how a convolution is computed, by its sizes and strides alone; threads say how many outputs a unit has. packed: whether its weight is.
-inline void cut(Convolution* c, int threads) {
+inline void cut(Convolution* c, int threads, bool tiles) {
   const i64 taps = product(c->filter), pixels = c->batch * product(c->out), size = size_of(c->dtype);
   c->lanes_along_pixels = c->y_step.channel != 1 || c->outputs * c->groups == 1;
   const bool lies = c->filters_lie;
@@ -79,21 +79,25 @@ inline void cut(Convolution* c, int threads) {
   c->packed =
       !c->turned && (!lies || (!c->lanes_along_pixels && pixels > (c->channels_inner ? 2 * kMostRows : kFewPixels)));
   if (c->packed || c->turned) c->channels_inner = true;
+  const i64 line = tiles ? kLineBytes / size : 1;
   if (c->packed)
-    c->rows_step = c->channels * taps, c->rows_group = c->outputs * c->rows_step;
+    c->rows_step = divide_up(c->channels * taps, line) * line, c->rows_group = c->outputs * c->rows_step;
   else
     c->rows = c->w, c->rows_step = c->turned ? c->w_step.channel : c->w_step.batch, c->rows_group = c->w_group;
   cut_words(c, kMostWords);
   const i64 words = c->chunk.outer * c->chunk.inner;
-  const i64 unit = c->lanes_along_pixels ? kLanes : 1;
-  const i64 least = c->lanes_along_pixels ? kLanes : kLeastRows, most = c->lanes_along_pixels ? kMostLanes : kMostRows;
-  const i64 fit = std::clamp<i64>(kGathered / (words * 4) / unit * unit, least, most);
+  const i64 unit = c->lanes_along_pixels ? kLanes : tiles ? kTileRows : 1;
+  const i64 least = c->lanes_along_pixels ? kLanes : tiles ? kTileRows : kLeastRows,
+            most = c->lanes_along_pixels || tiles ? kMostLanes : kMostRows;
+  i64 wish = tiles ? kTilesGathered / (words * size) : kGathered / (words * 4);
+  if (tiles && threads > 1) wish = std::min(wish, divide_up(pixels * c->groups, threads));
+  const i64 fit = std::clamp<i64>(wish / unit * unit, least, most);
   c->tile = std::max<i64>(1, divide_up(divide_up(pixels, std::max<i64>(1, divide_up(pixels, fit))), unit) * unit);
   c->tiles = divide_up(pixels, c->tile);
   // Outputs are shared where tiles and groups are too few for the threads: whole panels of them.
   const i64 wanted = threads > 1 ? divide_up(3 * i64{threads}, std::max<i64>(1, c->tiles * c->groups)) : 1;
   c->some = divide_up(divide_up(c->outputs, std::min(wanted, divide_up(c->outputs, kLanes))), kLanes) * kLanes;
-  c->gathered = static_cast<u64>(divide_up((c->tile * (words + 16) + 64) * size, 64) * 64);
+  c->gathered = static_cast<u64>(divide_up((divide_up(c->tile, 16) * 16 * (words + 64) + 64) * size, 64) * 64);
   if (c->chunks > 1) c->some = std::min<i64>(c->some, kMostLanes);
   c->parts = divide_up(c->outputs, c->some);
   c->made = static_cast<u64>(c->tile * kMostLanes * 4 * (c->chunks > 1 ? c->chunks + 2 : 2));
@@ -140,12 +144,12 @@ inline i64 cut_planes(Convolution* c, i64 lanes, i64 units, int threads) {
   if (c.batch * product(c.out) == 0) return TILEKILN_OK;
   look_at_filters(&c);
   if (engine.lanes > 0) return launch_depthwise(call, choice, c);
-  cut(&c, call.threads);
+  cut(&c, call.threads, engine.tiles);
   const i64 words = c.channels * product(c.filter);
   CallMemory memory;
   if (c.packed) {
     const i64 panels = divide_up(c.outputs, kLanes) * kLanes;
-    TILEKILN_TRY(memory.get(call, static_cast<size_t>(c.groups * panels * (words + c.chunks) * size_of(c.dtype))));
+    TILEKILN_TRY(memory.get(call, static_cast<size_t>(c.groups * panels * (c.rows_step + 4 * c.chunks) * size_of(c.dtype))));
     c.rows = memory.as<char>();
     const i64 units = c.groups * (panels / kLanes);
     TILEKILN_TRY(launch_stage(call, choice, c, units, static_cast<double>(c.groups * c.outputs) * words * 8, 0,
@@ -178,7 +182,7 @@ constexpr i64 kWeightUnits = 16, kWeightWords = 256, kWeightPixels = 512;
         std::max<i64>(1, divide_up(divide_up(pixels, std::max<i64>(1, divide_up(pixels, kWeightPixels))), unit) * unit);
     c.tiles = divide_up(pixels, c.tile);
     c.gathered =
-        static_cast<u64>(divide_up((c.tile + 64) * (c.chunk.outer * c.chunk.inner + 16) * size_of(c.dtype), 64) * 64);
+        static_cast<u64>(divide_up((c.tile + 64) * (c.chunk.outer * c.chunk.inner + 64) * size_of(c.dtype), 64) * 64);
     c.made = static_cast<u64>(divide_up(c.tile * c.outputs * size_of(c.dtype), 64) * 64);
     units = c.groups * c.chunks;
   }

@@ -28,6 +28,19 @@ inline Words words_of(const Convolution& c, i64 number) {
   return c.channels_inner ? Words{o, o1, i, i1} : Words{i, i1, o, o1};
 }
 
+// f(r, place) for words in order, `place` in elements from that of the first channel's first tap.
+template <class F> TILEKILN_INLINE void each_word(const Convolution& c, const Words& words, F&& f) {
+  const i64 channels = words.c1 - words.c0, taps = words.t1 - words.t0;
+  const i64 by_tap = c.channels_inner ? channels : 1, by_channel = c.channels_inner ? 1 : taps;
+  i64 d = words.t0 % c.filter[2], b = words.t0 / c.filter[2] % c.filter[1], a = words.t0 / c.filter[2] / c.filter[1];
+  for (i64 t = 0; t < taps; ++t) {
+    const i64 tap = a * c.w_step.at[0] + b * c.w_step.at[1] + d * c.w_step.at[2];
+    for (i64 k = 0; k < channels; ++k) f(t * by_tap + k * by_channel, tap + (words.c0 + k) * c.w_step.channel);
+    if (++d == c.filter[2]) d = 0, ++b;
+    if (b == c.filter[1]) b = 0, ++a;
+  }
+}
+
 // A pixel of y, by its image and place.
 struct Pixel {
   i64 image, at[3];
@@ -99,6 +112,15 @@ TILEKILN_INLINE void copy_bytes(char* to, const char* from, i64 bytes) {
 template <class T> TILEKILN_INLINE void put_zeros(T* to, i64 n) {
   if (n > 0) __builtin_memset(to, 0, n * sizeof *to);
 }
+template <class T> TILEKILN_INLINE void put_words(T* to, vf lanes) {
+  alignas(64) uint32_t wide[kLanes];
+  store((float*)wide, lanes);
+  if constexpr (sizeof(T) == sizeof(float))
+    __builtin_memcpy(to, wide, sizeof wide);
+  else
+    for (int n = 0; n < kLanes; ++n) to[n] = (T)wide[n];
+}
+
 template <class T> TILEKILN_INLINE void put_even(T* to, const T* from) {
   vf even, odd;
   even_odd((const float*)from, even, odd);

@@ -8,9 +8,10 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 constexpr i64 kPanelOutputs = matrix::kPanelLanes;
 TILEKILN_INLINE i64 panels_of(const Convolution& c) { return (c.outputs + kPanelOutputs - 1) / kPanelOutputs; }
-// Elements of a word of panels; 0: int8, whose weights are rows.
+// Elements of a word of panels; 0: int8 of vectors, whose weights are rows.
 TILEKILN_INLINE int panel_word(const Convolution& c) {
-  return c.dtype == matrix::Dtype::int8 ? 0 : c.dtype == matrix::Dtype::bf16 ? 2 : 1;
+  if (c.dtype == matrix::Dtype::int8) return Products::kTiles ? 4 : 0;
+  return c.dtype == matrix::Dtype::bf16 ? 2 : 1;
 }
 
 // Elements of all chunks before `number`, of a panel: chunks are whole words.
@@ -18,28 +19,6 @@ inline i64 chunk_start(const Convolution& c, i64 number, int word) {
   i64 start = 0;
   for (i64 i = 0; i < number; ++i) start += (words_of(c, i).count() + word - 1) / word * word;
   return start;
-}
-
-// f(r, place) for words in order, `place` in elements from that of the first channel's first tap.
-template <class F> TILEKILN_INLINE void each_word(const Convolution& c, const Words& words, F&& f) {
-  const i64 channels = words.c1 - words.c0, taps = words.t1 - words.t0;
-  const i64 by_tap = c.channels_inner ? channels : 1, by_channel = c.channels_inner ? 1 : taps;
-  i64 d = words.t0 % c.filter[2], b = words.t0 / c.filter[2] % c.filter[1], a = words.t0 / c.filter[2] / c.filter[1];
-  for (i64 t = 0; t < taps; ++t) {
-    const i64 tap = a * c.w_step.at[0] + b * c.w_step.at[1] + d * c.w_step.at[2];
-    for (i64 k = 0; k < channels; ++k) f(t * by_tap + k * by_channel, tap + (words.c0 + k) * c.w_step.channel);
-    if (++d == c.filter[2]) d = 0, ++b;
-    if (b == c.filter[1]) b = 0, ++a;
-  }
-}
-
-template <class T> TILEKILN_INLINE void put_words(T* to, vf lanes) {
-  alignas(64) uint32_t wide[kLanes];
-  store((float*)wide, lanes);
-  if constexpr (sizeof(T) == sizeof(float))
-    __builtin_memcpy(to, wide, sizeof wide);
-  else
-    for (int n = 0; n < kLanes; ++n) to[n] = (T)wide[n];
 }
 
 template <class T> TILEKILN_INLINE void put_some(T* to, vf lanes, int n) {
@@ -53,6 +32,11 @@ template <class T> TILEKILN_INLINE void put_some(T* to, vf lanes, int n) {
 template <class T> TILEKILN_INLINE void put_lanes(T* panel, i64 r, int word, vf lanes) {
   if constexpr (sizeof(T) == sizeof(float)) {
     store((float*)panel + r * kPanelOutputs, lanes);
+  } else if constexpr (sizeof(T) == 1) {
+    alignas(64) uint32_t wide[kLanes];
+    store((float*)wide, lanes);
+    T* const to = panel + r / word * kPanelOutputs * word + r % word;
+    for (int n = 0; n < kLanes; ++n) to[n * word] = (T)wide[n];
   } else {
     alignas(64) uint32_t wide[kLanes];
     store((float*)wide, lanes);
@@ -137,6 +121,10 @@ template <class T> void pack_weight(const Convolution& c, i64 unit, void* made) 
     const Words words = words_of(c, i);
     const i64 start = chunk_start(c, i, word), count = words.count(), whole = (count + word - 1) / word * word;
     T* const to = of_group + (panels * start + panel * whole) * kPanelOutputs;
+    if (Products::kTiles && c.chunks == 1 && c.filters_lie && c.filters_inner == c.channels_inner) {
+      Products::kPackRows<T>((float*)to, w, c.w_step.batch, (int)some, count);
+      continue;
+    }
     for (i64 n = 0; n < kPanelOutputs; n += kLanes)
       pack_lanes<T>(c, words, w + n * c.w_step.batch, some - n, to + n * word, word);
     if (whole > count)

@@ -123,16 +123,16 @@ class Ahead {
   int lines_;
 };
 
-// A step along K onto four tiles of sums, two without kTwo: A packed, B words of half a panel.
-template <class Dot, bool kTwo> TILEKILN_INLINE void multiply_step(const float* a, const float* b) {
+// A step along K onto four tiles of sums, two without kTwo: B words of half a panel.
+template <class Dot, bool kTwo> TILEKILN_INLINE void multiply_step(const tiles::Operand& a, const float* b) {
   using namespace tiles;
   constexpr long row = kPanel * 4;
-  load_t1<4>(a, kLineBytes), load<6>(b, row);
+  load_t1<4>(a.at, a.row), load<6>(b, row);
   Dot::template dot<0, 4, 6>();
   load<7>(b + kTile, row);
   Dot::template dot<1, 4, 7>();
   if constexpr (kTwo) {
-    load_t1<5>(a + kTileWords, kLineBytes);
+    load_t1<5>(a.at + a.second, a.row);
     Dot::template dot<2, 5, 6>();
     Dot::template dot<3, 5, 7>();
   }
@@ -161,26 +161,26 @@ template <class Dot, bool kTwo> TILEKILN_INLINE void multiply_parts(const float*
   }
 }
 
-// `steps` >= 1 of a block: A packed, B words of half a panel. kTwo: whether it has more than 16 rows. `last`: sums of the block before.
+// `steps` >= 1 of a block: B words of half a panel. kTwo: whether it has more than 16 rows. `last`: sums of the block before.
 template <class Dot, bool kTwo>
-TILEKILN_INLINE void block_steps(const float* a, const float* b, int steps, const float* from, float* last,
+TILEKILN_INLINE void block_steps(tiles::Operand a, const float* b, int steps, const float* from, float* last,
                                  Finishing& finishing, Ahead& ahead) {
   using namespace tiles;
   constexpr long row = kPanel * 4;
-  load_t1<4>(a, kLineBytes), load<6>(b, row);
+  load_t1<4>(a.at, a.row), load<6>(b, row);
   leave<0, kPanel>(last), enter<0, kPanel>(from), Dot::template dot<0, 4, 6>();
   load<7>(b + kTile, row);
   leave<1, kPanel>(last), enter<1, kPanel>(from), Dot::template dot<1, 4, 7>();
-  if constexpr (kTwo) load_t1<5>(a + kTileWords, kLineBytes);
+  if constexpr (kTwo) load_t1<5>(a.at + a.second, a.row);
   leave<2, kPanel>(last);
   if constexpr (kTwo) enter<2, kPanel>(from), Dot::template dot<2, 5, 6>();
   leave<3, kPanel>(last);
   if constexpr (kTwo) enter<3, kPanel>(from), Dot::template dot<3, 5, 7>();
-  multiply_parts<Dot, kTwo>(a, b);
+  multiply_parts<Dot, kTwo>(a.at, b);
   for (int i = 1; i < steps; ++i) {
-    a += kStepOfA<Dot>, b += kStepOfB<Dot>;
+    a.at += a.step, b += kStepOfB<Dot>;
     multiply_step<Dot, kTwo>(a, b);
-    multiply_parts<Dot, kTwo>(a, b);
+    multiply_parts<Dot, kTwo>(a.at, b);
     ahead.some(), finishing.some();
   }
 }
@@ -227,6 +227,7 @@ template <class Dot, class T> class TiledUnit {
     const int rows = u_.m1 - u_.m0;
     if (p_.k == 0) return run_empty();
     const bool thin = rows <= kThinRows && kParts == 1;
+    as_it_lies_ = p_.a_words && !thin && kParts == 1;
     constexpr int most_named = kMostTileWords / (kParts * kParts);  // for as many products
     const int named = p_.tile_k ? least(p_.tile_k, most_named) : most_named;
     const i64 most_words = thin && p_.b_panels ? kPackedWords / kTile : named < kStepWords ? kStepWords : named;
@@ -235,7 +236,8 @@ template <class Dot, class T> class TiledUnit {
     const i64 all_steps = (words + kStepWords - 1) / kStepWords,
               most_steps = least<i64>(most_words / kStepWords, all_steps);
     const i64 parts = (all_steps + most_steps - 1) / most_steps, part = (all_steps + parts - 1) / parts;
-    const i64 fit = kPackedWords / (part * kStepWords * kParts) / kBlockRows * kBlockRows;
+    const i64 packed_rows = kPackedWords / (part * kStepWords * kParts) / kBlockRows * kBlockRows;
+    const i64 fit = as_it_lies_ ? kMostTileRows : packed_rows;
     const int most = p_.tile_m ? least(p_.tile_m, kMostTileRows) / kBlockRows * kBlockRows : kMostTileRows;
     const int most_rows = int(least<i64>(fit, most > kBlockRows ? most : kBlockRows));
     const int blocks = (rows + most_rows - 1) / most_rows;  // of like height
@@ -245,7 +247,7 @@ template <class Dot, class T> class TiledUnit {
       for (i64 s = 0; s < all_steps; s += part) {
         const i64 k0 = s * kStepWords * Dot::kWord;
         const i64 k1 = least<i64>(p_.k, k0 + part * kStepWords * Dot::kWord);
-        pack_a<T>(x_.a, p_, m0, m1, k0, k1, thin ? kThinRows : kBlockRows, parts_);
+        if (!as_it_lies_) pack_a<T>(x_.a, p_, m0, m1, k0, k1, thin ? kThinRows : kBlockRows, parts_);
         lack_specials();
         tiles::fence();
         for (int n = u_.n0; n < u_.n1; n += kPanel) {
@@ -319,7 +321,12 @@ template <class Dot, class T> class TiledUnit {
     const int columns = least(u_.n1 - n, kPanel);
     const PanelOfB b = panel_of_b(n, k0, k1);
     Ahead ahead(next_panel(n, k0), b.steps, (m1 - m0 + kBlockRows - 1) / kBlockRows);
-    const i64 a_block = (b.steps + (b.tail != nullptr)) * i64(kStepOfA<Dot>);
+    const i64 lies = i64(kTile) * p_.lda * (i64)sizeof(T) / 4, packed = (b.steps + (b.tail != nullptr)) * i64(kStepOfA<Dot>);
+    const float* const in_place = (const float*)((const T*)p_.a + m0 * p_.lda + k0);
+    const tiles::Operand all = as_it_lies_
+                                   ? tiles::Operand{in_place, long(p_.lda * sizeof(T)), lies, kStepWords}
+                                   : tiles::Operand{x_.a, kLineBytes, kTileWords, kStepOfA<Dot>};
+    const i64 a_block = as_it_lies_ ? 2 * lies : packed;
     for (int g0 = m0; g0 < m1; g0 += kGroupBlocks * kBlockRows, turn_ ^= 1) {
       const int g1 = least(m1, g0 + kGroupBlocks * kBlockRows);
       finishing_.down_to(before_);  // those that have the sums which this group writes
@@ -334,7 +341,8 @@ template <class Dot, class T> class TiledUnit {
             float* const own = sums + (m - g0) * kPanel + half;
             float* const kept = waiting(m, m0, n) + half;
             const float* const from = !first ? own : begins ? nullptr : kept;
-            const float* const a = x_.a + (m - m0) / kBlockRows * a_block + i64(step) * kStepOfA<Dot>;
+            tiles::Operand a = all;
+            a.at += (m - m0) / kBlockRows * a_block + step * all.step;
             if (g1 - m > kTile)
               block_steps<Dot, true>(a, words, steps, from, last_, finishing_, ahead);
             else
@@ -388,6 +396,7 @@ template <class Dot, class T> class TiledUnit {
   float* last_ = nullptr;  // sums whose tiles have yet to be stored
   int before_ = 0;         // blocks of the last group
   int turn_ = 0;
+  bool as_it_lies_ = false;  // A: tiles are read from its rows
 };
 
 // Tiles are held for one unit, in which no thread sleeps.

@@ -160,7 +160,7 @@ template <class Dot, class T> class TiledGroups {
     const int each = steps > 1 ? (kBlockRows + steps - 1) / steps : 0;
     for (int i = 1; i < steps; ++i) {
       a += kBlockRows * kStepWords, b += kStepWords * kPanel;
-      multiply_step<Dot, kTwo>(a, b);
+      multiply_step<Dot, kTwo>({a, kLineBytes, kTileWords, 0}, b);
       add(each);
     }
   }

@@ -28,9 +28,9 @@ template <class Word> void add_parts(Word* to, const float* from, i64 step, int 
   }
 }
 
-void add_unit(const matrix::Problem& p, const matrix::Unit& u, const matrix::Parts& parts, void* scratch) {
+void add_unit(const matrix::Problem& p, const matrix::Unit& u, const matrix::Parts& parts, void*) {
   const Finish finish = finish_of(p);
-  float* const block = ((GemmScratch*)scratch)->block;
+  alignas(64) float block[kPanel];
   for (int n = u.n0; n < u.n1; n += kPanel) {
     const int columns = least(u.n1 - n, kPanel);
     for (int m = u.m0; m < u.m1; ++m) {

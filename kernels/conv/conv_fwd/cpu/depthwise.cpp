@@ -4,7 +4,6 @@
 #include <type_traits>
 
 #include "kernels/conv/cpu/channels.h"
-#include "kernels/conv/cpu/pack.h"
 #include "kernels/gemm/cpu/scratch.h"
 #include "kernels/gemm/cpu/shared.h"
 

@@ -14,7 +14,7 @@ extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
      tilekiln::cpu::run_tiles<tilekiln::cpu::Bf16Tiles, tilekiln::cpu::fp8>,
      tilekiln::cpu::run_tiles<tilekiln::cpu::Bf16Tiles, tilekiln::cpu::bf8>},
     {},
-    nullptr,
+    tilekiln::cpu::add_unit,
     tilekiln::cpu::tiled_groups,
     tilekiln::cpu::quantise_row,
     tilekiln::cpu::quantise_out,
