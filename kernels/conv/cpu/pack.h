@@ -2,11 +2,10 @@
 // A weight as rows of words, [group][output][word], or as panels of its outputs for each chunk, [group][chunk][panel][word][lane].
 #pragma once
 
-#include "kernels/conv/cpu/gather.h"
+#include "kernels/conv/cpu/words.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-constexpr i64 kPanelOutputs = matrix::kPanelLanes;
 TILEKILN_INLINE i64 panels_of(const Convolution& c) { return (c.outputs + kPanelOutputs - 1) / kPanelOutputs; }
 // Elements of a word of panels; 0: int8 of vectors, whose weights are rows.
 TILEKILN_INLINE int panel_word(const Convolution& c) {
@@ -70,6 +69,9 @@ template <class T> void pack_lanes(const Convolution& c, const Words& words, con
     else
       for (i64 i = 0; i < count; ++i)
         turn_rows(w + first + i * row, step, rows, some, [&](i64 r, vf x) { put_lanes(to, i * some + r, word, x); });
+  } else if (kGathersWords && lies && taps == all && all <= kMostTaps && sizeof(T) * word == 4 && word > 1 &&
+             channels % word == 0 && step % word == 0) {
+    turn_filters(w + words.c0 * all, step, rows, all, channels, to);
   } else if (lies && taps == all) {  // taps run faster in the filters, channels in words
     i64 t = 0, k = 0;
     turn_rows(w + words.c0 * all, step, rows, channels * all, [&](i64, vf x) {

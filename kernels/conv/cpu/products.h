@@ -157,12 +157,25 @@ template <class T> class Unit {
       p.b = (const T*)c_.x + group_ * c_.channels * c_.x_step.channel + start(), p.ldb = c_.x_step.channel;
       return;
     }
+    if (gathers_words()) {
+      gather_panels(c_, group_, first_, pixels_, words, gathered_);
+      p.b = gathered_, p.b_panels = 4 / sizeof(T);
+      return;
+    }
     const i64 lanes = (pixels_ + kPanelOutputs - 1) / kPanelOutputs * kPanelOutputs;
     const bool panels = sizeof(T) == sizeof(float);
     gather_lanes(c_, group_, first_, pixels_, lanes, panels ? kPanelOutputs : lanes, words, gathered_);
     p.b = gathered_, p.ldb = lanes, p.b_panels = panels;
   }
 
+  // Tells whether what is gathered are words as products read them.
+  bool gathers_words() const {
+    const i64 step = c_.step[2] * c_.x_step.at[2];
+    if (!kGathersWords || c_.dtype == matrix::Dtype::fp16 || (step != 1 && step != 2) || taps_of(c_) > kMostTaps)
+      return false;
+    if (c_.dtype == matrix::Dtype::bf16) return TILEKILN_PAIRS;
+    return (c_.dtype == matrix::Dtype::fp32 && step == 1) || (c_.dtype == matrix::Dtype::int8 && Products::kTiles);
+  }
   // Tells whether tiles are read from rows as they lie: whole lines.
   bool tiles_read(const Problem& p) const {
     return Products::kTiles && !p.a_columns && ((i64)p.a | p.lda * (i64)sizeof(T) | p.k * (i64)sizeof(T)) % kRowBytes == 0;
