@@ -38,6 +38,8 @@ inline Convolution convolution(const Window& window, const Lengths& in, const Le
 // Bytes of what is gathered of a tile, rows of it, and words of a chunk.
 constexpr i64 kGathered = 1 << 20, kLeastRows = 48, kMostRows = 240, kLanes = matrix::kPanelLanes, kMostLanes = 256,
               kMostWords = 6144, kFewPixels = 64, kTilesGathered = 3 << 19, kTileRows = 32, kLineBytes = 64;
+// A word that is gathered in the order of taps, of a filter that is packed.
+constexpr i64 kApart = 6;
 
 // Sets whether filters lie as rows of words, and which dimension of them runs faster.
 inline void look_at_filters(Convolution* c) {
@@ -76,9 +78,14 @@ inline void cut(Convolution* c, int threads, bool tiles) {
   // Few pixels are worth no packing of a weight that lies in rows of words; gathering in the order of its words is.
   // Of 1 x 1 filters whose outputs lie together, as those of gradients: the same matrix, turned.
   c->turned = taps == 1 && !lies && c->w_step.batch == 1;
+  const bool gathers_apart = tiles && !c->channels_inner && kApart * pixels > c->outputs;
   c->packed =
-      !c->turned && (!lies || (!c->lanes_along_pixels && pixels > (c->channels_inner ? 2 * kMostRows : kFewPixels)));
+      !c->turned && (!lies || (!c->lanes_along_pixels &&
+                               (gathers_apart || pixels > (c->channels_inner ? 2 * kMostRows : kFewPixels))));
   if (c->packed || c->turned) c->channels_inner = true;
+  // Tiles of many units read rows that are copied to whole lines.
+  if (tiles && c->lanes_along_pixels && c->channels * taps * size % kLineBytes != 0 && pixels > 2 * kMostLanes)
+    c->packed = !c->turned;
   const i64 line = tiles ? kLineBytes / size : 1;
   if (c->packed)
     c->rows_step = divide_up(c->channels * taps, line) * line, c->rows_group = c->outputs * c->rows_step;

@@ -95,6 +95,14 @@ template <class T> void pack_weight(const Convolution& c, i64 unit, void* made) 
   if (c.lanes_along_pixels || word == 0) {
     T* const rows = (T*)made + group * c.rows_group + n0 * c.rows_step;
     const Words all = {0, taps_of(c), 0, c.channels};
+    if (c.filters_lie && c.filters_inner == c.channels_inner) {
+      for (i64 n = 0; n < some; ++n) {
+        copy_bytes((char*)(rows + n * c.rows_step), (const char*)(w + n * c.w_step.batch), all.count() * sizeof(T));
+        put_zeros(rows + n * c.rows_step + all.count(), c.rows_step - all.count());
+      }
+      return;
+    }
+    for (i64 n = 0; n < some; ++n) put_zeros(rows + n * c.rows_step + all.count(), c.rows_step - all.count());
     if (c.taps_lie && c.w_step.batch == all.t1 && sizeof(T) > 1 && c.channels_inner) {
       // A gradient's filters: of a channel, the taps of all outputs lie together.
       for (i64 k = 0; k < c.channels; k += kLanes) {

@@ -178,7 +178,8 @@ template <class T> class Unit {
   }
   // Tells whether tiles are read from rows as they lie: whole lines.
   bool tiles_read(const Problem& p) const {
-    return Products::kTiles && !p.a_columns && ((i64)p.a | p.lda * (i64)sizeof(T) | p.k * (i64)sizeof(T)) % kRowBytes == 0;
+    const i64 bytes = (i64)sizeof(T), end = c_.packed && c_.lanes_along_pixels ? 0 : p.k * bytes;
+    return Products::kTiles && !p.a_columns && ((i64)p.a | p.lda * bytes | end) % kRowBytes == 0;
   }
 
   // A place of a row of words.

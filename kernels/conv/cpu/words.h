@@ -98,15 +98,19 @@ void gather_panels(const Convolution& c, i64 group, i64 first, i64 pixels, const
     if (pieces.count == kMostPieces || segment.lane / kAcross != panel) put(), panel = segment.lane / kAcross;
     const Pixel& at = segment.at;
     TapPlace* const places = pieces.taps + pieces.count * taps;
-    i64 i = words.t0 % c.filter[2], j = words.t0 / c.filter[2] % c.filter[1], l = words.t0 / c.filter[2] / c.filter[1];
-    for (i64 t = 0; t < taps; ++t) {
-      const i64 a = place(c, 0, at.at[0], l), b = place(c, 1, at.at[1], j), from = place(c, 2, at.at[2], i);
-      if (++i == c.filter[2]) i = 0, ++j;
-      if (j == c.filter[1]) j = 0, ++l;
+    TapPlace across[kMostTaps];  // of a row of taps
+    for (i64 i = 0; i < c.filter[2]; ++i) {
+      const i64 from = place(c, 2, at.at[2], i);
       const Range r = range_inside(from, c.step[2], c.in[2], segment.count);
-      const bool there = inside(c, 0, a) && inside(c, 1, b);
-      places[t] = {at.image * s.batch + a * s.at[0] + b * s.at[1] + from * s.at[2],
-                   there ? (1u << r.high) - (1u << r.low) : 0u};
+      across[i] = {at.image * s.batch + from * s.at[2], (1u << r.high) - (1u << r.low)};
+    }
+    i64 i = words.t0 % c.filter[2], j = words.t0 / c.filter[2] % c.filter[1], l = words.t0 / c.filter[2] / c.filter[1];
+    for (i64 t = 0; t < taps;) {
+      const i64 a = place(c, 0, at.at[0], l), b = place(c, 1, at.at[1], j), line = a * s.at[0] + b * s.at[1];
+      const uint32_t there = inside(c, 0, a) && inside(c, 1, b) ? ~0u : 0;
+      for (; i < c.filter[2] && t < taps; ++i, ++t) places[t] = {across[i].at + line, across[i].mask & there};
+      i = 0;
+      if (++j == c.filter[1]) j = 0, ++l;
     }
     pieces.to[pieces.count] = (float*)(void*)to + panel * kAcross * rows + segment.lane % kAcross;
     pieces.lanes[pieces.count++] = (1u << segment.count) - 1;
