@@ -37,7 +37,7 @@ def test_sizes_of_a_cell() -> None:
     up = cells["llama3_8b up 1 | fp32"]
     assert (up.k, up.n, up.flops()) == (4096, 14336, 2 * 4096 * 14336)
     conv = cells["resnet50 conv1 | bf16"]
-    assert (conv.result, conv.flops()) == ((64, 112, 112), 2 * 64 * 112**2 * 147)
+    assert (conv.result, conv.flops()) == ((1, 64, 112, 112), 2 * 64 * 112**2 * 147)
     assert conv.bytes() == 2 * (3 * 224**2 + 64 * 147 + 64 * 112**2)
     assert cells["bert train | fp32"].flops() == 3.5 * 8 * 12 * 4 * 64 * 512 * 512
 

@@ -102,12 +102,12 @@ def _convolution(problem: Problem) -> Call:
     """y in the layout of x, as a model hands it on."""
     cell, x, bias = problem.cell, problem.x, problem.bias.float()  # type: ignore[union-attr]
     window = {"stride": [cell.stride], "padding": [cell.padding], "groups": cell.groups}
-    shape = (1, *cell.result)
+    batch, outputs, *lengths = cell.result
 
     def forward() -> Any:
         if cell.layout == "first":
             return tk.conv_fwd(x, problem.weight, bias=bias, **window)
-        y = torch.empty(1, *shape[2:], shape[1], dtype=problem.dtype).movedim(-1, 1)
+        y = torch.empty(batch, *lengths, outputs, dtype=problem.dtype, device=x.device).movedim(-1, 1)
         return tk.conv_fwd(x, problem.weight, bias=bias, y=y, **window)
 
     return forward

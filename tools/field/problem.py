@@ -47,9 +47,9 @@ class Problem:
         self.topk_ids = self.topk_ids.int()
 
     def _convolution(self) -> None:
-        """x (1, channels, spatial..) and a weight of the same layout; the window as PyTorch's functions take it."""
+        """x (batch, channels, spatial..) and a weight of the same layout; the window as PyTorch's functions take it."""
         cell = self.cell
-        self.x = self._laid(self.draw(1, *cell.image))
+        self.x = self._laid(self.draw(cell.batch, *cell.image))
         self.weight = self._laid(self.draw(cell.outputs, cell.image[0] // cell.groups, *cell.filter))
         self.bias = self.draw(cell.outputs)
         self.window = {"stride": cell.stride, "padding": cell.padding, "groups": cell.groups}

@@ -27,7 +27,7 @@ SIZES = {
     "linear": ("tokens", "k", "n"),
     "norm": ("tokens", "columns"),
     "experts": ("tokens",),
-    "convolution": ("image", "outputs", "filter", "stride", "padding", "groups", "layout"),
+    "convolution": ("batch", "image", "outputs", "filter", "stride", "padding", "groups", "layout"),
 }
 """By phase, the sizes that its rows have; seqlen_k is seqlen where it is missing."""
 CALLS = {
@@ -125,9 +125,9 @@ class Cell:
 
     @property
     def result(self) -> tuple[int, ...]:
-        """Shape of what a convolution makes, of one image."""
+        """Shape of what a convolution makes."""
         each = zip(self.image[1:], self.filter, strict=True)
-        return self.outputs, *((length + 2 * self.padding - taps) // self.stride + 1 for length, taps in each)
+        return self.batch, self.outputs, *((length + 2 * self.padding - taps) // self.stride + 1 for length, taps in each)
 
     def flops(self) -> float:
         """Multiplications and additions of the call: a backward has 2.5 times those of its forward."""
@@ -147,7 +147,7 @@ class Cell:
         each = 4 if self.dtype == "fp32" else 2
         if self.phase == "convolution":
             weight = self.outputs * self.image[0] // self.groups * math.prod(self.filter)
-            return float(each * (math.prod(self.image) + weight + math.prod(self.result)))
+            return float(each * (self.batch * math.prod(self.image) + weight + math.prod(self.result)))
         if self.phase == "linear":
             return float(each * (self.tokens * self.k + self.k * self.n + self.tokens * self.n))
         if self.phase == "norm":
@@ -226,7 +226,7 @@ def cells(machine: str, rows: list[dict[str, Any]] | None = None) -> Iterator[Ce
                 sizes[word] = sizes[sizes[word]]
         sizes.setdefault("seqlen_k", sizes.get("seqlen"))
         if one["phase"] == "convolution":
-            sizes = {"stride": 1, "padding": 0, "groups": 1, "layout": "first"} | sizes
+            sizes = {"batch": 1 if machine == "cpu" else 32, "stride": 1, "padding": 0, "groups": 1, "layout": "first"} | sizes
         dtypes = one.get("dtypes", DTYPES["cpu"]) if machine == "cpu" else DTYPES["gpu"]
         for dtype in dtypes:
             yield Cell(one["name"], one["model"], one["phase"], one["call"], dtype, machine, one["source"], sizes)

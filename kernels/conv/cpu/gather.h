@@ -255,7 +255,7 @@ void gather_rows(const Convolution& c, i64 group, i64 first, i64 pixels, const W
   const i64 channels = words.c1 - words.c0, taps = words.t1 - words.t0, count = words.count();
   const conv::Steps& s = c.x_step;
   const T* const x = (const T*)c.x + (group * c.channels + words.c0) * s.channel;
-  const bool together = c.channels_inner && s.channel == 1 && c.tap[2] * s.at[2] == channels;  // taps of a row
+  const bool side_by_side = c.channels_inner && s.channel == 1, together = c.tap[2] * s.at[2] == channels;  // taps of a row
   const i64 by_tap = c.channels_inner ? channels : 1, by_channel = c.channels_inner ? 1 : taps;
   segments(c, first, pixels, pixels, [&](const Segment& segment) {
     const Pixel& at = segment.at;
@@ -270,18 +270,22 @@ void gather_rows(const Convolution& c, i64 group, i64 first, i64 pixels, const W
       T* own = rows + t * by_tap;
       // Pixels whose taps are all there.
       Range whole = {0, 0};
-      if (there && together) {
+      if (there && side_by_side) {
         const Range one = range_inside(from, c.step[2], c.in[2], segment.count);
         const Range other = range_inside(from + (some - 1) * c.tap[2], c.step[2], c.in[2], segment.count);
         whole = {one.low > other.low ? one.low : other.low, one.high < other.high ? one.high : other.high};
         if (whole.high < whole.low) whole.high = whole.low;
       }
       const T* pixel = line + (from + whole.low * c.step[2]) * s.at[2];
-      const i64 step = c.step[2] * s.at[2], bytes = some * channels * (i64)sizeof(T);
+      const i64 step = c.step[2] * s.at[2], tap = c.tap[2] * s.at[2];
+      const i64 copies = together ? 1 : some, bytes = (together ? some : 1) * channels * (i64)sizeof(T);
       for (i64 i = 0; i < whole.low; ++i)
         gather_taps(c, line, there, from + i * c.step[2], some, channels, by_tap, by_channel, own + i * row);
-      for (i64 i = whole.low; i < whole.high; ++i, pixel += step)
-        copy_bytes((char*)(own + i * row), (const char*)pixel, bytes);
+      for (i64 i = whole.low; i < whole.high; ++i, pixel += step) {
+        T* const all = own + i * row;
+        for (i64 n = 0; n < copies; ++n)
+          copy_bytes((char*)(all + n * by_tap), (const char*)(pixel + n * tap), bytes);
+      }
       for (i64 i = whole.high; i < segment.count; ++i)
         gather_taps(c, line, there, from + i * c.step[2], some, channels, by_tap, by_channel, own + i * row);
       t += some, d = 0;

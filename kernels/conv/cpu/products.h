@@ -332,7 +332,9 @@ template <class T> void weights_of(const conv::WeightGradient& g, i64 unit, void
   }
 }
 void weights(const conv::WeightGradient& g, i64 unit, void* scratch) {
-  if (g.of.dtype == matrix::Dtype::fp32) return weights_of<float>(g, unit, scratch);
+  if constexpr (!Products::kTiles) {
+    if (g.of.dtype == matrix::Dtype::fp32) return weights_of<float>(g, unit, scratch);
+  }
   weights_of<uint16_t>(g, unit, scratch);
 }
 
@@ -357,16 +359,19 @@ void add_weights(const conv::WeightGradient& g, i64 output) {
   }
 }
 
+// Tiles multiply no fp32.
+using Single = std::conditional_t<Products::kTiles, uint16_t, float>;
+
 void forward(const Convolution& c, i64 unit, void* scratch) {
   switch (c.dtype) {
-    case matrix::Dtype::fp32: return Unit<float>(c, unit, scratch).run();
+    case matrix::Dtype::fp32: return Unit<Single>(c, unit, scratch).run();
     case matrix::Dtype::int8: return Unit<int8>(c, unit, scratch).run();
     default: return Unit<uint16_t>(c, unit, scratch).run();
   }
 }
 void pack(const Convolution& c, i64 unit, void* to) {
   switch (c.dtype) {
-    case matrix::Dtype::fp32: return pack_weight<float>(c, unit, to);
+    case matrix::Dtype::fp32: return pack_weight<Single>(c, unit, to);
     case matrix::Dtype::int8: return pack_weight<int8>(c, unit, to);
     default: return pack_weight<uint16_t>(c, unit, to);
   }
