@@ -79,9 +79,8 @@ inline void cut(Convolution* c, int threads, bool tiles) {
   // Of 1 x 1 filters whose outputs lie together, as those of gradients: the same matrix, turned.
   c->turned = taps == 1 && !lies && c->w_step.batch == 1;
   const bool gathers_apart = tiles && !c->channels_inner && kApart * pixels > c->outputs;
-  c->packed =
-      !c->turned && (!lies || (!c->lanes_along_pixels &&
-                               (gathers_apart || pixels > (c->channels_inner ? 2 * kMostRows : kFewPixels))));
+  c->packed = !c->turned && (!lies || (!c->lanes_along_pixels &&
+                                       (gathers_apart || pixels > (c->channels_inner ? 2 * kMostRows : kFewPixels))));
   if (c->packed || c->turned) c->channels_inner = true;
   // Tiles of many units read rows that are copied to whole lines.
   if (tiles && c->lanes_along_pixels && c->channels * taps * size % kLineBytes != 0 && pixels > 2 * kMostLanes)
@@ -94,7 +93,9 @@ inline void cut(Convolution* c, int threads, bool tiles) {
   cut_words(c, kMostWords);
   const i64 words = c->chunk.outer * c->chunk.inner;
   const i64 unit = c->lanes_along_pixels ? kLanes : tiles ? kTileRows : 1;
-  const i64 least = c->lanes_along_pixels ? kLanes : tiles ? kTileRows : kLeastRows,
+  const i64 least = c->lanes_along_pixels ? kLanes
+                    : tiles               ? kTileRows
+                                          : kLeastRows,
             most = c->lanes_along_pixels || tiles ? kMostLanes : kMostRows;
   i64 wish = tiles ? kTilesGathered / (words * size) : kGathered / (words * 4);
   if (tiles && threads > 1) wish = std::min(wish, divide_up(pixels * c->groups, threads));
@@ -156,7 +157,8 @@ inline i64 cut_planes(Convolution* c, i64 lanes, i64 units, int threads) {
   CallMemory memory;
   if (c.packed) {
     const i64 panels = divide_up(c.outputs, kLanes) * kLanes;
-    TILEKILN_TRY(memory.get(call, static_cast<size_t>(c.groups * panels * (c.rows_step + 4 * c.chunks) * size_of(c.dtype))));
+    TILEKILN_TRY(
+        memory.get(call, static_cast<size_t>(c.groups * panels * (c.rows_step + 4 * c.chunks) * size_of(c.dtype))));
     c.rows = memory.as<char>();
     const i64 units = c.groups * (panels / kLanes);
     TILEKILN_TRY(launch_stage(call, choice, c, units, static_cast<double>(c.groups * c.outputs) * words * 8, 0,

@@ -127,7 +127,8 @@ class Cell:
     def result(self) -> tuple[int, ...]:
         """Shape of what a convolution makes."""
         each = zip(self.image[1:], self.filter, strict=True)
-        return self.batch, self.outputs, *((length + 2 * self.padding - taps) // self.stride + 1 for length, taps in each)
+        lengths = ((length + 2 * self.padding - taps) // self.stride + 1 for length, taps in each)
+        return self.batch, self.outputs, *lengths
 
     def flops(self) -> float:
         """Multiplications and additions of the call: a backward has 2.5 times those of its forward."""
@@ -226,7 +227,8 @@ def cells(machine: str, rows: list[dict[str, Any]] | None = None) -> Iterator[Ce
                 sizes[word] = sizes[sizes[word]]
         sizes.setdefault("seqlen_k", sizes.get("seqlen"))
         if one["phase"] == "convolution":
-            sizes = {"batch": 1 if machine == "cpu" else 32, "stride": 1, "padding": 0, "groups": 1, "layout": "first"} | sizes
+            batch = 1 if machine == "cpu" else 32
+            sizes = {"batch": batch, "stride": 1, "padding": 0, "groups": 1, "layout": "first"} | sizes
         dtypes = one.get("dtypes", DTYPES["cpu"]) if machine == "cpu" else DTYPES["gpu"]
         for dtype in dtypes:
             yield Cell(one["name"], one["model"], one["phase"], one["call"], dtype, machine, one["source"], sizes)

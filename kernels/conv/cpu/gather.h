@@ -255,7 +255,8 @@ void gather_rows(const Convolution& c, i64 group, i64 first, i64 pixels, const W
   const i64 channels = words.c1 - words.c0, taps = words.t1 - words.t0, count = words.count();
   const conv::Steps& s = c.x_step;
   const T* const x = (const T*)c.x + (group * c.channels + words.c0) * s.channel;
-  const bool side_by_side = c.channels_inner && s.channel == 1, together = c.tap[2] * s.at[2] == channels;  // taps of a row
+  const bool side_by_side = c.channels_inner && s.channel == 1,
+             together = c.tap[2] * s.at[2] == channels;  // taps of a row
   const i64 by_tap = c.channels_inner ? channels : 1, by_channel = c.channels_inner ? 1 : taps;
   segments(c, first, pixels, pixels, [&](const Segment& segment) {
     const Pixel& at = segment.at;
@@ -283,8 +284,7 @@ void gather_rows(const Convolution& c, i64 group, i64 first, i64 pixels, const W
         gather_taps(c, line, there, from + i * c.step[2], some, channels, by_tap, by_channel, own + i * row);
       for (i64 i = whole.low; i < whole.high; ++i, pixel += step) {
         T* const all = own + i * row;
-        for (i64 n = 0; n < copies; ++n)
-          copy_bytes((char*)(all + n * by_tap), (const char*)(pixel + n * tap), bytes);
+        for (i64 n = 0; n < copies; ++n) copy_bytes((char*)(all + n * by_tap), (const char*)(pixel + n * tap), bytes);
       }
       for (i64 i = whole.high; i < segment.count; ++i)
         gather_taps(c, line, there, from + i * c.step[2], some, channels, by_tap, by_channel, own + i * row);

@@ -33,7 +33,7 @@ template <int kStep> TILEKILN_INLINE __m512i lanes_of(const signed char* p, uint
   return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi8(spread(mask), p));
 }
 
-// Where the lanes of a piece of a row find a tap, in elements from the first channel of x, and which of them are there.
+// Place of a tap for the lanes of a piece of a row, in elements from the first channel of x, and which of them are there.
 struct TapPlace {
   i64 at;
   uint32_t mask;

@@ -321,11 +321,11 @@ template <class Dot, class T> class TiledUnit {
     const int columns = least(u_.n1 - n, kPanel);
     const PanelOfB b = panel_of_b(n, k0, k1);
     Ahead ahead(next_panel(n, k0), b.steps, (m1 - m0 + kBlockRows - 1) / kBlockRows);
-    const i64 lies = i64(kTile) * p_.lda * (i64)sizeof(T) / 4, packed = (b.steps + (b.tail != nullptr)) * i64(kStepOfA<Dot>);
+    const i64 lies = i64(kTile) * p_.lda * (i64)sizeof(T) / 4,
+              packed = (b.steps + (b.tail != nullptr)) * i64(kStepOfA<Dot>);
     const float* const in_place = (const float*)((const T*)p_.a + m0 * p_.lda + k0);
-    const tiles::Operand all = as_it_lies_
-                                   ? tiles::Operand{in_place, long(p_.lda * sizeof(T)), lies, kStepWords}
-                                   : tiles::Operand{x_.a, kLineBytes, kTileWords, kStepOfA<Dot>};
+    const tiles::Operand all = as_it_lies_ ? tiles::Operand{in_place, long(p_.lda * sizeof(T)), lies, kStepWords}
+                                           : tiles::Operand{x_.a, kLineBytes, kTileWords, kStepOfA<Dot>};
     const i64 a_block = as_it_lies_ ? 2 * lies : packed;
     for (int g0 = m0; g0 < m1; g0 += kGroupBlocks * kBlockRows, turn_ ^= 1) {
       const int g1 = least(m1, g0 + kGroupBlocks * kBlockRows);

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import resource
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import tilekiln as tk
 from tilekiln.reference import conv as reference
 from tilekiln.reference.drawn import EDGES, Random
 
+from tests.python import tiles
 from tests.python.guard import guarded
 from tests.python.rows import DTYPES
 
@@ -63,9 +65,46 @@ def channels_last(x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16", "int8"])
 def test_every_isa_as_drawn(lib: tk.Library, dtype: str) -> None:
     random = Random(dtype, EDGES["cpu"])
-    for instance in usable(lib, OPERATOR, random, 100, dtype=dtype):
+    for instance in usable(lib, OPERATOR, random, 80, dtype=dtype):
         error, call = drawn(lib, OPERATOR, random, instance)
         assert error <= 1, call
+
+
+@pytest.mark.turns(1)  # an engine, twice
+@tiles.of_x86_64
+@pytest.mark.parametrize("target", tiles.ENGINES)
+def test_tiles(load: Callable[..., tk.Library], target: str) -> None:
+    """As drawn, and rows that tiles read as they lie, copied, gathered and turned."""
+    library, of = load("conv", targets=tiles.TARGETS), target.replace("-", "_")
+    random = Random(target, EDGES["cpu"])
+    for operator in (OPERATOR, "conv_bwd_data", "conv_bwd_weight"):
+        every = [one for one in usable(library, operator, random, 10**6) if one.name.endswith(of)]
+        if not every:
+            pytest.skip(f"this machine has no {target}")
+        for instance in random.some(every, 6) * 3:
+            error, call = drawn(library, operator, random, instance)
+            assert error <= 1, call
+    for shape, filters, how in (
+        ((1, 64, 24, 24), (3, 3), {"padding": [1]}),
+        ((1, 20, 26, 26), (3, 3), {}),
+        ((2, 6, 27, 40), (2, 2), {"stride": [2]}),
+    ):
+        for of_x, of_weight in itertools.product((np.array, channels_last), repeat=2):
+            given: dict[str, Any] = images(shape, 32, filters)
+            given = {"x": of_x(given["x"] * 20), "weight": of_weight(given["weight"] * 20), **how}
+            for dtype, out in (("bf16", DTYPES["bf16"]), ("int8", np.int32)):
+                kind = np.int8 if dtype == "int8" else out
+                arrays = given | {name: given[name].astype(kind) for name in ("x", "weight")}
+                y = of_x(np.zeros(reference.conv_fwd(**given).out.shape, out))
+                layout = "ngchw" if of_x is np.array else "nhwgc"
+                said = f"family=conv_fwd dtype={dtype} spatial=d2 layout={layout} activation=none"
+                instance = next(
+                    one
+                    for one in library.instances(f"{said} out_dtype={'int32' if dtype == 'int8' else dtype}")
+                    if one.name.endswith(of)
+                )
+                run(library, OPERATOR, arrays, {"y": y}, instance=instance.number)
+                assert reference.answer(arrays, {"y": y}) <= 1, (shape, layout, of_weight, dtype)
 
 
 @pytest.mark.parametrize("layout", [lambda x: x, channels_last], ids=["nchw", "nhwc"])
