@@ -124,7 +124,7 @@ def test_a_small_part_of_the_table(tmp_path: Path, build_library: Callable[..., 
     assert behind
     again = _run("--only", "tiny b64+bf16", *quick, "--file", str(file), "--machine", "here", libraries=libraries)
     assert again.returncode in (0, 1), again.stderr
-    assert len(json.loads(file.read_text())["machines"]["here"]["cells"]) == 10  # merged
+    assert len(json.loads(file.read_text())["machines"]["here"]["cells"]) == 12  # merged
 
 
 def test_the_page_is_of_the_results() -> None:
