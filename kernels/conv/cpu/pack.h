@@ -131,7 +131,8 @@ template <class T> void pack_weight(const Convolution& c, i64 unit, void* made) 
     const Words words = words_of(c, i);
     const i64 start = chunk_start(c, i, word), count = words.count(), whole = (count + word - 1) / word * word;
     T* const to = of_group + (panels * start + panel * whole) * kPanelOutputs;
-    if (Products::kTiles && c.chunks == 1 && c.filters_lie && c.filters_inner == c.channels_inner) {
+    if (Products::kTiles && c.chunks == 1 && c.filters_lie &&
+        (c.filters_inner == c.channels_inner || taps_of(c) == 1)) {
       Products::kPackRows<T>((float*)to, w, c.w_step.batch, (int)some, count);
       continue;
     }

@@ -154,8 +154,12 @@ def test_left_to_torch_with_a_reason(
         assert not routed
         monkeypatch.setattr(routed_convolutions, "AMX", True)
         patches = torch.randn(64, 16, 4, 4)
-        functional.conv2d(x.bfloat16(), patches.bfloat16(), stride=4)
+        halves = patches.bfloat16()
+        functional.conv2d(x.bfloat16().to(memory_format=LAST), halves, stride=4)
+        functional.conv2d(x.bfloat16(), halves.requires_grad_(), stride=4)
         assert not routed
+        functional.conv2d(x.bfloat16(), halves.detach(), stride=4)
+        assert routed.pop() == 4
         functional.conv2d(x, patches, stride=4)
         functional.conv2d(x.bfloat16(), torch.randn(16, 1, 7, 7).bfloat16(), groups=16)
         assert routed == [4, 4]
