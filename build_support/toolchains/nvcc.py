@@ -39,12 +39,13 @@ DTYPES: Mapping[str, Sequence[str]] = {
     "any": (),
 }
 PRODUCTS: Mapping[int, Mapping[str, Sequence[int]]] = {
+    16: {"shared": (), "registers": (1, 2, 4)},
     32: {"shared": (), "registers": (8,)},
-    64: {"shared": (4, 8), "registers": (4, 8)},
+    64: {"shared": (4, 8), "registers": (1, 2, 4, 8)},
     80: {"shared": (4,), "registers": ()},
     96: {"shared": (), "registers": (8,)},
     112: {"shared": (4,), "registers": ()},
-    128: {"shared": (2, 4, 6, 8), "registers": (4, 8)},
+    128: {"shared": (2, 4, 6, 8), "registers": (1, 2, 4, 8)},
     192: {"shared": (4,), "registers": (7,)},
     256: {"shared": (4,), "registers": (4, 5)},
 }

@@ -301,20 +301,23 @@ def _draw_experts(random: Random, signature: Signature) -> Call:
     from ..api.packed_experts import PackedExperts
 
     bits = {"same": None, "int8": 8, "int4": 4}[kind]
-    packed = PackedExperts(matrices["gate_up"], matrices["down"], bits=bits, **smooth, **biases)
+    group = random.one((None, 64, 96, 128)) if bits else None
+    packed = PackedExperts(matrices["gate_up"], matrices["down"], bits=bits, group=group, **smooth, **biases)
     names = ("gate_up", "down", "gate_up_scale", "down_scale", "gate_up_bias", "down_bias")
     call = {**given, **smooth, **{name: getattr(packed, name) for name in names if getattr(packed, name) is not None}}
+    rows_as_they_are = kind == "int4" and not smooth and random.chance(0.5)
     if bits:
-        call["group"] = packed.group
+        call |= {"group": packed.group, "quantise_x": not rows_as_they_are}
         matrices = {
             "gate_up": dequantised(packed.gate_up, packed.gate_up_scale, packed.group, hidden, inter, rows // inter),
             "down": dequantised(packed.down, packed.down_scale, packed.group, inter, hidden),
         }
     local = int(given.pop("local_tokens")[0]) if "local_tokens" in given else None
+    narrowed = bits is not None and not rows_as_they_are
 
     def judge(results: dict[str, NDArray[Any]]) -> float:
         expected = fused_moe(
-            **given, **matrices, **smooth, **biases, local_tokens=local, quantised=bits is not None, dtype=dtype
+            **given, **matrices, **smooth, **biases, local_tokens=local, dtype=dtype, quantised=narrowed
         )
         return excess(results["out"], expected)
 

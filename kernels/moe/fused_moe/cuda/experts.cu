@@ -20,7 +20,7 @@
 #include "kernels/gemm/gemm/cuda/aligned.h"
 #include "kernels/gemm/gemm/cuda/block_factors.h"
 #include "kernels/gemm/grouped_gemm/cuda/of_group.h"
-#include "kernels/moe/fused_moe/cuda/lists.h"
+#include "kernels/moe/fused_moe/cuda/steps.h"
 
 namespace tilekiln::cuda::moe {
 
@@ -281,26 +281,3 @@ PRODUCT(moe_gated_256, 0, true, moe::kBytes)
 PRODUCT(moe_other, moe::kBytes ? 0 : 1, !moe::kBytes, moe::kBytes)
 PRODUCT(moe_rows_256, 0, false)
 PRODUCT(moe_rows_128, 1, false)
-
-extern "C" __global__ void __launch_bounds__(moe::kListThreads) moe_lists(const __grid_constant__ moe::Lists p) {
-  auto& s = shared_memory<moe::ListMemory>();
-  let_next_launch_begin();
-  wait_for_launch_before();
-  if (p.counts == nullptr)
-    moe::make_lists(p, s.counts, s.words);
-  else
-    moe::make_lists(p, p.counts, s.words);
-}
-extern "C" __global__ void __launch_bounds__(moe::kSumThreads) moe_gather(const __grid_constant__ moe::Gather p) {
-  let_next_launch_begin();
-  wait_for_launch_before();
-  const int tiles = __ldcg(p.tile_count), rows = tiles > 0 ? __ldcg(&p.tiles[tiles - 1].end) : 0;
-  moe::gather_rows(p, rows, blockIdx.x, gridDim.x);
-}
-extern "C" __global__ void __launch_bounds__(moe::kSumThreads) moe_sums(const __grid_constant__ moe::Sums p) {
-  __shared__ int rows[moe::kSumThreads];
-  __shared__ float factors[moe::kSumThreads];
-  let_next_launch_begin();
-  wait_for_launch_before();
-  moe::add_up(p, rows, factors);
-}

@@ -39,7 +39,7 @@ TILEKILN_DEVICE void gather_bytes(const Gather& p, int rows, int first, int step
 
 // Rows first, first + step and so on of `rows` that there are, by the block.
 TILEKILN_DEVICE void gather_rows(const Gather& p, int rows, int first, int step) {
-  if constexpr (BuildElement::kBytes == 1) return gather_bytes(p, rows, first, step);
+  if constexpr (std::is_same_v<BuildElement, e4m3>) return gather_bytes(p, rows, first, step);
   const int all = int(min((long long)rows + gemm::kTileRows, p.rows));
   const bool wide = (reinterpret_cast<uintptr_t>(p.from) | p.from_row) % 16 == 0;
   for (int row = first; row < all; row += step) {
@@ -52,6 +52,72 @@ TILEKILN_DEVICE void gather_rows(const Gather& p, int rows, int first, int step)
       reinterpret_cast<uint4*>(to)[i] = row < rows ? reinterpret_cast<const uint4*>(from)[i] : uint4();
     for (int i = fours * 8 + threadIdx.x; i < p.columns; i += blockDim.x)
       reinterpret_cast<uint16_t*>(to)[i] = row < rows ? reinterpret_cast<const uint16_t*>(from)[i] : uint16_t(0);
+  }
+}
+
+// Rows as int8, a block each in turn: their largest magnitude first.
+TILEKILN_DEVICE void narrow_rows(const Narrow& p) {
+  __shared__ unsigned tops[kSumThreads / 32];
+  const int tiles = __ldcg(p.tile_count), rows = tiles > 0 ? __ldcg(&p.tiles[tiles - 1].end) : 0;
+  const int all = p.tokens == nullptr ? rows : int(min((long long)rows + gemm::kTileRows, p.rows));
+  for (int row = blockIdx.x; row < all; row += gridDim.x) {
+    if (row >= rows) {
+      for (int column = threadIdx.x * 4; column < p.columns; column += kSumThreads * 4)
+        *reinterpret_cast<uint32_t*>(p.to + row * p.to_row + column) = 0;
+      continue;
+    }
+    const float* smooth = p.smooth;
+    if (smooth != nullptr) {
+      int tile = 0;  // of the row: the first that ends behind it
+      for (int last = tiles - 1; tile < last;) {
+        const int middle = (tile + last) / 2;
+        if (p.tiles[middle].end > row)
+          last = middle;
+        else
+          tile = middle + 1;
+      }
+      smooth += p.tiles[tile].expert * p.smooth_row;
+    }
+    const auto load = [&](int column, float (&v)[4]) {
+      if (p.tokens == nullptr) {
+        const float4 four =
+            *reinterpret_cast<const float4*>(static_cast<const float*>(p.from) + row * p.from_row + column);
+        v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+      } else {
+        const uint16_t* const from =
+            static_cast<const uint16_t*>(p.from) + __ldcg(p.tokens + row) * p.from_row + column;
+        if (reinterpret_cast<uintptr_t>(from) % 8 == 0) {
+          const uint2 four = *reinterpret_cast<const uint2*>(from);
+          unpack(four.x, v[0], v[1]), unpack(four.y, v[2], v[3]);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) v[i] = element(from[i]);
+        }
+      }
+      if (smooth == nullptr) return;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v[i] *= smooth[column + i];
+    };
+    unsigned top = 0;  // the bits of the largest magnitude: those of NaN are above infinity's
+    for (int column = threadIdx.x * 4; column < p.columns; column += kSumThreads * 4) {
+      float v[4];
+      load(column, v);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) top = max(top, __float_as_uint(v[i]) & 0x7fffffffu);
+    }
+    top = __reduce_max_sync(~0u, top);
+    if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < kSumThreads / 32; ++w) top = max(top, tops[w]);
+    const norm::Scale of = norm::scale_of(__uint_as_float(top), false);
+    if (threadIdx.x == 0) p.scale[row] = of.scale;
+    for (int column = threadIdx.x * 4; column < p.columns; column += kSumThreads * 4) {
+      float v[4];
+      load(column, v);
+      *reinterpret_cast<uint32_t*>(p.to + row * p.to_row + column) = of.some ? norm::quantised(v, of.by, false) : 0;
+    }
+    __syncthreads();
   }
 }
 
@@ -127,9 +193,13 @@ TILEKILN_DEVICE void add_up(const Sums& p, int (&rows)[kSumThreads], float (&fac
   float sum[kSumColumns] = {};
 #pragma unroll 4
   for (int i = 0; i < count; ++i) {
-    const float4* const from = reinterpret_cast<const float4*>(p.sums + rows[i] * p.sums_row + column);
-    const float4 low = from[0], high = from[1];
-    const float x[kSumColumns] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    const float* const row = p.sums + rows[i] * p.sums_row + column;
+    const float4 low = reinterpret_cast<const float4*>(row)[0], high = reinterpret_cast<const float4*>(row)[1];
+    float x[kSumColumns] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    for (int part = 1; part < p.parts; ++part) {
+#pragma unroll
+      for (int c = 0; c < kSumColumns; ++c) x[c] += row[part * p.part_step + c];
+    }
 #pragma unroll
     for (int c = 0; c < kSumColumns; ++c) sum[c] = fmaf(factors[i], x[c], sum[c]);
   }

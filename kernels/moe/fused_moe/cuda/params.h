@@ -2,12 +2,10 @@
 // Parameters of CUDA's kernels of fused_moe, their one argument each, and sizes that the host shares. Plain data.
 #pragma once
 
+#include "kernels/gemm/flatmm_quant/cuda/panel_params.h"
 #include "kernels/gemm/grouped_gemm/cuda/params.h"
 
 namespace tilekiln::cuda::moe {
-
-// A tile of at most kTileRows rows is of one expert, whose rows are [begin, end); `first` is the first tile of these.
-struct alignas(16) RowTile { int expert, begin, end, first; };
 
 // Rows of x in their order: to[r] = from[tokens[r]], of as many rows as the last tile says there are; behind them those
 // of a tile are 0, of `rows` that there is room for. Builds of e4m3 quantise them, 128 numbers by a factor of `scale`.
@@ -20,6 +18,20 @@ struct Gather {
   long long from_row, to_row, rows;  // bytes of the first two
   int columns;
   float* scale;  // (rows, columns / 128)
+};
+
+// Rows as int8, each by a factor of its own: those of x by their tokens, or of fp32 as they are. Behind those of x a tile's are 0, as Gather
+// has it.
+struct Narrow {
+  const void* from;
+  const int* tokens;  // null: from is fp32, row by row
+  const RowTile* tiles;
+  const int* tile_count;
+  const float* smooth;  // null: without; of an expert, by which its rows are multiplied before
+  signed char* to;
+  float* scale;
+  long long from_row, smooth_row, to_row, rows;  // elements, but for the last
+  int columns;
 };
 
 // Rows of an expert follow each other, in the order of tokens; the rows of experts that are elsewhere are none.
@@ -50,13 +62,13 @@ struct Rows {
   float* scale;            // of out of e4m3, (rows, n / 128)
 };
 
-// out[token] = the sum over its rows, in their order, of the router's weight times the row of `sums`.
+// out[token] = the sum over its rows, in their order, of the router's weight times the row of `sums`, whose parts are added first.
 struct Sums {
   const float *sums, *weights;  // rows sums_row and weights_row elements apart
   const int *places, *local_tokens;
   void* out;
-  long long sums_row, weights_row, out_row;
-  int tokens, topk, columns;
+  long long sums_row, weights_row, out_row, part_step;  // from part to part of sums
+  int tokens, topk, columns, parts;
 };
 constexpr int kSumThreads = 128, kSumColumns = 8;  // columns of a thread
 

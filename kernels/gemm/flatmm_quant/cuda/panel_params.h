@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// Parameters of CUDA's products with quantised panels (panels.h), their one argument, and sizes that the host shares. Plain data.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/backends/cuda/tensor_map.h"
+
+namespace tilekiln::cuda {
+
+// A tile of at most 128 rows is of one expert, whose rows are [begin, end); `first` is the first tile of these.
+struct alignas(16) RowTile { int expert, begin, end, first; };
+
+struct PanelProduct {
+  TensorMap x;  // (rows, k)
+  const uint8_t *b, *factors;
+  int64_t b_step, up_offset, factors_step, up_factors;  // bytes, from expert to expert and from gate to up
+  const float* bias;                                    // null: without; up's stands n further
+  int64_t bias_step;                                    // elements
+  const float* row_scale;                               // of rows of int8
+  void* out;
+  int64_t out_row, split_step;  // elements; from part to part of k
+  const RowTile* tiles;         // null: `rows` of one weight
+  const int* tile_count;
+  int rows;
+  int n, columns;               // those of panels, and of out
+  int k, words, group, groups;  // of a panel
+  int panels, across;           // of a matrix; tiles of columns
+  int steps, splits;            // stages along k, and parts of them
+  int activation, features;     // gemm::kOutFp32
+  float clamp_min, clamp_max, slope;
+  int swiglu;
+};
+
+namespace panels {
+
+constexpr int kTileRows = 128, kDepth = 128;  // along k of a stage
+// Rows that are multiplied together, and stages of about as many bytes together.
+struct Form { int tokens, stages; };
+constexpr Form kPanelForms[] = {{16, 10}, {64, 6}, {128, 4}};
+constexpr int kPanelShared = 232448;
+
+}  // namespace panels
+}  // namespace tilekiln::cuda
