@@ -17,19 +17,35 @@ struct PanelProduct {
   int64_t b_step, up_offset, factors_step, up_factors;  // bytes, from expert to expert and from gate to up
   const float* bias;                                    // null: without; up's stands n further
   int64_t bias_step;                                    // elements
-  const float* row_scale;                               // of rows of int8
+  const float* row_scale;                               // null: without
+  const float* a_scale;                                 // of rows and groups; null: without
+  const void* c;                                        // as out, times beta; null: without
   void* out;
-  int64_t out_row, split_step;  // elements; from part to part of k
-  const RowTile* tiles;         // null: `rows` of one weight
+  int64_t out_row, c_row, row_scale_step, a_scale_row, split_step;  // elements; the last from part to part of k
+  const RowTile* tiles;                                             // null: `rows` of one weight
   const int* tile_count;
   int rows;
   int n, columns;               // those of panels, and of out
   int k, words, group, groups;  // of a panel
   int panels, across;           // of a matrix; tiles of columns
   int steps, splits;            // stages along k, and parts of them
-  int activation, features;     // gemm::kOutFp32
-  float clamp_min, clamp_max, slope;
+  int activation, features;     // gemm::kOutFp32, and kWideOut where pairs of columns of out and c lie at their size
+  float clamp_min, clamp_max, slope, beta;
   int swiglu;
+};
+
+// Rows as int8, each by a factor of its own: those of x by their tokens, of 16 bits, or one after the other.
+struct Narrow {
+  const void* from;
+  const int* tokens;  // null: row by row
+  const RowTile*
+      tiles;  // null: `rows` of them; else those that the last tile says, of `rows` that there is room for, and
+  const int* tile_count;  // behind those by tokens a tile's, which are 0
+  const float* smooth;    // null: without; of an expert, by which its rows are multiplied before
+  signed char* to;
+  float* scale;
+  int64_t from_row, smooth_row, to_row, rows;  // elements, but for the last
+  int columns, fp32;                           // columns: a multiple of 4; fp32: from is
 };
 
 namespace panels {
@@ -38,7 +54,7 @@ constexpr int kTileRows = 128, kDepth = 128;  // along k of a stage
 // Rows that are multiplied together, and stages of about as many bytes together.
 struct Form { int tokens, stages; };
 constexpr Form kPanelForms[] = {{16, 10}, {64, 6}, {128, 4}};
-constexpr int kPanelShared = 232448;
+constexpr int kPanelShared = 232448, kNarrowThreads = 128;
 
 }  // namespace panels
 }  // namespace tilekiln::cuda

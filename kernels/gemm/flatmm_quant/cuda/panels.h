@@ -99,8 +99,9 @@ struct Items {
   }
 };
 
-// kTokens rows at a time. kGated: one warpgroup has gate, the other up. kFine: a stage is of several groups.
-template <int kForm, bool kGated, bool kFine> struct Kernel {
+// kTokens rows at a time. kGated: one warpgroup has gate, the other up. kFine: a stage is of several groups. kClusters: the parts of k of an
+// item are those of a cluster, which adds them up, and of which a CTA has one item; else they lie apart.
+template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Kernel {
   static constexpr int kTokens = kPanelForms[kForm].tokens;
   static constexpr int kSub = kFine ? 32 : 64, kSubs = kDepth / kSub, kCount = kSub / BuildElement::kAtom;
   static constexpr int kSums = kTokens / 2, kTurn = kSums < 16 ? kSums : 16;
@@ -184,9 +185,17 @@ template <int kForm, bool kGated, bool kFine> struct Kernel {
     __syncwarp();
   }
 
+  // Behind the last group there are zeros.
+  static __device__ __forceinline__ int at_of(int group, int groups) { return min(group, groups - 1); }
+  // Factors of rows by groups, of rows first to last and of the stage's groups; null: without.
+  struct RowFactors {
+    const float* of_group;
+    int64_t step;
+    int first, last, group;
+  };
   // Adds a stage's products. `within` is where in a group it begins, `groups` how many it has parts of.
   static __device__ __forceinline__ void multiply(Stage& stage, int warpgroup, int column, int t, int group, int groups,
-                                                  int& within, float (&sum)[kSums]) {
+                                                  int& within, const RowFactors& rows, float (&sum)[kSums]) {
     const uint32_t words = shared_address(stage.words[warpgroup]) + column * 4;
     const uint32_t factors = shared_address(stage.factors[warpgroup]) + column * kFactorBytes;
     const uint64_t x = stage.x.from(0).descriptor;
@@ -210,13 +219,50 @@ template <int kForm, bool kGated, bool kFine> struct Kernel {
       wgmma_commit();
       if (sub + 1 < kSubs) convert(words, sub + 1, t, a[(sub + 1) % 2]);
       if (!kFine && sub + 1 < kSubs) continue;
-      float2 factor = load_factors(factors + min(at, groups - 1) * (kLanes * kFactorBytes));
+      float2 factor = load_factors(factors + at_of(at, groups) * (kLanes * kFactorBytes));
       factor.x *= kPerTimes, factor.y *= kPerTimes;
       wgmma_wait<0>(part);
+      const auto add = [&](int i, float of_row) {
+        sum[i] = fmaf((i / 2 % 2 ? factor.y : factor.x) * of_row, static_cast<float>(part.v[i]), sum[i]);
+      };
+      if (kFine && !kGated && rows.of_group != nullptr) {
 #pragma unroll
-      for (int i = 0; i < kSums; ++i)
-        sum[i] = fmaf(i / 2 % 2 ? factor.y : factor.x, static_cast<float>(part.v[i]), sum[i]);
+        for (int i = 0; i < kSums; ++i)
+          add(i, rows.of_group[min(rows.first + i / 4 * 8 + 2 * t + i % 2, rows.last) * rows.step + rows.group +
+                               at_of(at, groups)]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) add(i, 1.f);
+      }
       if (kFine && (within += kSub) >= group) within -= group, ++at;
+    }
+  }
+
+  // The first CTA of a cluster gets the sums of all, added in the order of k.
+  static __device__ __forceinline__ void sum_at_first(Shared& s, int splits, int split, int w, int thread,
+                                                      float (&sum)[kSums]) {
+    static_assert(3 * 2 * kSums * 128 * 4 <= sizeof(s.pipe.stage), "stages have room for the sums of three CTAs");
+    constexpr int kFours = kSums / 4;
+    const auto place = [&](int from, int i) { return (((from - 1) * 2 + w) * kFours + i) * 128 + thread; };
+    async_shared_fence();
+    __syncwarp();
+    cluster_arrive(), cluster_wait();
+    if (split > 0) {
+#pragma unroll
+      for (int i = 0; i < kFours; ++i)
+        cluster_store(shared_address(&s.pipe.stage) + place(split, i) * 16, 0,
+                      float4{sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]});
+    }
+    __syncwarp();
+    cluster_arrive(), cluster_wait();
+    if (split > 0) return;
+    const float4* const parts = reinterpret_cast<const float4*>(&s.pipe.stage);
+    for (int from = 1; from < splits; ++from) {
+#pragma unroll
+      for (int i = 0; i < kFours; ++i) {
+        const float4 part = parts[place(from, i)];
+        sum[4 * i] += part.x, sum[4 * i + 1] += part.y, sum[4 * i + 2] += part.z, sum[4 * i + 3] += part.w;
+      }
     }
   }
 
@@ -225,6 +271,28 @@ template <int kForm, bool kGated, bool kFine> struct Kernel {
     int activation;
     float clamp_min, clamp_max;
   };
+  static __device__ __forceinline__ float element_of(const PanelProduct& p, const void* from, int64_t at) {
+    return p.features & gemm::kOutFp32 ? static_cast<const float*>(from)[at]
+                                       : element(static_cast<const uint16_t*>(from)[at]);
+  }
+  // Two neighbours of out.
+  static __device__ __forceinline__ void store_two(const PanelProduct& p, int64_t at, float low, float high) {
+    const bool wide = p.features & gemm::kWideOut;
+    if (p.features & gemm::kOutFp32) {
+      float* const to = static_cast<float*>(p.out) + at;
+      if (wide)
+        *reinterpret_cast<float2*>(to) = {low, high};
+      else
+        to[0] = low, to[1] = high;
+    } else {
+      uint16_t* const to = static_cast<uint16_t*>(p.out) + at;
+      const uint32_t both = pack(low, high);
+      if (wide)
+        *reinterpret_cast<uint32_t*>(to) = both;
+      else
+        to[0] = uint16_t(both), to[1] = uint16_t(both >> 16);
+    }
+  }
   static __device__ __forceinline__ void finish(const PanelProduct& p, Shared& s, const Items& item, int row, int panel,
                                                 int column, int thread, float (&sum)[kSums]) {
     const int t = thread & 3, mine = panel * kLanes + column;
@@ -240,13 +308,21 @@ template <int kForm, bool kGated, bool kFine> struct Kernel {
       for (int i = 0; i < kTurn / 2; ++i) {
         const int token = row + (turn * kTurn + 2 * i) / 4 * 8 + 2 * t;
         scale[i] = 1.f;
-        if constexpr (kNarrow) scale[i] = p.row_scale[min(token + i % 2, item.end - 1)];
+        if (p.row_scale != nullptr) scale[i] = p.row_scale[min(token + i % 2, item.end - 1) * p.row_scale_step];
       }
-      const auto number = [&](float x, int i, const float2& bias) {
-        return fmaf(x, scale[i / 4 * 2 + i % 2], i / 2 % 2 ? bias.y : bias.x);
-      };
+      const auto scaled = [&](float x, int i) { return x * scale[i / 4 * 2 + i % 2]; };
+      const auto with = [&](float x, int i, const float2& bias) { return x + (i / 2 % 2 ? bias.y : bias.x); };
 #pragma unroll
-      for (int i = 0; i < kTurn; ++i) v[i] = number(v[i], i, one);
+      for (int i = 0; i < kTurn; ++i) v[i] = scaled(v[i], i);
+      if (!kGated && p.c != nullptr) {
+#pragma unroll
+        for (int i = 0; i < kTurn; ++i) {
+          const int token = row + (turn * kTurn + i) / 4 * 8 + 2 * t + i % 2;
+          if (token < item.end) v[i] = fmaf(p.beta, element_of(p, p.c, token * p.c_row + mine + i / 2 % 2), v[i]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kTurn; ++i) v[i] = with(v[i], i, one);
       gemm::activate(of, v);
       if constexpr (kGated) {
         if (!fp32) {
@@ -255,7 +331,7 @@ template <int kForm, bool kGated, bool kFine> struct Kernel {
         }
 #pragma unroll
         for (int i = 0; i < kTurn; ++i) {
-          const float up = number(s.given[turn * kTurn + i][thread], i, other);
+          const float up = with(scaled(s.given[turn * kTurn + i][thread], i), i, other);
           const float within = gemm::not_above(p.clamp_max, gemm::not_below(p.clamp_min, up));
           const float steep = gemm::not_below(gemm::kLeast, gemm::not_above(p.clamp_max, v[i]) * p.slope);
           v[i] = p.swiglu ? (within + 1.f) * (gemm::gated(steep, steep) / p.slope) : v[i] * up;
@@ -267,11 +343,7 @@ template <int kForm, bool kGated, bool kFine> struct Kernel {
         for (int j = 0; j < 2; ++j) {
           const int64_t token = row + (turn * kTurn + i) / 4 * 8 + 2 * t + j;
           if (token >= item.end || mine >= p.columns) continue;
-          const int64_t to = item.split * p.split_step + token * p.out_row + mine;
-          if (fp32)
-            *reinterpret_cast<float2*>(static_cast<float*>(p.out) + to) = {v[i + j], v[i + j + 2]};
-          else
-            *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p.out) + to) = pack(v[i + j], v[i + j + 2]);
+          store_two(p, (kClusters ? 0 : item.split * p.split_step) + token * p.out_row + mine, v[i + j], v[i + j + 2]);
         }
       }
     });
@@ -294,7 +366,8 @@ template <int kForm, bool kGated, bool kFine> struct Kernel {
           Stage& stage = pipe.wait();
           if (step * kDepth + kDepth > p.k)
             clear_words(stage, w.index, p.words - step * kWords, w.thread / 32 * 16, lane);
-          multiply(stage, w.index, column, t, p.group, groups, within, sum);
+          multiply(stage, w.index, column, t, p.group, groups, within,
+                   {p.a_scale, p.a_scale_row, row, item.end - 1, kFine ? step * kDepth / p.group : 0}, sum);
           pipe.release();
           pipe.advance();
         }
@@ -310,8 +383,12 @@ template <int kForm, bool kGated, bool kFine> struct Kernel {
           named_sync(kFull, 256);
           finish(p, s, item, row, panel, column, w.thread, sum);
           named_arrive(kEmpty, 256);
-        } else if (2 * item.column + w.index < p.panels) {
-          finish(p, s, item, row, panel, column, w.thread, sum);
+        } else {
+          if constexpr (kClusters) {
+            if (p.splits > 1) sum_at_first(s, p.splits, item.split, w.index, w.thread, sum);
+            if (item.split > 0) continue;
+          }
+          if (2 * item.column + w.index < p.panels) finish(p, s, item, row, panel, column, w.thread, sum);
         }
       }
     }
@@ -323,11 +400,16 @@ template <int kForm, bool kGated, bool kFine> struct Kernel {
     let_next_launch_begin();
     auto& s = shared_memory<Shared>();
     if (threadIdx.x == 32 && p.steps > 0) ask_for(p.x);
-    Warps::run<false>(
+    Warps::run<kClusters>(
         Warps::kConsumers, [&] { s.pipe.init(1, Warps::arrivals(Warps::kConsumers, 1)); },
         [&](int thread) {
           wait_for_launch_before();
           if (thread == 0) produce(p, s);
+          if (kClusters && p.splits > 1) {  // with the consumers' sum_at_first
+            __syncwarp();
+            cluster_arrive(), cluster_wait();
+            cluster_arrive(), cluster_wait();
+          }
         },
         [&](Warpgroup w) {
           wait_for_launch_before();

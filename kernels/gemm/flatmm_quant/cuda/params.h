@@ -14,6 +14,10 @@ struct Words {
 constexpr int kColumns = 32, kRows = 16, kFewWarps = 8, kManyWarps = 16;
 
 // Constants of a build that the host must know; the cubin holds one as `words_build`.
-struct Build { int fp16; };
+struct Build {
+  int fp16;
+  int panels;  // 0: the kernels of few rows; else one more than the matrix::Weights of those of panels.h
+  int narrow;  // whose rows are int8
+};
 
 }  // namespace tilekiln::cuda::words

@@ -161,7 +161,7 @@ template <int kTokens, int kWarps> struct Kernel {  // tokens: 8 each
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ words::Build words_build = {words::kFp16};
+extern "C" __constant__ words::Build words_build = {words::kFp16, 0, 0};
 #define WORDS(name, tokens, warps, blocks)                                                                          \
   extern "C" __global__ void __launch_bounds__(32 * warps, blocks) name(const __grid_constant__ words::Words p) { \
     words::Kernel<tokens, warps>::run(p);                                                                           \

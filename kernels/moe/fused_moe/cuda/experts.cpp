@@ -241,10 +241,10 @@ tilekiln_status launch_panels(const Site& site, const Kernel* kernel, const Work
                        true});
 }
 
-tilekiln_status launch_narrow(const Site& site, const Kernel* kernel, const Work& work, const moe::Narrow& narrow) {
+tilekiln_status launch_narrow(const Site& site, const Kernel* kernel, const Work& work, const Narrow& narrow) {
   constexpr i64 blocks = 8;  // a processor's
   const auto grid = static_cast<unsigned>(std::min(work.rows, blocks * facts(site.device.id)->multiprocessors));
-  return launch(site, {kernel, "moe_narrow", {grid, 1, 1}, moe::kSumThreads, 0, &narrow, false, true});
+  return launch(site, {kernel, "panels_narrow", {grid, 1, 1}, panels::kNarrowThreads, 0, &narrow, false, true});
 }
 
 // As launch_products, of panels: rows of int8 are made of x and of h before each product.
@@ -255,34 +255,44 @@ tilekiln_status launch_both(const Site& site, const Kernel* kernel, const Work& 
   PanelProduct first = panel_product(gate), second = panel_product(down);
   first.bias = e.gate_bias, first.bias_step = e.gate_bias_row, first.swiglu = e.swiglu ? 1 : 0;
   first.out = work.h, first.out_row = work.h_row;
-  first.row_scale = work.x_scale, second.row_scale = work.h_scale;
+  if (e.int8_rows) first.row_scale = work.x_scale, second.row_scale = work.h_scale;
+  first.row_scale_step = second.row_scale_step = 1;
   second.bias = e.down_bias, second.bias_step = e.down_bias_row;
   second.out = work.sums, second.out_row = work.sums_row, second.split_step = work.rows * work.sums_row;
-  second.splits = splits, second.features = kOutFp32;
-  moe::Narrow narrow = {e.x,
-                        work.row_tokens,
-                        work.row_tiles,
-                        work.tile_count,
-                        e.smooth_scale,
-                        reinterpret_cast<signed char*>(work.x),
-                        work.x_scale,
-                        e.x_row / 2,
-                        e.smooth_row,
-                        work.x_row,
-                        work.rows,
-                        e.hidden};
+  second.splits = splits;
+  first.features = kWideOut, second.features = kWideOut | kOutFp32;
+  Narrow narrow = {e.x,
+                   work.row_tokens,
+                   work.row_tiles,
+                   work.tile_count,
+                   e.smooth_scale,
+                   reinterpret_cast<signed char*>(work.x),
+                   work.x_scale,
+                   e.x_row / 2,
+                   e.smooth_row,
+                   work.x_row,
+                   work.rows,
+                   e.hidden,
+                   0};
   if (e.int8_rows) {
-    first.out = work.wide_h, first.features = kOutFp32;
+    first.out = work.wide_h, first.features |= kOutFp32;
     TILEKILN_TRY(launch_narrow(site, kernel, work, narrow));
   }
   TILEKILN_TRY(launch_panels(site, kernel, work, gate, e, &first));
   if (e.int8_rows) {
-    narrow = {work.wide_h,         nullptr,
-              work.row_tiles,      work.tile_count,
-              e.down_smooth_scale, reinterpret_cast<signed char*>(work.h),
-              work.h_scale,        work.h_row,
-              e.down_smooth_row,   work.h_row,
-              work.rows,           e.inter};
+    narrow = {work.wide_h,
+              nullptr,
+              work.row_tiles,
+              work.tile_count,
+              e.down_smooth_scale,
+              reinterpret_cast<signed char*>(work.h),
+              work.h_scale,
+              work.h_row,
+              e.down_smooth_row,
+              work.h_row,
+              work.rows,
+              e.inter,
+              1};
     TILEKILN_TRY(launch_narrow(site, kernel, work, narrow));
   }
   return launch_panels(site, kernel, work, down, e, &second);

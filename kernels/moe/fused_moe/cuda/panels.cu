@@ -3,6 +3,7 @@
 // before each product, a factor each, where the build is of those.
 //
 // -D: WEIGHTS, a matrix::Weights; TILEKILN_FP16 for fp16; TILEKILN_INT8: rows become int8.
+#include "kernels/gemm/flatmm_quant/cuda/narrow.h"
 #include "kernels/gemm/flatmm_quant/cuda/panels.h"
 #include "kernels/moe/fused_moe/cuda/steps.h"
 
@@ -32,9 +33,3 @@ PANELS(panels_gated_128_whole, 2, true, false)
 PANELS(panels_rows_16_whole, 0, false, false)
 PANELS(panels_rows_64_whole, 1, false, false)
 PANELS(panels_rows_128_whole, 2, false, false)
-
-extern "C" __global__ void __launch_bounds__(moe::kSumThreads) moe_narrow(const __grid_constant__ moe::Narrow p) {
-  let_next_launch_begin();
-  wait_for_launch_before();
-  moe::narrow_rows(p);
-}

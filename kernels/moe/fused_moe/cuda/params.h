@@ -20,20 +20,6 @@ struct Gather {
   float* scale;  // (rows, columns / 128)
 };
 
-// Rows as int8, each by a factor of its own: those of x by their tokens, or of fp32 as they are. Behind those of x a tile's are 0, as Gather
-// has it.
-struct Narrow {
-  const void* from;
-  const int* tokens;  // null: from is fp32, row by row
-  const RowTile* tiles;
-  const int* tile_count;
-  const float* smooth;  // null: without; of an expert, by which its rows are multiplied before
-  signed char* to;
-  float* scale;
-  long long from_row, smooth_row, to_row, rows;  // elements, but for the last
-  int columns;
-};
-
 // Rows of an expert follow each other, in the order of tokens; the rows of experts that are elsewhere are none.
 struct Lists {
   const int *topk_ids, *expert_mask, *local_tokens;  // of the last two null: without
