@@ -22,7 +22,9 @@ TILEKILN_BEGIN_C
  * of no group: groups may lie as far apart as the largest is (masked layouts). On a GPU a count below 0 is 0, and rows end where a group does.
  *
  * fp8 is e4m3 with factors of blocks, as gemm has them: a_scale (rows, k / 128) and b_scale (groups, n / 128, k / 128), both rounded up, of any
- * strides; b is column-major, out and c are bf16.
+ * strides; b is column-major, out and c are bf16. int8 has factors as gemm has them, row_scale (rows) and column_scale (groups, n), one or both of
+ * them,
+ * b column-major too, and out and c bf16: a product's sums are exact.
  *
  * Packed, which is faster on the CPU, b is a matrix of panels a group, as flatmm has them: b (groups, panels, words, 64, word elements), c and out
  * (rows, panels, 64), bias (groups, panels, 64). In Python `tilekiln.PackedWeight` packs one group; their `panels` are stacked.
@@ -33,11 +35,11 @@ TILEKILN_BEGIN_C
  * until the stream has run the call. */
 typedef struct tilekiln_grouped_gemm_args {
   size_t size; /* sizeof(tilekiln_grouped_gemm_args): set by tilekiln_grouped_gemm_defaults */
-  const tilekiln_tensor* a; /* fp32, fp16, bf16 or fp8 (rows, k). The rows, group after group */
+  const tilekiln_tensor* a; /* fp32, fp16, bf16, fp8 or int8 (rows, k). The rows, group after group */
   const tilekiln_tensor* b; /* dtype of a (groups, k, n), packed: (groups, panels, words, lanes, word elements). a matrix a group */
   const tilekiln_tensor* starts; /* int32 (groups + 1). The first row of each group, and the end of the last */
   const tilekiln_tensor* counts; /* int32 (groups); or null. How many rows of each group count; without, all */
-  const tilekiln_tensor* out; /* dtype of a; of fp8: bf16 (rows, n), packed: (rows, panels, lanes). The results */
+  const tilekiln_tensor* out; /* dtype of a; of fp8: bf16; of int8: bf16 (rows, n), packed: (rows, panels, lanes). The results */
   const tilekiln_tensor* bias; /* fp32 (groups, n), packed: (groups, panels, lanes); or null. One number a column and group */
   int32_t activation; /* 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu), 5 (sigmoid), 6 (hardswish) or 7 (clamp). gelu: by erf; gelu_tanh: by
      its approximation with tanh; clamp: to [clamp_min, clamp_max] */
@@ -51,6 +53,8 @@ typedef struct tilekiln_grouped_gemm_args {
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */
   const tilekiln_executor* executor; /* null: the library's own pool */
+  const tilekiln_tensor* row_scale; /* fp32 (rows); or null. Of int8: a factor a row */
+  const tilekiln_tensor* column_scale; /* fp32 (groups, n); or null. Of int8: a factor a column and group */
 } tilekiln_grouped_gemm_args;
 
 /* All fields absent, clamp_min 0, clamp_max 6, beta 1, instance -1. Then set a, b, starts, out and what else is wanted. */

@@ -80,13 +80,21 @@ tilekiln_status features(const Args& args, Call& call) {
   if (call.to.backend->takes_units) TILEKILN_TRY(read_starts(call));
   const bool packed = call.form == Form::packed;
   const bool fp8 = call.signature.dtype == tilekiln::grouped_gemm::Dtype::fp8;
+  const bool int8 = call.signature.dtype == tilekiln::grouped_gemm::Dtype::int8;
+  if (int8) {
+    if (packed) return fail_argument("b", "had 5 dimensions, must have 3: int8 has no panels here");
+    if (!in.row_scale.given() && !in.column_scale.given())
+      return fail_argument("row_scale", "was null, must be given, or column_scale, with a of int8");
+    if (in.row_scale.given()) TILEKILN_TRY(matrix::check_contiguous_from(in.row_scale, 0));
+    if (in.column_scale.given()) TILEKILN_TRY(matrix::check_contiguous_from(in.column_scale, 1));
+  }
   if (fp8) {
     if (packed) return fail_argument("b", "had 5 dimensions, must have 3: fp8 has no panels here");
     if (!in.a_scale.given()) return fail_argument("a_scale", "was null, must be given, as b_scale, with a of fp8");
   }
   if (packed) TILEKILN_TRY(check_packed(call));
   const Matrix b(in.b);
-  const bool row = fp8 ? b.is_row_b() : b.may_be_row();
+  const bool row = fp8 || int8 ? b.is_row_b() : b.may_be_row();
   call.signature.layout_b = packed ? LayoutB::packed : row ? LayoutB::row : LayoutB::column;
   return TILEKILN_OK;
 }
@@ -110,8 +118,14 @@ void fill(const Args& args, Call& call) {
   if (in.c.given() && args.beta != 0) p.c = {in.c.data, in.c.stride[0], 1};
   p.beta = args.beta;
   const bool fp8 = call.signature.dtype == tilekiln::grouped_gemm::Dtype::fp8;
-  p.dtype = fp8 ? matrix::Dtype::fp8 : static_cast<matrix::Dtype>(call.signature.dtype);
-  p.out_dtype = fp8 ? matrix::OutDtype::bf16 : static_cast<matrix::OutDtype>(call.signature.dtype);
+  const bool int8 = call.signature.dtype == tilekiln::grouped_gemm::Dtype::int8, bytes = fp8 || int8;
+  p.dtype = fp8    ? matrix::Dtype::fp8
+            : int8 ? matrix::Dtype::int8
+                   : static_cast<matrix::Dtype>(call.signature.dtype);
+  p.out_dtype = bytes ? matrix::OutDtype::bf16 : static_cast<matrix::OutDtype>(call.signature.dtype);
+  p.row_scale = matrix::numbers(in.row_scale), p.row_scale_step = 1;
+  p.column_scale = matrix::numbers(in.column_scale);
+  if (in.column_scale.given()) groups.factors_step = in.column_scale.stride[0];
   if (fp8) {
     const Array &of_a = in.a_scale, &of_b = in.b_scale;
     p.blocks = {matrix::numbers(of_a), matrix::numbers(of_b), of_a.stride[0],
@@ -159,6 +173,8 @@ tilekiln_status launch(StageCall<matrix::Groups>& call) {
     if (p.c.data != nullptr) p.c.data = matrix::moved(p.c.data, start * groups.c_row);
     p.b = matrix::moved(p.b, index * groups.b_step);
     p.bias = static_cast<const float*>(matrix::moved(p.bias, index * groups.bias_step));
+    if (p.row_scale != nullptr) p.row_scale += start;
+    if (p.column_scale != nullptr) p.column_scale += index * groups.factors_step;
     if (p.blocks.a == nullptr) return matrix::set_tile(tile, &p), p;
     p.blocks.a += start * p.blocks.a_row, p.blocks.b += index * groups.factors_step;
     return p;

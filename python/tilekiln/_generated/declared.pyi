@@ -471,6 +471,8 @@ class GroupedGemmArguments(RunArguments, total=False):
     c: Array | None
     a_scale: Array | None
     b_scale: Array | None
+    row_scale: Array | None
+    column_scale: Array | None
     activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
     clamp_min: float
     clamp_max: float

@@ -195,6 +195,12 @@ def _grouped(given: Given, made: Given) -> float:
         if "a_scale" in given:
             own |= {"a_scale": given["a_scale"][first:last], "b_scale": given["b_scale"][g], "dtype": "bf16"}
             own["lost"] = given.get("lost", 0.0)
+        if given["a"].dtype == np.int8:
+            own["dtype"] = "bf16"
+        if "row_scale" in given:
+            own["row_scale"] = given["row_scale"][first:last]
+        if "column_scale" in given:
+            own["column_scale"] = given["column_scale"][g]
         right = gemm_.gemm(given["a"][first:last], given["b"][g], **own)
         worst = max(worst, gemm_.excess(made["out"][first:last], right))
     return worst

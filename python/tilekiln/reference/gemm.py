@@ -536,7 +536,7 @@ def _draw_groups(random: Random, signature: Signature) -> Call:
     """Some groups without rows, and rows of no group, which stay as they are; starts that fall or end behind all rows
     where nobody checks them."""
     edges, dtype, count = random.edges, signature["dtype"], random.whole(1, 6)
-    to = "bf16" if dtype == "fp8" else dtype
+    to = "bf16" if dtype in ("fp8", "int8") else dtype
     n, k = random.turn(edges.lines), random.turn(edges.steps)
     starts = np.cumsum([random.one((0, 0, 3)), *(random.one(ROWS_OF_GROUPS) for _ in range(count))])
     rows = int(starts[-1]) + random.one((0, 0, 5))
@@ -562,6 +562,9 @@ def _draw_groups(random: Random, signature: Signature) -> Call:
         blocks = -(-k // BLOCK)
         given["a_scale"] = random.normal(rows, blocks, dtype="fp32")
         given["b_scale"] = random.normal(count, -(-n // BLOCK), blocks, dtype="fp32")
+    if dtype == "int8":
+        scales = {"row_scale": random.normal(rows, dtype="fp32"), "column_scale": random.normal(count, n, dtype="fp32")}
+        given |= {name: scales[name] for name in random.one((tuple(scales), *((name,) for name in scales)))}
     if random.chance(0.3):
         most = np.maximum(np.diff(given["starts"]), 0) + 1
         given["counts"] = random.laid((random.numbers.random(count) * most).astype(np.int32))

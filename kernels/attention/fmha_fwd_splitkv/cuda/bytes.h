@@ -27,21 +27,58 @@ TILEKILN_DEVICE int row_of(int row, int group) {
 // The place of a key among those of a chunk as matrices take them.
 TILEKILN_DEVICE int position_of(int key) { return kOfBytes ? (key & 2) * 4 + (key >> 2) * 2 + (key & 1) : key; }
 
-// Four of e4m3, exact in bf16.
+// Four of e4m3, exact in fp16. In bf16 they took eight conversions, not two, which were most of a chunk's time.
 TILEKILN_DEVICE void widen_bytes(uint32_t four, uint32_t& low, uint32_t& high) {
-  asm("{.reg .b16 a, b, c, d; .reg .b32 s, t; .reg .f32 w, x, y, z; mov.b32 {a, b}, %2; "
-      "cvt.rn.f16x2.e4m3x2 s, a; cvt.rn.f16x2.e4m3x2 t, b; mov.b32 {a, b}, s; mov.b32 {c, d}, t; "
-      "cvt.f32.f16 w, a; cvt.f32.f16 x, b; cvt.f32.f16 y, c; cvt.f32.f16 z, d; "
-      "cvt.rn.bf16x2.f32 %0, x, w; cvt.rn.bf16x2.f32 %1, z, y;}"
+  asm("{.reg .b16 a, b; mov.b32 {a, b}, %2; cvt.rn.f16x2.e4m3x2 %0, a; cvt.rn.f16x2.e4m3x2 %1, b;}"
       : "=r"(low), "=r"(high)
       : "r"(four));
+}
+// Words of fp16: of two numbers, and c (16, 8) += a (16, 16) b (16, 8).
+TILEKILN_DEVICE uint32_t pack_halves(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+TILEKILN_DEVICE void multiply_halves(float (&c)[4], const uint32_t (&a)[4], uint32_t low, uint32_t high) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(low), "r"(high));
 }
 // c += a b, of a column of b four bytes.
 TILEKILN_DEVICE void multiply_bytes(float (&c)[4], const uint32_t (&a)[4], uint32_t four) {
   uint32_t low, high;
   widen_bytes(four, low, high);
-  multiply_add(c, a, low, high);
+  multiply_halves(c, a, low, high);
 }
+// Weights are so many times as large in fp16: those above 2^-29 keep all its bits.
+constexpr float kWeightTimes = 0x1p15f;
+
+// A lane's two rows of q from bf16 to fp16, by a power of two each, which `up` undoes: the largest of a row is then 2^14 or more.
+template <int N> TILEKILN_DEVICE void halve_queries(const Params& p, uint32_t (&q)[N][4], float (&up)[2]) {
+  if (p.features & kBytesIn) return;  // fp16 already
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t top = 1 << 7;  // the largest exponent, where bf16 has it
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+#pragma unroll
+      for (int j = half; j < 4; j += 2) top = max(top, max(q[i][j] & 0x7f80, q[i][j] >> 16 & 0x7f80));
+    top = max(top, __shfl_xor_sync(~0u, top, 1));
+    top = max(top, __shfl_xor_sync(~0u, top, 2));
+    const uint32_t down = min(141 + 127 - (top >> 7), 253u);
+    up[half] = __uint_as_float((254 - down) << 23);
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+#pragma unroll
+      for (int j = half; j < 4; j += 2) {
+        const float by = __uint_as_float(down << 23);
+        q[i][j] = pack_halves(__uint_as_float(q[i][j] << 16) * by, __uint_as_float(q[i][j] & 0xffff0000u) * by);
+      }
+  }
+}
+
 // Two neighbours of q.
 TILEKILN_DEVICE uint32_t two_of(const Params& p, int64_t at) {
   if constexpr (kOfBytes) {

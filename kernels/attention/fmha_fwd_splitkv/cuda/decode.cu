@@ -155,7 +155,8 @@ template <bool kVectorized> struct Loader {
 };
 
 // The sums of one warp's 16 rows: lane (i, c) = (lane / 4, lane % 4) holds rows i and i + 8.
-struct Sums { float out[kHdim / 8][4], maximum[2], sum[2]; };
+// Of bytes rows of scores are multiplied by `up`, and `out` is in units of `unit` / kWeightTimes, the largest scale of values so far.
+struct Sums { float out[kHdim / 8][4], maximum[2], sum[2], up[2], unit; };
 
 // One of the two rows of a lane, as the general kernels mask and bias it.
 struct Line {
@@ -254,7 +255,7 @@ TILEKILN_DEVICE void add_values(const uint32_t (&weight)[4], uint32_t values, in
         uint32_t low, high;
         widen_bytes(kVectorized ? v[j] : __byte_perm(v[j & 2], v[j | 1], j & 1 ? 0x7531 : 0x6420), low, high);
         if constexpr (kVectorized) low &= keep[0], high &= keep[1];
-        multiply_add(s.out[4 * d + j], weight, low, high);
+        multiply_halves(s.out[4 * d + j], weight, low, high);
       }
       continue;
     } else if constexpr (kVectorized) {
@@ -283,7 +284,7 @@ TILEKILN_DEVICE void add_chunks(const Params& p, const Seen& seen, const uint32_
     if constexpr (kOfBytes) {
       scale[c] = scales_of(p, from + c * step + 2 * kBytes);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) score[c][j >> 2][j & 3] *= scale[c].keys;
+      for (int j = 0; j < 8; ++j) score[c][j >> 2][j & 3] *= scale[c].keys * s.up[j >> 1 & 1];
     }
     if constexpr (kGeneral) change(p, seen, score[c], line, first[c], lane);
     if (!(kGeneral && kCount == 1) && left[c] < kChunk) {
@@ -294,6 +295,13 @@ TILEKILN_DEVICE void add_chunks(const Params& p, const Seen& seen, const uint32_
   }
   float correction[2];
   weigh(p, score, correction, s);
+  float times = kWeightTimes;
+  if (kOfBytes && p.k_page_scale) {
+    float unit = s.unit;
+#pragma unroll
+    for (int c = 0; c < kCount; ++c) unit = fmaxf(unit, fabsf(scale[c].values));
+    correction[0] *= s.unit / unit, correction[1] *= s.unit / unit, times /= unit, s.unit = unit;
+  }
 #pragma unroll
   for (int d = 0; d < kHdim / 8; ++d)
 #pragma unroll
@@ -302,10 +310,12 @@ TILEKILN_DEVICE void add_chunks(const Params& p, const Seen& seen, const uint32_
   for (int c = 0; c < kCount; ++c) {
     if constexpr (kOfBytes) {
 #pragma unroll
-      for (int j = 0; j < 8; ++j) score[c][j >> 2][j & 3] *= scale[c].values;
+      for (int j = 0; j < 8; ++j) score[c][j >> 2][j & 3] *= scale[c].values * times;
     }
-    const uint32_t weight[4] = {pack(score[c][0][0], score[c][0][1]), pack(score[c][0][2], score[c][0][3]),
-                                pack(score[c][1][0], score[c][1][1]), pack(score[c][1][2], score[c][1][3])};
+    const auto two = [&](const float (&x)[4], int i) {
+      return kOfBytes ? pack_halves(x[i], x[i + 1]) : pack(x[i], x[i + 1]);
+    };
+    const uint32_t weight[4] = {two(score[c][0], 0), two(score[c][0], 2), two(score[c][1], 0), two(score[c][1], 2)};
     add_values<kVectorized>(weight, from + c * step + kBytes, left[c], lane, s);
   }
 }
@@ -356,9 +366,11 @@ struct Block {
       const int row = warp * kRows + (lane >> 2) + half * 8;
       if ((lane & 3) == 0) ends[row * 2] = sums.maximum[half], ends[row * 2 + 1] = sums.sum[half];
 #pragma unroll
-      for (int d = 0; d < kHdim / 8; ++d)
-        *reinterpret_cast<float2*>(outs + row * kHdim + column_of<kVectorized>(lane, d)) =
-            neighbours_of<kVectorized>(sums.out, d, half);
+      for (int d = 0; d < kHdim / 8; ++d) {
+        float2 two = neighbours_of<kVectorized>(sums.out, d, half);
+        if (kOfBytes) two.x *= sums.unit / kWeightTimes, two.y *= sums.unit / kWeightTimes;
+        *reinterpret_cast<float2*>(outs + row * kHdim + column_of<kVectorized>(lane, d)) = two;
+      }
     }
   }
 
@@ -470,7 +482,8 @@ TILEKILN_DEVICE void decode(const Params& p, char* raw, const Step* step = nullp
       added.append(p, keys, head, place, lane);
     }
   }
-  Sums sums = {{}, {-kInfinity, -kInfinity}, {}};
+  Sums sums = {{}, {-kInfinity, -kInfinity}, {}, {1.f, 1.f}, p.k_page_scale ? 0x1p-100f : 1.f};
+  if constexpr (kOfBytes) halve_queries(p, q, sums.up);
   PipelineState<kStages> at;
   for (int i = begin + (kTiles == 1 ? warp : 0); i < end; i += kWarps, at.advance()) {
     load(i + (kTiles == 1 ? 0 : warp) + (kStages - 1) * kWarps, at.previous());

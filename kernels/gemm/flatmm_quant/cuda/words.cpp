@@ -2,6 +2,7 @@
 // The words engine of flatmm_quant: a checked call is the parameters of one launch. Compiled with
 // -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>
+#include <cstdlib>
 
 #include "kernels/backends/cuda/held.h"
 #include "kernels/gemm/flatmm_quant/cuda/panel_params.h"
@@ -110,7 +111,7 @@ tilekiln_status launch_words(const Site& site, const void* problem) {
   const matrix::Problem& p = g.product;
   if (p.m == 0 || p.n == 0) return TILEKILN_OK;
   const bool fp16 = g.a_dtype == matrix::Dtype::fp16, bytes = g.a_dtype == matrix::Dtype::int8;
-  const bool few = g.weights == matrix::Weights::int4 && !bytes && !g.quantise_a && p.m <= kRows;
+  const bool few = g.weights == matrix::Weights::int4 && !bytes && !g.quantise_a && p.m <= kRows && getenv("TK_NEW") == nullptr;
   const i64 row_bytes = p.lda * (bytes ? 1 : 2);
   if (!g.quantise_a && (!at_16(p.a) || (p.m > 1 && (row_bytes % 16 != 0 || row_bytes <= 0))))
     return fail_argument("a",

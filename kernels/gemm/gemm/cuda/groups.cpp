@@ -43,6 +43,7 @@ tilekiln_status launch_groups(const Site& site, const void* problem) {
   params.groups = static_cast<int>(of.groups);
   params.bias_step = of.bias_step / static_cast<i64>(sizeof(float));
   if (p.bias != nullptr && params.bias_step % 2 != 0) product.features &= ~kAligned;  // pairs of it are read at once
+  if (p.column_scale != nullptr && of.factors_step % 2 != 0) product.features &= ~kAligned;
   const int ctas = 1 + product.grid.pairs;
   const i64 workers = facts(site.device.id)->multiprocessors / ctas;
   return launch(site, {kernel,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Grouped GEMM on Hopper: rows in groups, each with a b of its own, whose places are on the device; the roles, the
 // pipeline and the epilogue are those of gemm's kernel.h. Of two CTAs, a cluster, with the same rows each multicasts half of
-// them to both. e4m3 has factors of blocks, which multiply the sums of a stage on their way, and out is bf16.
+// them to both. e4m3 has factors of blocks, which multiply the sums of a stage on their way, int8 those of rows and columns; of both out is bf16.
 //
 // -D: LINES_B (1: b is contiguous along its columns, 0: along k), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16,
-// TILEKILN_FP8 for e4m3.
+// TILEKILN_FP8 for e4m3, TILEKILN_INT8 for int8.
 #include "kernels/backends/cuda/tile/mainloop.h"
 #include "kernels/backends/cuda/tile/roles.h"
 #include "kernels/gemm/gemm/cuda/aligned.h"
@@ -16,7 +16,7 @@
 namespace tilekiln::cuda::gemm {
 
 constexpr int kColumns = kForms[0].columns, kBoxes = kForms[0].boxes, kBlock = 128;
-constexpr bool kBytes = BuildElement::kBytes == 1;
+constexpr bool kBlocks = std::is_same_v<BuildElement, e4m3>, kInt8 = std::is_same_v<BuildElement, s8>;
 constexpr int kDepth = 128 / BuildElement::kBytes;
 using Warps = Roles<2, LOADER_REGISTERS, REGISTERS>;
 using Scheduler = GroupScheduler<kTileRows, kColumns>;
@@ -74,7 +74,7 @@ TILEKILN_DEVICE void consume(const GroupParams& of, Shared& s, Warpgroup w) {
   for (Scheduler tile(of); tile.next();) {
     Fragment<kColumns> c;
     const int row = tile.row + w.index * 64 + warp * 16;
-    if constexpr (kBytes) {
+    if constexpr (kBlocks) {
       multiply_apart<kBlock>(pipe, c, 64 * w.index, 0, steps, factors(of, tile, row + lane / 4, steps));
     } else {
       multiply_stages(pipe, c, 64 * w.index, 0, steps);
@@ -82,12 +82,14 @@ TILEKILN_DEVICE void consume(const GroupParams& of, Shared& s, Warpgroup w) {
     }
     const OfGroup group = group_of(of, tile.group, tile.end);
     if (row >= tile.end) continue;
-    // Extra matrices are read by rows: without all of the warp's, each place is looked at.
-    const bool whole = p.extra[0].data == nullptr || row + 16 <= tile.end;
-    if (p.features & kAligned && tile.n + kColumns <= p.n && whole)
-      finish_aligned<true>(group, boxes, c.v, 0, row, tile.n);
-    else
-      finish(group, c.v, 0, row + lane / 4, tile.n, lane);
+    // Extra matrices and factors are read by rows: without all of the warp's, each place is looked at.
+    const bool whole = (p.extra[0].data == nullptr && !kInt8) || row + 16 <= tile.end;
+    with_numbers(p, c.v, [&](auto& sum) {
+      if (p.features & kAligned && tile.n + kColumns <= p.n && whole)
+        finish_aligned<true>(group, boxes, sum, 0, row, tile.n);
+      else
+        finish(group, sum, 0, row + lane / 4, tile.n, lane);
+    });
   }
 }
 
@@ -113,7 +115,7 @@ TILEKILN_DEVICE void run(const GroupParams& of) {
       });
 }
 
-constexpr int kDtype = kBytes ? int(matrix::Dtype::fp8) : 0;
+constexpr int kDtype = kBlocks ? int(matrix::Dtype::fp8) : kInt8 ? int(matrix::Dtype::int8) : 0;
 
 }  // namespace tilekiln::cuda::gemm
 
@@ -129,7 +131,7 @@ extern "C" __constant__ gemm::Build gemm_build = {gemm::kTileRows,
                                                   std::is_same_v<BuildHalf, fp16>,
                                                   gemm::kDtype,
                                                   1,
-                                                  gemm::kBytes};
+                                                  gemm::kBlocks};
 extern "C" __global__ void __launch_bounds__(gemm::Warps::kThreads, 1)
     gemm_groups(const __grid_constant__ gemm::GroupParams p) {
   gemm::run(p);

@@ -2,7 +2,10 @@
 // Fields of Params that epilogues read, of one group: its rows end before `end`.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/backends/cuda/ptx.h"
+#include "kernels/backends/cuda/tile/element.h"
 #include "kernels/gemm/grouped_gemm/cuda/params.h"
 
 namespace tilekiln::cuda::gemm {
@@ -18,7 +21,12 @@ struct OfGroup {
 TILEKILN_DEVICE OfGroup group_of(const GroupParams& of, int group, int end) {
   const Params& p = of.product;
   const float* const bias = p.bias == nullptr ? nullptr : p.bias + group * of.bias_step;
-  return {p.out, p.out_row,   0,           p.extra, bias, nullptr,      nullptr,
+  const float *rows = nullptr, *columns = nullptr;
+  if constexpr (std::is_same_v<BuildElement, s8>) {
+    rows = p.row_scale;
+    if (p.column_scale != nullptr) columns = p.column_scale + group * of.factors_step;
+  }
+  return {p.out, p.out_row,   0,           p.extra, bias, rows,         columns,
           1.f,   p.clamp_min, p.clamp_max, end,     p.n,  p.activation, p.features};
 }
 
