@@ -18,9 +18,9 @@ PRODUCTS = "family=gemm dtype=bf16 out_dtype=bf16 bias=no activation=none scaled
 TILES = "dtype=bf16 out_dtype=bf16"
 BYTES = "dtype=fp8 out_dtype=bf16,fp32 or family=grouped_gemm dtype=fp8"
 INT8, SUMS = "family=gemm,gemm_quant dtype=int8 out_dtype=bf16,fp32,int8,fp8", "family=gemm,batched_gemm dtype=int8"
-GROUPS = "family=grouped_gemm dtype=bf16"
+GROUPS = "family=grouped_gemm dtype=bf16 or family=grouped_gemm dtype=int8 activation=none,silu"
 LISTS = "family=gemm_list dtype=bf16 layout_a=row layout_b=column"
-WORDS = "family=flatmm_quant dtype=bf16 activation=none,gelu"
+WORDS = "family=flatmm_quant dtype=bf16,int8 activation=none,gelu out_dtype=bf16,fp32"
 ROWS = "family=softmax,merge,moe_smoothquant,gelu_and_mul,reshape_and_cache dtype=bf16"
 EXPERTS = "family=fused_moe dtype=bf16 layout=row or family=fused_moe dtype=bf16 weights=int8,int4 activation=silu or family=topk_gating dtype=bf16"
 
@@ -83,11 +83,16 @@ def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
                     build += "_to_fp16" if signature.get("out_dtype") == "fp16" else ""
                 assert f"{build}-{signature['dtype']}" in held
             elif instance.family == "fused_moe":
-                of_bytes = "fused_moe_bytes" + ("_of_fp16" if signature["dtype"] == "fp16" else "") + "-any"
-                own = f"fused_moe_{signature['layout']}-{signature['dtype']}"
-                assert (of_bytes if signature["weights"] == "fp8" else own) in held
+                kind, to = signature["weights"], "_of_fp16" if signature["dtype"] == "fp16" else ""
+                own = {f"fused_moe_{signature['layout']}-{signature['dtype']}"}
+                if kind == "fp8":
+                    own = {f"fused_moe_bytes{to}-any"}
+                elif kind != "same":  # rows of int8, and of int4 as they are
+                    as_they_are = {f"fused_moe_{kind}-{signature['dtype']}"} if kind != "int8" else set()
+                    own = {f"fused_moe_{kind}{'' if kind == 'int8' else '_by_int8'}{to}-any"} | as_they_are
+                assert own <= held
             elif instance.family == "grouped_gemm":
-                own = "blocks" if signature["dtype"] == "fp8" else signature["layout_b"]
+                own = {"fp8": "blocks", "int8": "int8"}.get(str(signature["dtype"]), signature["layout_b"])
                 assert f"grouped_gemm_{own}-{signature['dtype']}" in held
             elif "element" in signature and instance.family != "img2col":
                 assert "move-any" in held
@@ -99,6 +104,8 @@ def test_a_linear_layer_takes_one_kernel_a_dtype() -> None:
     held = {kernel.name for kernel in kernels.of_plan(resolve("gemm_linear", ["cuda-sm90a"])).values()}
     of_bytes = {f"gemm_{name}{to}-fp8" for name in ("bytes", "blocks") for to in ("", "_to_fp16")}
     of_bytes |= {"gemm_quant-any", "gemm_int8-int8", "gemm_int8_to_fp16-int8", "flatmm_quant-bf16", "flatmm_quant-fp16"}
+    of_bytes |= {f"flatmm_quant_{kind}{to}-any" for kind in ("int8", "int4_by_int8") for to in ("", "_to_fp16")}
+    of_bytes |= {"flatmm_quant_int4-bf16", "flatmm_quant_int4-fp16"}
     assert held == {f"gemm_row_{b}-{dtype}" for b in ("row", "column") for dtype in ("bf16", "fp16")} | of_bytes
 
 
@@ -107,7 +114,9 @@ def test_an_engine_holds_the_kernels_of_its_room() -> None:
     root = tree()
     of = {name: {k.name for k in kernels.of_engine(root, "cuda-sm90a", name)} for name in ("gemm", "fused_moe")}
     of_halves = {f"fused_moe_{layout}-{dtype}" for layout in ("row", "column") for dtype in ("bf16", "fp16")}
-    assert of["fused_moe"] == of_halves | {"fused_moe_bytes-any", "fused_moe_bytes_of_fp16-any"}
+    of_halves |= {f"fused_moe_{kind}-{dtype}" for kind in ("int4", "mxfp4") for dtype in ("bf16", "fp16")}
+    narrow = ("bytes", "int8", "int4_by_int8", "mxfp4_by_int8")
+    assert of["fused_moe"] == of_halves | {f"fused_moe_{kind}{to}-any" for kind in narrow for to in ("", "_of_fp16")}
     assert not of["gemm"] & of["fused_moe"]
     assert "grouped_gemm_row-bf16" in of["gemm"]
     assert root.family("fused_moe").owner("experts").name == "fused_moe"

@@ -347,6 +347,17 @@ CALLS = [
     ),
     Call(
         "grouped_gemm",
+        "row_scale column_scale",
+        dtype="int8",
+        lengths={"G": 2, "T": 9, "N": 16, "K": 40},
+        values={
+            "b": np.arange(2 * 16 * 40).astype(np.int8).reshape(2, 16, 40).transpose(0, 2, 1),
+            "starts": numbers(0, 7, 9),
+            "out": ((9, 16), "bf16"),
+        },
+    ),
+    Call(
+        "grouped_gemm",
         dtype=FP8,
         of="gemm_fp8",
         lengths={"G": 2, "T": 9, "N": 16, "K": 140},

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln._core.dtypes import NUMPY
 from tilekiln.reference import gemm as reference
 
 from tests.python.guard import guarded
@@ -44,7 +45,19 @@ def flat(matrices: list[np.ndarray], columns: bool) -> tuple[np.ndarray, list[in
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_against_float64(library: tk.Library, target: str, dtype: str) -> None:
-    random = np.random.default_rng(1)
+    products_of(library, target, dtype)
+
+
+@pytest.mark.parametrize(("receipt", "dtype"), [("gemm_default", "int8"), ("gemm_fp8", "fp8")])
+@pytest.mark.parametrize("target", TARGETS)
+def test_bytes_against_float64(load: Callable[..., tk.Library], target: str, receipt: str, dtype: str) -> None:
+    """int8: its sums as they are; e4m3, of which products are bf16."""
+    products_of(load(receipt, targets="all"), target, dtype)
+
+
+def products_of(library: tk.Library, target: str, dtype: str) -> None:
+    random, bytes_of = np.random.default_rng(1), dtype in ("int8", "fp8")
+    to = {"int8": "int32", "fp8": "bf16"}.get(dtype, dtype)
     for of_a, of_b in ((False, False), (False, True), (True, False), (True, True)):
         left = [draw(random, m, k, dtype, False) for m, n, k in SIZES]
         right = [draw(random, k, n, dtype, False) for m, n, k in SIZES]
@@ -58,11 +71,11 @@ def test_against_float64(library: tk.Library, target: str, dtype: str) -> None:
                 for i, (m, n, k) in enumerate(SIZES)
             ]
         )
-        out = np.full(outs[-1], 77, a.dtype)
+        out = np.full(outs[-1], 77, NUMPY[to])
+        given: dict[str, Any] = {"activation": "gelu", "alpha": 0.5} if dtype != "int8" else {}
         call: dict[str, Any] = {
-            "bias": np.concatenate(biases),
-            "activation": "gelu",
-            "alpha": 0.5,
+            **given,
+            **({"bias": np.concatenate(biases)} if given else {}),
             "layout_a": "column" if of_a else "row",
             "layout_b": "column" if of_b else "row",
         }
@@ -70,7 +83,8 @@ def test_against_float64(library: tk.Library, target: str, dtype: str) -> None:
         assert library.gemm_list(a, b, problems, out=out, instance=number, **call) is out
         for i, (m, n, _) in enumerate(SIZES):
             rows = out[outs[i] : outs[i + 1]].reshape(m, n + 3)
-            check(rows[:, :n], reference.gemm(left[i], right[i], bias=biases[i], activation="gelu", alpha=0.5))
+            more = {**given, "bias": biases[i]} if given else {}
+            check(rows[:, :n], reference.gemm(left[i], right[i], dtype=to if bytes_of else None, **more))
             assert (rows[:, n:] == 77).all()
         made = library.gemm_list(a, b, problems, out_length=len(out), instance=number, num_threads=3, **call)
         assert made[:2].tolist() == [0, 0]

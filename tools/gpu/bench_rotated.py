@@ -113,7 +113,7 @@ def of_int8(library: tk.Library, rounds: int) -> None:
 
 def of_words(library: tk.Library, rounds: int) -> None:
     print("bf16 by int4 in words, factors of 32 and of 128: torch.mm of bf16, Tilekiln, share")
-    for m in (1, 4, 16, 64):
+    for m in (1, 4, 16, 64, 512, 4096):
         for n, k in ((8192, 28672), (4096, 14336), (4096, 4096)):
             for group in (32, 128):
                 sets = [

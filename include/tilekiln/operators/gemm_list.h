@@ -22,17 +22,18 @@ TILEKILN_BEGIN_C
  * Matrices of separate allocations: an array may begin at the lowest of them and end at the highest; what lies between is not
  * touched. `tilekiln.grouped_gemm` does so with lists of arrays.
  *
- * Sums are fp32, in one order: results have the same bits for any number of threads, and are those of gemm's tiles. Special values as in gemm.
+ * Products of int8 are their int32 sums, alpha being 1; those of fp8, e4m3, are bf16. Sums are fp32, in one order: results have the same bits for any
+ * number of threads, and are those of gemm's tiles. Special values as in gemm.
  * On a GPU each problem is a launch, one after the other in the stream, and problems may lie on the host.
  * What of out no problem writes is left as it is (a new out has zeros there).
  * The structs a pointer here names are read before the call returns, and so is problems; the data of the other arrays must stay until the
  * stream has run the call. */
 typedef struct tilekiln_gemm_list_args {
   size_t size; /* sizeof(tilekiln_gemm_list_args): set by tilekiln_gemm_list_defaults */
-  const tilekiln_tensor* a; /* fp32, fp16 or bf16 (length). The left matrices */
+  const tilekiln_tensor* a; /* fp32, fp16, bf16, int8 or fp8 (length). The left matrices */
   const tilekiln_tensor* b; /* dtype of a (length). The right matrices */
   const tilekiln_tensor* problems; /* int64 (problems, 10). m, n, k, a, lda, b, ldb, out, ld_out and bias of each */
-  const tilekiln_tensor* out; /* dtype of a. The results */
+  const tilekiln_tensor* out; /* dtype of a; of int8: int32; of fp8: bf16. The results */
   const tilekiln_tensor* bias; /* fp32; or null. One number a column of each */
   int32_t out_length; /* elements of a new out; without meaning where out is given */
   int32_t layout_a; /* 0 (row) or 1 (column). row: rows of each a are contiguous; column: its columns are */

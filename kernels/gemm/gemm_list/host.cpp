@@ -128,6 +128,8 @@ tilekiln_status flat(const Args& args, tilekiln_shape* shape) {
 
 tilekiln_status features(const Args& args, Call& call) {
   TILEKILN_TRY(matrix::check_clamp(args));
+  if (call.signature.dtype == tilekiln::gemm_list::Dtype::int8 && args.alpha != 1)
+    return fail_argument("alpha", "was %g, must be 1 when a is int8", static_cast<double>(args.alpha));
   const Arrays& in = call.in;
   for (const Array* const one : {&in.a, &in.b, &in.out, &in.bias}) {
     if (one->given()) TILEKILN_TRY(check_last_contiguous(*one));
@@ -166,7 +168,11 @@ void fill(const Args& args, Call& call) {
   matrix::check_names<tilekiln::gemm_list::Dtype, tilekiln::gemm_list::Dtype, tilekiln::gemm_list::Activation>();
   Problem& p = call.to.problem.first;
   p.dtype = static_cast<matrix::Dtype>(call.signature.dtype);
-  p.out_dtype = static_cast<matrix::OutDtype>(call.signature.dtype);
+  constexpr matrix::OutDtype outs[] = {matrix::OutDtype::fp32, matrix::OutDtype::fp16, matrix::OutDtype::bf16,
+                                       matrix::OutDtype::int32, matrix::OutDtype::bf16};
+  static_assert(static_cast<int>(tilekiln::gemm_list::Dtype::int8) == 3 &&
+                static_cast<int>(tilekiln::gemm_list::Dtype::fp8) == 4);
+  p.out_dtype = outs[static_cast<int>(call.signature.dtype)];
   matrix::fill_activation(args, call.signature, &p);
   p.a_columns = call.signature.layout_a == tilekiln::gemm_list::LayoutA::column;
   p.b_columns = call.signature.layout_b == tilekiln::gemm_list::LayoutB::column;

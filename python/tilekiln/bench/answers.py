@@ -36,7 +36,7 @@ def answer(operator: str, given: Given, made: Given, weight: Any = None, lost: f
     given: the arguments of the call, arrays as they were before it; made: its results by name; weight: of flatmm and
     flatmm_quant, before it was packed; lost: what a product of fp8 or bf8 may lose, as reference.gemm's.
     """
-    bytes_of = {"gemm": "a", "gemm_quant": "a", "grouped_gemm": "a", "fused_moe": "gate_up"}.get(operator)
+    bytes_of = {"gemm": "a", "gemm_quant": "a", "grouped_gemm": "a", "gemm_list": "a", "fused_moe": "gate_up"}.get(operator)
     if lost and bytes_of and given[bytes_of].dtype.name.startswith("float8"):
         given = {**given, "lost": lost}
     if operator.startswith("flatmm"):
@@ -218,6 +218,8 @@ def _listed(given: Given, made: Given) -> float:
 
         a_columns, b_columns = given.get("layout_a") == "column", given.get("layout_b", "column") == "column"
         own = _only(given, "activation", "alpha")
+        if given["a"].dtype.name.startswith("float8"):
+            own["dtype"], own["lost"] = "bf16", given.get("lost", 0.0)
         if "bias" in given:
             own["bias"] = given["bias"][bias : bias + n]
         right = gemm_.gemm(

@@ -453,17 +453,16 @@ def _draw_list(random: Random, signature: Signature) -> Call:
         step = random.one((1, 8))
         ends = {name: -(-(end + lengths[name]) // step) * step for name, end in ends.items()}
     given: dict[str, Any] = {
-        "a": random.normal(ends["a"], dtype=dtype),
-        "b": random.normal(ends["b"], dtype=dtype),
+        **{name: _matrix(random, (1, ends[name]), "row", dtype)[0].copy() for name in ("a", "b")},
         "problems": np.array(rows, np.int64).reshape(len(rows), 10),
         "activation": signature["activation"],
         "layout_a": signature["layout_a"],
         "layout_b": signature["layout_b"],
-        "alpha": random.one((1.0, -0.5)),
+        "alpha": random.one((1.0, -0.5)) if dtype != "int8" else 1.0,
     }
     if signature["bias"]:
         given["bias"] = random.normal(ends["bias"], dtype="fp32")
-    return Call(given, {"out": random.blank(ends["out"], dtype=dtype)})
+    return Call(given, {"out": random.blank(ends["out"], dtype={"int8": "int32", "fp8": "bf16"}.get(dtype, dtype))})
 
 
 def _draw_words(random: Random, signature: Signature) -> Call:
