@@ -191,7 +191,7 @@ MODULES = {
     **dict.fromkeys(("permute", "copy", "transpose", "batched_transpose", "img2col"), "moves"),
     **dict.fromkeys(("topk_softmax", "moe_sorting", "fused_moe"), "moe"),
     **dict.fromkeys(("batched_gemm", "gemm_multi_d", "grouped_gemm", "gemm_list"), "gemm"),
-    **dict.fromkeys(("gemm_quant", "flatmm_quant"), "gemm"),
+    **dict.fromkeys(("gemm_quant", "flatmm", "flatmm_quant"), "gemm"),
     "cross_entropy_bwd": "cross_entropy",
     **dict.fromkeys(("conv_fwd", "conv_bwd_data", "conv_bwd_weight"), "conv"),
     "pooling_bwd": "pooling",

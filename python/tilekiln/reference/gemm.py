@@ -381,6 +381,8 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
         return _draw_groups(random, signature)
     if operator == "gemm_list":
         return _draw_list(random, signature)
+    if operator == "flatmm":
+        return _draw_panels(random, signature)
     if operator == "flatmm_quant":
         return _draw_words(random, signature)
     if operator == "gemm_quant":
@@ -463,6 +465,35 @@ def _draw_list(random: Random, signature: Signature) -> Call:
     if signature["bias"]:
         given["bias"] = random.normal(ends["bias"], dtype="fp32")
     return Call(given, {"out": random.blank(ends["out"], dtype={"int8": "int32", "fp8": "bf16"}.get(dtype, dtype))})
+
+
+def _draw_panels(random: Random, signature: Signature) -> Call:
+    """Of a weight that is packed as it is: a product of gemm, whose rows of a begin at multiples of 8 elements."""
+    from ..api.products import PackedWeight
+
+    dtype, edges = str(signature["dtype"]), random.edges
+    m, n, k = random.turn(edges.lines), random.one((1, 63, 64, 65, 130, 200)), random.turn(edges.steps)
+    weight = random.normal(n, k, dtype=dtype).copy()
+    packed = PackedWeight(weight)
+    width = packed.panels.shape[0] * 64
+    wide = random.normal(m, -(-k // 8) * 8 + random.turn((0, 0, 8)), dtype=dtype).copy()
+    a = np.asfortranarray(wide[:, :k]) if signature["layout_a"] == "column" else wide[:, :k]
+    given: dict[str, Any] = {"a": a, "b": packed.panels, "activation": signature["activation"]}
+    given["alpha"] = random.one((1.0, -0.5))
+    known: dict[str, Any] = {"alpha": given["alpha"]}
+    if signature["bias"]:
+        given["bias"] = random.numbers.standard_normal((width // 64, 64), np.float32)
+        known["bias"] = given["bias"].reshape(-1)[:n]
+    if signature["c"]:
+        c = random.normal(m, width, dtype=dtype)
+        given |= {"c": np.ascontiguousarray(c).reshape(m, width // 64, 64), "beta": random.one((1.0, 0.25))}
+        known |= {"c": c[:, :n], "beta": given["beta"]}
+
+    def judge(results: dict[str, Array]) -> float:
+        right = gemm(a, weight.T, activation=str(given["activation"]), dtype=dtype, **known)
+        return excess(results["out"].reshape(m, width)[:, :n], right)
+
+    return Call(given, {"out": random.blank(m, width, dtype=dtype).copy().reshape(m, width // 64, 64)}, judge=judge)
 
 
 def _draw_words(random: Random, signature: Signature) -> Call:

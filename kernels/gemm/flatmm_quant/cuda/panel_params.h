@@ -30,7 +30,7 @@ struct PanelProduct {
   int panels, across;           // of a matrix; tiles of columns
   int steps, splits;            // stages along k, and parts of them
   int activation, features;     // gemm::kOutFp32, and kWideOut where pairs of columns of out and c lie at their size
-  float clamp_min, clamp_max, slope, beta;
+  float clamp_min, clamp_max, slope, alpha, beta;
   int swiglu;
 };
 
@@ -51,10 +51,11 @@ struct Narrow {
 namespace panels {
 
 constexpr int kTileRows = 128, kDepth = 128;  // along k of a stage
-// Rows that are multiplied together, and stages of about as many bytes together.
+// Rows that are multiplied together, and stages at most.
 struct Form { int tokens, stages; };
 constexpr Form kPanelForms[] = {{16, 10}, {64, 6}, {128, 4}};
-constexpr int kPanelShared = 232448, kNarrowThreads = 128;
+constexpr int kPanelShared = 232448, kPanelThreads = 384, kNarrowThreads = 128;
+constexpr int kOfRows = 7;  // in place of a matrix::Weights: panels of the rows' 16 bits, without factors
 
 }  // namespace panels
 }  // namespace tilekiln::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Products with a quantised weight in panels on Hopper: out[i][j] = sum over groups of factor[group][j] (sum of x[i] w[j]), for x of 16 bits
-// or int8 and w of int4 or e2m1, or both int8.
+// or int8 and w of int4 or e2m1, or both int8, or both of 16 bits, without factors.
 //
 // The weight is the first operand of wgmma and comes from registers, 64 columns of it a warpgroup; x the second, tokens its columns. Words
 // of panels lie in memory in the order of their copies (bulk), a stage being 128 along k. A lane takes two neighbouring columns of a warp's
@@ -19,15 +19,18 @@
 namespace tilekiln::cuda::panels {
 
 constexpr matrix::Weights kWeights = matrix::Weights(WEIGHTS);
+constexpr bool kSame = WEIGHTS == kOfRows;  // as the rows, without factors
 constexpr bool kInt8 = kWeights == matrix::Weights::int8, kE8m0 = kWeights == matrix::Weights::mxfp4;
 constexpr bool kNarrow = BuildElement::kBytes == 1;  // rows are int8
 static_assert(kNarrow || !kInt8, "rows beside a weight of int8 are int8");
+constexpr bool kFp16 = std::is_same_v<BuildHalf, fp16>;
 // Numbers beside rows of int8 are so many times as large.
 constexpr float kPerTimes = !kNarrow || kInt8 ? 1.f : kE8m0 ? 1 / 2.f : 1 / 16.f;
-constexpr bool kFp16 = std::is_same_v<BuildHalf, fp16>;
 constexpr int kLanes = matrix::kPanelLanes;
-constexpr int kOfWord = kInt8 ? 4 : 8, kWords = kDepth / kOfWord, kWordBytes = kLanes * 4;
-constexpr int kFactorBytes = kE8m0 ? 1 : 4, kMostGroups = kDepth / 32;
+constexpr int kOfWord = kSame ? (kFp16 ? 1 : 2) : kInt8 ? 4 : 8, kWords = kDepth / kOfWord;
+constexpr int kLaneBytes = kSame && kFp16 ? 2 : 4,
+              kWordBytes = kLanes * kLaneBytes;  // of a word, and of a line of words
+constexpr int kFactorBytes = kSame ? 0 : kE8m0 ? 1 : 4, kMostGroups = kDepth / 32;
 using Warps = Roles<2, 40, 232>;
 constexpr int kFull = 1, kEmpty = 2;  // named barriers: of what one warpgroup gives the other
 
@@ -53,6 +56,11 @@ TILEKILN_DEVICE uint32_t four_numbers(uint32_t word) {
   const uint32_t below = __byte_perm(0xfdfeff00u, 0xf4f8fafcu, places), sign = (word >> 7 & 0x01010101u) * 255;
   return (above & ~sign) | (below & sign);
 }
+TILEKILN_DEVICE uint32_t load_one(uint32_t from) {
+  uint32_t v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+  return v;
+}
 TILEKILN_DEVICE uint2 load_two(uint32_t from) {
   uint2 v;
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
@@ -60,7 +68,9 @@ TILEKILN_DEVICE uint2 load_two(uint32_t from) {
 }
 // Factors of two columns.
 TILEKILN_DEVICE float2 load_factors(uint32_t from) {
-  if constexpr (kE8m0) {
+  if constexpr (kSame) {
+    return {1.f, 1.f};
+  } else if constexpr (kE8m0) {
     uint16_t both;
     asm volatile("ld.shared.b16 %0, [%1];" : "=h"(both) : "r"(from) : "memory");
     const auto power = [](uint32_t byte) {
@@ -108,10 +118,11 @@ template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Ker
   using Rows = SharedTile<BuildElement, kTokens, kDepth, Major::K>;
   struct Stage {
     Rows x;
-    alignas(128) uint32_t words[2][kWords][kLanes];
-    alignas(128) uint8_t factors[2][kMostGroups * kLanes * kFactorBytes];
+    alignas(128) uint8_t words[2][kWords * kWordBytes];
+    alignas(128) uint8_t factors[2][kSame ? 16 : kMostGroups * kLanes * kFactorBytes];
   };
-  using Pipe = Pipeline<Stage, kPanelForms[kForm].stages>;
+  static constexpr int kRoom = (kPanelShared - 1024 - (kGated ? kSums * 512 : 0)) / int(sizeof(Stage));
+  using Pipe = Pipeline<Stage, (kRoom < kPanelForms[kForm].stages ? kRoom : kPanelForms[kForm].stages)>;
   struct Shared {
     Pipe pipe;
     float given[kGated ? kSums : 1][128];
@@ -145,8 +156,9 @@ template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Ker
 #pragma unroll
           for (int w = 0; w < 2; ++w) {
             bulk_load(shared_address(stage.words[w]), words[w] + int64_t(word) * kWordBytes, bytes, pipe.full());
-            bulk_load(shared_address(stage.factors[w]), factors[w] + int64_t(group) * (kLanes * kFactorBytes),
-                      of_factors, pipe.full());
+            if constexpr (!kSame)
+              bulk_load(shared_address(stage.factors[w]), factors[w] + int64_t(group) * (kLanes * kFactorBytes),
+                        of_factors, pipe.full());
           }
           stage.x.load(p.x, pipe.full(), row, k, 0, kTokens);
         }
@@ -159,11 +171,18 @@ template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Ker
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int atom = sub * kCount + i;
-      if constexpr (kInt8) {
+      if constexpr (kSame && kFp16) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint32_t from = words + (16 * atom + 8 * half + 2 * t) * kWordBytes;
+          const uint32_t one = load_one(from), other = load_one(from + kWordBytes);
+          a[i][2 * half] = __byte_perm(one, other, 0x5410), a[i][2 * half + 1] = __byte_perm(one, other, 0x7632);
+        }
+      } else if constexpr (kInt8 || kSame) {
+        constexpr uint32_t kLess = kInt8 ? 0x80808080u : 0;
         const uint2 low = load_two(words + (8 * atom + t) * kWordBytes);
         const uint2 high = load_two(words + (8 * atom + 4 + t) * kWordBytes);
-        a[i][0] = low.x ^ 0x80808080u, a[i][1] = low.y ^ 0x80808080u;
-        a[i][2] = high.x ^ 0x80808080u, a[i][3] = high.y ^ 0x80808080u;
+        a[i][0] = low.x ^ kLess, a[i][1] = low.y ^ kLess, a[i][2] = high.x ^ kLess, a[i][3] = high.y ^ kLess;
       } else if constexpr (kNarrow) {
         const int word = 4 * atom + (t >> 1), shift = t & 1 ? 0 : 4;
         const uint2 low = load_two(words + word * kWordBytes), high = load_two(words + (word + 2) * kWordBytes);
@@ -180,7 +199,10 @@ template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Ker
 
   // Makes words 0 that the last stage along k does not have, of a warp's columns.
   static __device__ __forceinline__ void clear_words(Stage& stage, int warpgroup, int first, int column, int lane) {
-    for (int word = first + lane / 16; word < kWords; word += 2) stage.words[warpgroup][word][column + lane % 16] = 0;
+    constexpr int kOfLine = 4 * kLaneBytes;  // of four bytes, in sixteen columns
+    for (int i = lane; i < (kWords - first) * kOfLine; i += 32)
+      *reinterpret_cast<uint32_t*>(stage.words[warpgroup] + (first + i / kOfLine) * kWordBytes + column * kLaneBytes +
+                                   i % kOfLine * 4) = 0;
     async_shared_fence();
     __syncwarp();
   }
@@ -196,7 +218,7 @@ template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Ker
   // Adds a stage's products. `within` is where in a group it begins, `groups` how many it has parts of.
   static __device__ __forceinline__ void multiply(Stage& stage, int warpgroup, int column, int t, int group, int groups,
                                                   int& within, const RowFactors& rows, float (&sum)[kSums]) {
-    const uint32_t words = shared_address(stage.words[warpgroup]) + column * 4;
+    const uint32_t words = shared_address(stage.words[warpgroup]) + column * kLaneBytes;
     const uint32_t factors = shared_address(stage.factors[warpgroup]) + column * kFactorBytes;
     const uint64_t x = stage.x.from(0).descriptor;
     uint32_t a[2][kCount][4];
@@ -307,8 +329,8 @@ template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Ker
 #pragma unroll
       for (int i = 0; i < kTurn / 2; ++i) {
         const int token = row + (turn * kTurn + 2 * i) / 4 * 8 + 2 * t;
-        scale[i] = 1.f;
-        if (p.row_scale != nullptr) scale[i] = p.row_scale[min(token + i % 2, item.end - 1) * p.row_scale_step];
+        scale[i] = p.alpha;
+        if (p.row_scale != nullptr) scale[i] *= p.row_scale[min(token + i % 2, item.end - 1) * p.row_scale_step];
       }
       const auto scaled = [&](float x, int i) { return x * scale[i / 4 * 2 + i % 2]; };
       const auto with = [&](float x, int i, const float2& bias) { return x + (i / 2 % 2 ? bias.y : bias.x); };

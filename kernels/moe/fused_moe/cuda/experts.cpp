@@ -188,7 +188,7 @@ PanelProduct panel_product(const Panels& one) {
   to.panels = p.n / matrix::kPanelLanes, to.across = static_cast<int>(divide_up(to.panels, one.gated ? 1 : 2));
   to.steps = static_cast<int>(divide_up(p.k, panels::kDepth)), to.splits = 1;
   to.activation = static_cast<int>(p.activation);
-  to.clamp_min = p.clamp_min, to.clamp_max = p.clamp_max, to.slope = p.slope;
+  to.alpha = 1, to.clamp_min = p.clamp_min, to.clamp_max = p.clamp_max, to.slope = p.slope;
   return to;
 }
 
