@@ -247,8 +247,8 @@ def test_grouped_int8_with_factors(library: tk.Library, target: str) -> None:
     ("change", "text"),
     [
         ({"row_scale": None}, "row_scale: was null, must be given, or column_scale, with a of int8"),
-        ({"row_scale": np.zeros(4, F32)}, "row_scale: shape was (4), must be (5)"),
-        ({"column_scale": np.zeros((2, 6), F32)}, "column_scale: shape was (2, 6), must be (2, 7)"),
+        ({"row_scale": np.zeros(4, F32)}, "row_scale: rows was 4, must be 5, the row count of a"),
+        ({"column_scale": np.zeros((2, 6), F32)}, "column_scale: n was 6, must be 7"),
         ({"column_scale": np.zeros((2, 14), F32)[:, ::2]}, "column_scale: "),
     ],
 )

@@ -117,13 +117,24 @@ TILEKILN_DEVICE ChunkScales scales_of(const Params& p, uint32_t of_page) {
   return s;
 }
 
+// Makes the largest scale of values so far the unit of out; returns what weights are multiplied by, times their scales.
+template <int N> TILEKILN_DEVICE float change_unit(const ChunkScales (&scale)[N], float& unit, float (&correction)[2]) {
+  const float before = unit;
+#pragma unroll
+  for (int c = 0; c < N; ++c) unit = fmaxf(unit, fabsf(scale[c].values));
+  correction[0] *= before / unit, correction[1] *= before / unit;
+  return kWeightTimes / unit;
+}
+
 // Columns of out that a lane stores together, of product d: neighbours in the first order, of two products else.
 template <bool kVectorized> TILEKILN_DEVICE int column_of(int lane, int d) {
   return kOfBytes && !kVectorized ? d / 2 * 16 + (lane & 3) * 4 + d % 2 * 2 : d * 8 + (lane & 3) * 2;
 }
-template <bool kVectorized, int N> TILEKILN_DEVICE float2 neighbours_of(const float (&out)[N][4], int d, int half) {
-  if (kOfBytes && !kVectorized) return make_float2(out[d & ~1][2 * half + (d & 1)], out[d | 1][2 * half + (d & 1)]);
-  return make_float2(out[d][2 * half], out[d][2 * half + 1]);
+template <bool kVectorized, int N>
+TILEKILN_DEVICE float2 neighbours_of(const float (&out)[N][4], int d, int half, float by) {
+  if (kOfBytes && !kVectorized)
+    return make_float2(out[d & ~1][2 * half + (d & 1)] * by, out[d | 1][2 * half + (d & 1)] * by);
+  return make_float2(out[d][2 * half] * by, out[d][2 * half + 1] * by);
 }
 
 #if BYTES

@@ -12,8 +12,9 @@
 //
 // Masks, soft cap, alibi, bias and scales that are not above 0 have kernels of their own (kGeneral).
 //
-// A cache of bytes (BYTES) is e4m3, under queries of bf16 or e4m3: its elements are bf16's in registers, without loss. Keys and head dims
-// have then an order of their own (bytes.h). -D: HDIM (32, 64, 128 or 256), STAGES, WARPS, BYTES (0 or 1); TILEKILN_FP16 for fp16.
+// A cache of bytes (BYTES) is e4m3, under queries of bf16 or e4m3: its elements are fp16's in registers, without loss, and so are q's, times
+// a power of two, and weights. Keys and head dims of a chunk have then an order of their own (bytes.h).
+// -D: HDIM (32, 64, 128 or 256), STAGES, WARPS, BYTES (0 or 1); TILEKILN_FP16 for fp16.
 #include <type_traits>
 
 #include "kernels/attention/cuda/places.h"
@@ -155,7 +156,7 @@ template <bool kVectorized> struct Loader {
 };
 
 // The sums of one warp's 16 rows: lane (i, c) = (lane / 4, lane % 4) holds rows i and i + 8.
-// Of bytes rows of scores are multiplied by `up`, and `out` is in units of `unit` / kWeightTimes, the largest scale of values so far.
+// Of bytes scores are multiplied by their row's `up`, and `out` is in units of `unit` / kWeightTimes.
 struct Sums { float out[kHdim / 8][4], maximum[2], sum[2], up[2], unit; };
 
 // One of the two rows of a lane, as the general kernels mask and bias it.
@@ -295,13 +296,7 @@ TILEKILN_DEVICE void add_chunks(const Params& p, const Seen& seen, const uint32_
   }
   float correction[2];
   weigh(p, score, correction, s);
-  float times = kWeightTimes;
-  if (kOfBytes && p.k_page_scale) {
-    float unit = s.unit;
-#pragma unroll
-    for (int c = 0; c < kCount; ++c) unit = fmaxf(unit, fabsf(scale[c].values));
-    correction[0] *= s.unit / unit, correction[1] *= s.unit / unit, times /= unit, s.unit = unit;
-  }
+  const float times = kOfBytes && p.k_page_scale ? change_unit(scale, s.unit, correction) : kWeightTimes;
 #pragma unroll
   for (int d = 0; d < kHdim / 8; ++d)
 #pragma unroll
@@ -312,10 +307,8 @@ TILEKILN_DEVICE void add_chunks(const Params& p, const Seen& seen, const uint32_
 #pragma unroll
       for (int j = 0; j < 8; ++j) score[c][j >> 2][j & 3] *= scale[c].values * times;
     }
-    const auto two = [&](const float (&x)[4], int i) {
-      return kOfBytes ? pack_halves(x[i], x[i + 1]) : pack(x[i], x[i + 1]);
-    };
-    const uint32_t weight[4] = {two(score[c][0], 0), two(score[c][0], 2), two(score[c][1], 0), two(score[c][1], 2)};
+    const auto two = [&](const float* x) { return kOfBytes ? pack_halves(x[0], x[1]) : pack(x[0], x[1]); };
+    const uint32_t weight[4] = {two(score[c][0]), two(score[c][0] + 2), two(score[c][1]), two(score[c][1] + 2)};
     add_values<kVectorized>(weight, from + c * step + kBytes, left[c], lane, s);
   }
 }
@@ -366,11 +359,9 @@ struct Block {
       const int row = warp * kRows + (lane >> 2) + half * 8;
       if ((lane & 3) == 0) ends[row * 2] = sums.maximum[half], ends[row * 2 + 1] = sums.sum[half];
 #pragma unroll
-      for (int d = 0; d < kHdim / 8; ++d) {
-        float2 two = neighbours_of<kVectorized>(sums.out, d, half);
-        if (kOfBytes) two.x *= sums.unit / kWeightTimes, two.y *= sums.unit / kWeightTimes;
-        *reinterpret_cast<float2*>(outs + row * kHdim + column_of<kVectorized>(lane, d)) = two;
-      }
+      for (int d = 0; d < kHdim / 8; ++d)
+        *reinterpret_cast<float2*>(outs + row * kHdim + column_of<kVectorized>(lane, d)) =
+            neighbours_of<kVectorized>(sums.out, d, half, kOfBytes ? sums.unit / kWeightTimes : 1.f);
     }
   }
 

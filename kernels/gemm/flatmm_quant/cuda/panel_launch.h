@@ -22,7 +22,7 @@ const Kernel* find(bool fp16, int panels, bool narrow) {
   });
 }
 
-// What TMA follows: rows of `size` bytes an element.
+// Refuses rows that TMA does not follow; `size`: bytes of an element.
 tilekiln_status check_rows(const matrix::Problem& p, int size) {
   const i64 row_bytes = p.lda * size;
   if (at_16(p.a) && (p.m <= 1 || (row_bytes % 16 == 0 && row_bytes > 0))) return TILEKILN_OK;
@@ -48,7 +48,7 @@ int splits_of(const PanelProduct& to, i64 items, i64 workers) {
   return best;
 }
 
-// By a kernel whose words hold `word` numbers along k; `narrow`: rows are int8.
+// Launches a kernel whose words hold `word` numbers along k; `narrow`: rows are int8.
 tilekiln_status launch_panels(const Site& site, const Kernel* kernel, const matrix::Grouped& g, int word, bool narrow,
                               bool fp16) {
   const matrix::Problem& p = g.product;

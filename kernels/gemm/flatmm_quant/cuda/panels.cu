@@ -8,11 +8,9 @@
 
 extern "C" __constant__ tilekiln::cuda::words::Build words_build = {tilekiln::cuda::panels::kFp16, 1 + WEIGHTS,
                                                                     tilekiln::cuda::panels::kNarrow};
-#if WEIGHTS != 7
 PANELS(panels_16, 0, false, true, true)
 PANELS(panels_64, 1, false, true, true)
 PANELS(panels_128, 2, false, true)
-#endif
 PANELS(panels_16_whole, 0, false, false, true)
 PANELS(panels_64_whole, 1, false, false, true)
 PANELS(panels_128_whole, 2, false, false)

@@ -288,7 +288,7 @@ template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Ker
     }
   }
 
-  // What a warpgroup has of gate, with what the other has of up: activation(gate) up.
+  // Fields that `activate` reads.
   struct Epilogue {
     int activation;
     float clamp_min, clamp_max;
