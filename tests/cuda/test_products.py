@@ -22,7 +22,8 @@ GROUPS = "family=grouped_gemm dtype=bf16 or family=grouped_gemm dtype=int8 activ
 LISTS = "family=gemm_list dtype=bf16 layout_a=row layout_b=column"
 WORDS = "family=flatmm_quant dtype=bf16,int8 activation=none,gelu out_dtype=bf16,fp32"
 ROWS = "family=softmax,merge,moe_smoothquant,gelu_and_mul,reshape_and_cache dtype=bf16"
-EXPERTS = "family=fused_moe dtype=bf16 layout=row or family=fused_moe dtype=bf16 weights=int8,int4 activation=silu or family=topk_gating dtype=bf16"
+EXPERTS = "family=fused_moe dtype=bf16 layout=row or family=topk_gating dtype=bf16 or "
+EXPERTS += "family=fused_moe dtype=bf16 weights=int8,int4 activation=silu"
 
 pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding")]
 

@@ -48,13 +48,6 @@ def test_against_float64(library: tk.Library, target: str, dtype: str) -> None:
     products_of(library, target, dtype)
 
 
-@pytest.mark.parametrize(("receipt", "dtype"), [("gemm_default", "int8"), ("gemm_fp8", "fp8")])
-@pytest.mark.parametrize("target", TARGETS)
-def test_bytes_against_float64(load: Callable[..., tk.Library], target: str, receipt: str, dtype: str) -> None:
-    """int8: its sums as they are; e4m3, of which products are bf16."""
-    products_of(load(receipt, targets="all"), target, dtype)
-
-
 def products_of(library: tk.Library, target: str, dtype: str) -> None:
     random, bytes_of = np.random.default_rng(1), dtype in ("int8", "fp8")
     to = {"int8": "int32", "fp8": "bf16"}.get(dtype, dtype)

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import tilekiln as tk
 import torch
 
 from tools.gpu.bench_rotated import graph
+from tools.gpu.quantised import GROUP, quantised
 from tools.gpu.timing import interleaved
 
 MODELS = {  # experts, of them a token's, hidden, inter
@@ -21,8 +21,6 @@ MODELS = {  # experts, of them a token's, hidden, inter
 OF_BYTES = ("DeepSeek-V3", "Qwen3-30B")
 """Those that are published as e4m3 with factors of blocks, too."""
 TOKENS = (1, 16, 256, 4096)
-GROUP = 128
-"""Numbers of int4 that share a factor."""
 
 
 def grouped(x: Any, ids: Any, weights: Any, gate_up: Any, down: Any) -> Any:
@@ -48,33 +46,10 @@ def copy_rate(rounds: int) -> float:
     return 2 * one.numel() / took
 
 
-def in_panels(numbers: Any, kind: str) -> Any:
-    """Whole numbers (experts, rows, columns) as panels: int4 of -8 to 7, or int8."""
-    count, rows, columns = numbers.shape
-    if kind == "int8":
-        words = (numbers ^ -128).view(count, rows // 64, 64, columns // 4, 4)
-    else:
-        halves = (numbers + 8).to(torch.uint8).view(count, rows // 64, 64, columns // 8, 8)
-        words = halves[..., :4] | halves[..., 4:] << 4
-    return words.permute(0, 1, 3, 2, 4).contiguous()
-
-
-def quantised(shape: tuple[int, int, int], kind: str, group: int) -> tuple[Any, Any, Any]:
-    """Random experts as bf16, as panels, and their factors, one power of two."""
-    count, rows, columns = shape
-    least, most = (-127, 128) if kind == "int8" else (-8, 8)
-    numbers = torch.randint(least, most, shape, device="cuda", dtype=torch.int8)
-    factor = 2.0 ** -round(math.log2(columns) / 2 + (6 if kind == "int8" else 2))
-    scale = torch.full((count, rows // 64, -(-columns // group), 64), factor, device="cuda")
-    return numbers.to(torch.bfloat16) * factor, in_panels(numbers, kind), scale
-
-
 def experts(library: tk.Library, rounds: int, names: tuple[str, ...] = tuple(MODELS)[:3], kind: str = "bf16") -> None:
     """kind: fp8, of e4m3 with factors of blocks, int4 and int8: beside grouped_mm over the same numbers as bf16."""
     rate, size = copy_rate(rounds), {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 4 / GROUP}[kind]
-    print(
-        f"{kind}, silu: a copy moves {rate / 1e9:.2f} TB/s; us of grouped_mm, of Tilekiln, share;"
-    )
+    print(f"{kind}, silu: a copy moves {rate / 1e9:.2f} TB/s; us of grouped_mm, of Tilekiln, share;")
     print("Tilekiln less the bytes of the experts hit at the copy's rate, and over that time; error beside grouped_mm")
     torch.manual_seed(5)
     for name in names:

@@ -36,7 +36,9 @@ def answer(operator: str, given: Given, made: Given, weight: Any = None, lost: f
     given: the arguments of the call, arrays as they were before it; made: its results by name; weight: of flatmm and
     flatmm_quant, before it was packed; lost: what a product of fp8 or bf8 may lose, as reference.gemm's.
     """
-    bytes_of = {"gemm": "a", "gemm_quant": "a", "grouped_gemm": "a", "gemm_list": "a", "fused_moe": "gate_up"}.get(operator)
+    bytes_of = {"gemm": "a", "gemm_quant": "a", "grouped_gemm": "a", "gemm_list": "a", "fused_moe": "gate_up"}.get(
+        operator
+    )
     if lost and bytes_of and given[bytes_of].dtype.name.startswith("float8"):
         given = {**given, "lost": lost}
     if operator.startswith("flatmm"):

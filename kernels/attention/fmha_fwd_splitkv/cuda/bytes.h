@@ -52,8 +52,14 @@ TILEKILN_DEVICE void multiply_bytes(float (&c)[4], const uint32_t (&a)[4], uint3
   widen_bytes(four, low, high);
   multiply_halves(c, a, low, high);
 }
-// Weights are so many times as large in fp16: those above 2^-29 keep all its bits.
+// Weights are so many times as large in fp16: those above 2^-29 keep all its bits. Sums of out are in units of `unit` / kWeightTimes.
 constexpr float kWeightTimes = 0x1p15f;
+TILEKILN_DEVICE uint32_t two_weights(const float* x) { return kOfBytes ? pack_halves(x[0], x[1]) : pack(x[0], x[1]); }
+
+TILEKILN_DEVICE void scale_weights(float (&score)[2][4], float by) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) score[j >> 2][j & 3] *= by;
+}
 
 // A lane's two rows of q from bf16 to fp16, by a power of two each, which `up` undoes: the largest of a row is then 2^14 or more.
 template <int N> TILEKILN_DEVICE void halve_queries(const Params& p, uint32_t (&q)[N][4], float (&up)[2]) {

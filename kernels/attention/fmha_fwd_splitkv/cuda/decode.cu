@@ -12,8 +12,7 @@
 //
 // Masks, soft cap, alibi, bias and scales that are not above 0 have kernels of their own (kGeneral).
 //
-// A cache of bytes (BYTES) is e4m3, under queries of bf16 or e4m3: its elements are fp16's in registers, without loss, and so are q's, times
-// a power of two, and weights. Keys and head dims of a chunk have then an order of their own (bytes.h).
+// A cache of bytes (BYTES) is e4m3, under queries of bf16 or e4m3: products are then of fp16, without loss, in an order of their own (bytes.h).
 // -D: HDIM (32, 64, 128 or 256), STAGES, WARPS, BYTES (0 or 1); TILEKILN_FP16 for fp16.
 #include <type_traits>
 
@@ -155,8 +154,7 @@ template <bool kVectorized> struct Loader {
   }
 };
 
-// The sums of one warp's 16 rows: lane (i, c) = (lane / 4, lane % 4) holds rows i and i + 8.
-// Of bytes scores are multiplied by their row's `up`, and `out` is in units of `unit` / kWeightTimes.
+// The sums of one warp's 16 rows: lane (i, c) = (lane / 4, lane % 4) holds rows i and i + 8. Of bytes: up and unit of bytes.h.
 struct Sums { float out[kHdim / 8][4], maximum[2], sum[2], up[2], unit; };
 
 // One of the two rows of a lane, as the general kernels mask and bias it.
@@ -303,12 +301,9 @@ TILEKILN_DEVICE void add_chunks(const Params& p, const Seen& seen, const uint32_
     for (int j = 0; j < 4; ++j) s.out[d][j] *= correction[j >> 1];
 #pragma unroll
   for (int c = 0; c < kCount; ++c) {
-    if constexpr (kOfBytes) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) score[c][j >> 2][j & 3] *= scale[c].values * times;
-    }
-    const auto two = [&](const float* x) { return kOfBytes ? pack_halves(x[0], x[1]) : pack(x[0], x[1]); };
-    const uint32_t weight[4] = {two(score[c][0]), two(score[c][0] + 2), two(score[c][1]), two(score[c][1] + 2)};
+    if constexpr (kOfBytes) scale_weights(score[c], scale[c].values * times);
+    const uint32_t weight[4] = {two_weights(score[c][0]), two_weights(score[c][0] + 2), two_weights(score[c][1]),
+                                two_weights(score[c][1] + 2)};
     add_values<kVectorized>(weight, from + c * step + kBytes, left[c], lane, s);
   }
 }
