@@ -79,7 +79,7 @@ tilekiln_status launch_panels(const Site& site, const Kernel* kernel, const matr
   if (p.m > 1) rows.strides[0] = static_cast<uint64_t>(p.lda * (narrow ? 1 : 2));
   if (p.k > 0)
     TILEKILN_TRY(encode(rows, static_cast<uint32_t>(panels::kPanelForms[form].tokens), site.device.id, &to.x));
-  const i64 workers = facts(site.device.id)->multiprocessors;
+  const i64 workers = i64{panels::kPanelForms[form].together} * facts(site.device.id)->multiprocessors;
   const i64 items = (p.m + panels::kTileRows - 1LL) / panels::kTileRows * to.across;
   if (items > INT32_MAX / 2)
     return fail_argument("out", "had %lld tiles of 128 x 128, must have fewer than 2^30 on cuda", items);
@@ -91,7 +91,7 @@ tilekiln_status launch_panels(const Site& site, const Kernel* kernel, const matr
                        functions[whole ? 1 : 0][form],
                        {static_cast<unsigned>(std::min(items, workers) * to.splits), 1, 1},
                        panels::kPanelThreads,
-                       panels::kPanelShared,
+                       static_cast<unsigned>(panels::panel_shared(form)),
                        &to,
                        false,
                        true,

@@ -52,9 +52,10 @@ namespace panels {
 
 constexpr int kTileRows = 128, kDepth = 128;  // along k of a stage
 // Rows that are multiplied together, and stages at most.
-struct Form { int tokens, stages; };
-constexpr Form kPanelForms[] = {{16, 10}, {64, 6}, {128, 4}};
-constexpr int kPanelShared = 232448, kPanelThreads = 384, kNarrowThreads = 128;
+struct Form { int tokens, stages, together; };  // together: CTAs that a processor has room for
+constexpr Form kPanelForms[] = {{16, 10, 2}, {64, 6, 1}, {128, 4, 1}};
+constexpr int panel_shared(int form) { return kPanelForms[form].together == 2 ? 114688 : 232448; }
+constexpr int kPanelThreads = 384, kNarrowThreads = 128;
 constexpr int kOfRows = 7;  // in place of a matrix::Weights: panels of the rows' 16 bits, without factors
 
 }  // namespace panels

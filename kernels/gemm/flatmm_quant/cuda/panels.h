@@ -31,7 +31,6 @@ constexpr int kOfWord = kSame ? (kFp16 ? 1 : 2) : kInt8 ? 4 : 8, kWords = kDepth
 constexpr int kLaneBytes = kSame && kFp16 ? 2 : 4,
               kWordBytes = kLanes * kLaneBytes;  // of a word, and of a line of words
 constexpr int kFactorBytes = kSame ? 0 : kE8m0 ? 1 : 4, kMostGroups = kDepth / 32;
-using Warps = Roles<2, 40, 232>;
 constexpr int kFull = 1, kEmpty = 2;  // named barriers: of what one warpgroup gives the other
 
 // Two numbers of a word of int4 or e2m1, those of the lane's place in four, in 16 bits: exact.
@@ -112,7 +111,8 @@ struct Items {
 // kTokens rows at a time. kGated: one warpgroup has gate, the other up. kFine: a stage is of several groups. kClusters: the parts of k of an
 // item are those of a cluster, which adds them up, and of which a CTA has one item; else they lie apart.
 template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Kernel {
-  static constexpr int kTokens = kPanelForms[kForm].tokens;
+  static constexpr int kTokens = kPanelForms[kForm].tokens, kTogether = kPanelForms[kForm].together;
+  using Warps = Roles<2, 40, kTogether == 2 ? 96 : 232>;
   static constexpr int kSub = kFine ? 32 : 64, kSubs = kDepth / kSub, kCount = kSub / BuildElement::kAtom;
   static constexpr int kSums = kTokens / 2, kTurn = kSums < 16 ? kSums : 16;
   using Rows = SharedTile<BuildElement, kTokens, kDepth, Major::K>;
@@ -121,13 +121,13 @@ template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Ker
     alignas(128) uint8_t words[2][kWords * kWordBytes];
     alignas(128) uint8_t factors[2][kSame ? 16 : kMostGroups * kLanes * kFactorBytes];
   };
-  static constexpr int kRoom = (kPanelShared - 1024 - (kGated ? kSums * 512 : 0)) / int(sizeof(Stage));
+  static constexpr int kRoom = (panel_shared(kForm) - 2048 - (kGated ? kSums * 512 : 0)) / int(sizeof(Stage));
   using Pipe = Pipeline<Stage, (kRoom < kPanelForms[kForm].stages ? kRoom : kPanelForms[kForm].stages)>;
   struct Shared {
     Pipe pipe;
     float given[kGated ? kSums : 1][128];
   };
-  static_assert(sizeof(Shared) <= kPanelShared, "a launch of any form has as much shared memory");
+  static_assert(sizeof(Shared) <= panel_shared(kForm), "a launch of a form has as much shared memory");
 
   // The panel of a warpgroup: of both matrices, or neighbours of one.
   static __device__ __forceinline__ int panel_of(const PanelProduct& p, const Items& item, int warpgroup) {
@@ -209,54 +209,76 @@ template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Ker
 
   // Behind the last group there are zeros.
   static __device__ __forceinline__ int at_of(int group, int groups) { return min(group, groups - 1); }
-  // Factors of rows by groups, of rows first to last and of the stage's groups; null: without.
-  struct RowFactors {
-    const float* of_group;
-    int64_t step;
-    int first, last, group;
-  };
-  // Adds a stage's products. `within` is where in a group it begins, `groups` how many it has parts of.
-  static __device__ __forceinline__ void multiply(Stage& stage, int warpgroup, int column, int t, int group, int groups,
-                                                  int& within, const RowFactors& rows, float (&sum)[kSums]) {
-    const uint32_t words = shared_address(stage.words[warpgroup]) + column * kLaneBytes;
-    const uint32_t factors = shared_address(stage.factors[warpgroup]) + column * kFactorBytes;
-    const uint64_t x = stage.x.from(0).descriptor;
+  static __device__ __forceinline__ uint32_t words_of(const Stage& stage, int warpgroup, int column) {
+    return shared_address(stage.words[warpgroup]) + column * kLaneBytes;
+  }
+  // Waits for the next stage, that of `step`, and converts its first part.
+  static __device__ __forceinline__ void begin(const PanelProduct& p, const Consumer<Pipe>& pipe, Warpgroup w,
+                                               int column, int step, uint32_t (&a)[kCount][4]) {
+    Stage& stage = pipe.wait();
+    if (step * kDepth + kDepth > p.k)
+      clear_words(stage, w.index, p.words - step * kWords, w.thread / 32 * 16, w.lane());
+    convert(words_of(stage, w.index, column), 0, w.lane() & 3, a);
+  }
+  // Adds the products of steps [first, last), of rows from `row` on. Numbers are converted under the products before theirs.
+  static __device__ __forceinline__ void multiply(const PanelProduct& p, Consumer<Pipe>& pipe, Warpgroup w,
+                                                  const Items& item, int row, int column, float (&sum)[kSums]) {
+    const int first = uniform(item.first), last = uniform(item.last), t = w.lane() & 3;
+    int within = kFine ? first * kDepth % p.group : 0;  // where in a group a stage begins
     uint32_t a[2][kCount][4];
-    Fragment<kTokens> part;
-    convert(words, 0, t, a[0]);
-    int at = 0;
+    if (first < last) begin(p, pipe, w, column, first, a[0]);
+#pragma unroll 1
+    for (int step = first; step < last; ++step) {
+      const int left = kFine ? min(kDepth, p.k - step * kDepth) : 0;
+      const int groups = kFine ? (within + left - 1) / p.group + 1 : 1;
+      const Stage& stage = pipe.next();
+      const uint32_t words = words_of(stage, w.index, column);
+      const uint32_t factors = shared_address(stage.factors[w.index]) + column * kFactorBytes;
+      const uint64_t x = stage.x.from(0).descriptor;
+      Fragment<kTokens> part;
+      int at = 0;
 #pragma unroll
-    for (int sub = 0; sub < kSubs; ++sub) {
-      constexpr int kAtoms = 128 / 32;  // of wgmma's depth in a panel of x
-      const int atom = sub * kCount;
-      const uint64_t from = x + atom % kAtoms * Rows::kStep + atom / kAtoms * Rows::kPanelStep;
+      for (int sub = 0; sub < kSubs; ++sub) {
+        constexpr int kAtoms = 128 / 32;  // of wgmma's depth in a panel of x
+        const int atom = sub * kCount;
+        const uint64_t from = x + atom % kAtoms * Rows::kStep + atom / kAtoms * Rows::kPanelStep;
+        using Mma = Products<kTokens, kCount, -1, 0>;
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) pin(a[sub % 2][i]);
-      wgmma_fence();
-      if (kFine || sub == 0)
-        Products<kTokens, kCount, -1, 0>::template registers<Rows::kStep, Rows::kPanelStep, true>(part.v, a[sub % 2],
-                                                                                                  from);
-      else
-        Products<kTokens, kCount, -1, 0>::template registers<Rows::kStep, Rows::kPanelStep>(part.v, a[sub % 2], from);
-      wgmma_commit();
-      if (sub + 1 < kSubs) convert(words, sub + 1, t, a[(sub + 1) % 2]);
-      if (!kFine && sub + 1 < kSubs) continue;
-      float2 factor = load_factors(factors + at_of(at, groups) * (kLanes * kFactorBytes));
-      factor.x *= kPerTimes, factor.y *= kPerTimes;
-      wgmma_wait<0>(part);
-      const auto add = [&](int i, float of_row) {
-        sum[i] = fmaf((i / 2 % 2 ? factor.y : factor.x) * of_row, static_cast<float>(part.v[i]), sum[i]);
-      };
-      if (kFine && !kGated && rows.of_group != nullptr) {
+        for (int i = 0; i < kCount; ++i) pin(a[sub % 2][i]);
+        wgmma_fence();
+        if (kFine || sub == 0)
+          Mma::template registers<Rows::kStep, Rows::kPanelStep, true>(part.v, a[sub % 2], from);
+        else
+          Mma::template registers<Rows::kStep, Rows::kPanelStep>(part.v, a[sub % 2], from);
+        wgmma_commit();
+        const bool ends = kFine || sub + 1 == kSubs;
+        float2 factor = {};
+        if (ends) factor = load_factors(factors + at_of(at, groups) * (kLanes * kFactorBytes));
+        if (sub + 1 < kSubs) {
+          convert(words, sub + 1, t, a[(sub + 1) % 2]);
+        } else {
+          if (!kFine) product_wait<1>();  // whose numbers the next ones replace
+          pipe.advance();
+          if (step + 1 < last) begin(p, pipe, w, column, step + 1, a[0]);
+        }
+        if (!ends) continue;
+        factor.x *= kPerTimes, factor.y *= kPerTimes;
+        wgmma_wait<0>(part);
+        const auto add = [&](int i, float of_row) {
+          sum[i] = fmaf((i / 2 % 2 ? factor.y : factor.x) * of_row, static_cast<float>(part.v[i]), sum[i]);
+        };
+        if (kFine && !kGated && p.a_scale != nullptr) {
+          const int64_t group = step * kDepth / p.group + at_of(at, groups);
 #pragma unroll
-        for (int i = 0; i < kSums; ++i)
-          add(i, rows.of_group[min(rows.first + i / 4 * 8 + 2 * t + i % 2, rows.last) * rows.step + rows.group +
-                               at_of(at, groups)]);
-      } else {
+          for (int i = 0; i < kSums; ++i)
+            add(i, p.a_scale[min(row + i / 4 * 8 + 2 * t + i % 2, item.end - 1) * p.a_scale_row + group]);
+        } else {
 #pragma unroll
-        for (int i = 0; i < kSums; ++i) add(i, 1.f);
+          for (int i = 0; i < kSums; ++i) add(i, 1.f);
+        }
+        if (kFine && (within += kSub) >= p.group) within -= p.group, ++at;
       }
-      if (kFine && (within += kSub) >= group) within -= group, ++at;
+      pipe.release_previous(true);
     }
   }
 
@@ -372,27 +394,14 @@ template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Ker
   }
 
   static __device__ __forceinline__ void consume(const PanelProduct& p, Shared& s, Warpgroup w) {
-    const int lane = w.lane(), t = lane & 3, column = 16 * (w.thread / 32) + (lane >> 2) * 2;
+    const int lane = w.lane(), column = 16 * (w.thread / 32) + (lane >> 2) * 2;
     Consumer<Pipe> pipe(s.pipe, lane);
     bool given = false;
     for (Items item(p); item.next();) {
       const int panel = panel_of(p, item, w.index);
       for (int row = item.row; row < item.end; row += kTokens) {
         float sum[kSums] = {};
-        const int first = uniform(item.first), last = uniform(item.last);
-        int within = kFine ? first * kDepth % p.group : 0;
-#pragma unroll 1
-        for (int step = first; step < last; ++step) {
-          const int left = kFine ? min(kDepth, p.k - step * kDepth) : 0;
-          const int groups = kFine ? (within + left - 1) / p.group + 1 : 1;
-          Stage& stage = pipe.wait();
-          if (step * kDepth + kDepth > p.k)
-            clear_words(stage, w.index, p.words - step * kWords, w.thread / 32 * 16, lane);
-          multiply(stage, w.index, column, t, p.group, groups, within,
-                   {p.a_scale, p.a_scale_row, row, item.end - 1, kFine ? step * kDepth / p.group : 0}, sum);
-          pipe.release();
-          pipe.advance();
-        }
+        multiply(p, pipe, w, item, row, column, sum);
         if constexpr (kGated) {
           if (w.index == 1) {
             if (given) named_sync(kEmpty, 256);
@@ -442,8 +451,9 @@ template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Ker
 
 }  // namespace tilekiln::cuda::panels
 
-#define PANELS(name, ...)                                                                              \
-  extern "C" __global__ void __launch_bounds__(tilekiln::cuda::panels::Warps::kThreads, 1)            \
-      name(const __grid_constant__ tilekiln::cuda::PanelProduct p) {                                    \
-    tilekiln::cuda::panels::Kernel<__VA_ARGS__>::run(p);                                                \
+#define PANELS(name, form, ...)                                                                    \
+  extern "C" __global__ void __launch_bounds__(tilekiln::cuda::panels::kPanelThreads,              \
+                                               tilekiln::cuda::panels::kPanelForms[form].together) \
+      name(const __grid_constant__ tilekiln::cuda::PanelProduct p) {                                 \
+    tilekiln::cuda::panels::Kernel<form, __VA_ARGS__>::run(p);                                       \
   }

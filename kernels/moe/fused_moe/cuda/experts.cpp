@@ -204,10 +204,19 @@ int splits_of(const Experts& e, i64 rows, i64 tiles, i64 workers) {
   return static_cast<int>(best);
 }
 
+// Rows that are multiplied together: half of an expert's take nearly the time of all.
+int form_of(const Work& work, const Experts& e) {
+  constexpr i64 few = 16, some = 40;
+  const i64 of_expert = divide_up(work.rows, std::min<i64>(work.rows, e.experts));
+  return e.tokens <= few || of_expert <= few ? 0 : of_expert <= some ? 1 : 2;
+}
+
 tilekiln_status launch_panels(const Site& site, const Kernel* kernel, const Work& work, const Panels& one,
                               const Experts& e, PanelProduct* to) {
   const int device = site.device.id;
-  const i64 workers = facts(device)->multiprocessors, items = work.tiles * to->across * to->splits;
+  const int form = form_of(work, e);
+  const i64 workers = i64{panels::kPanelForms[form].together} * facts(device)->multiprocessors;
+  const i64 items = work.tiles * to->across * to->splits;
   if (items == 0) return TILEKILN_OK;
   if (items > INT32_MAX / 2)
     return fail_argument(one.name, "had %lld tiles of 128 x 128 or more, must have fewer than 2^30 on cuda", items);
@@ -217,8 +226,6 @@ tilekiln_status launch_panels(const Site& site, const Kernel* kernel, const Work
                          "multiples of 16 on cuda",
                          to->b, to->factors, static_cast<long long>(to->b_step),
                          static_cast<long long>(to->factors_step));
-  const i64 of_expert = divide_up(work.rows, std::min<i64>(work.rows, e.experts));
-  const int form = e.tokens <= 16 || of_expert <= 16 ? 0 : of_expert <= 64 ? 1 : 2;
   const bool whole = to->group % panels::kDepth == 0 || to->groups == 1;
   constexpr const char* functions[2][2][3] = {
       {{"panels_rows_16", "panels_rows_64", "panels_rows_128"},
@@ -235,7 +242,7 @@ tilekiln_status launch_panels(const Site& site, const Kernel* kernel, const Work
                        functions[one.gated ? 1 : 0][whole ? 1 : 0][form],
                        {static_cast<unsigned>(std::min(items, workers)), 1, 1},
                        static_cast<unsigned>(build_of(*kernel).threads),
-                       static_cast<unsigned>(build_of(*kernel).shared_bytes),
+                       static_cast<unsigned>(panels::panel_shared(form)),
                        to,
                        false,
                        true});
