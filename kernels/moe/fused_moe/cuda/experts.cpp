@@ -254,7 +254,7 @@ tilekiln_status launch_narrow(const Site& site, const Kernel* kernel, const Work
   return launch(site, {kernel, "panels_narrow", {grid, 1, 1}, panels::kNarrowThreads, 0, &narrow, false, true});
 }
 
-// Both products of panels: rows of int8 are made of x and of h before each.
+// Products of panels, the first and the second: rows of int8 are made of x and of h before each.
 tilekiln_status launch_both(const Site& site, const Kernel* kernel, const Work& work, const Experts& e, int splits) {
   const Panels gate = {"gate_up",   &e.gate,           work.x,      work.x_row, e.inter,
                        e.gate_step, e.gate_scale_step, e.up_offset, e.up_scale, e.gated};
