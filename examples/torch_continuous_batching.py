@@ -6,6 +6,8 @@ attention, stock; the same over Tilekiln's; the same on an optimized model; and 
 is one call of `KVCache.append` a layer. All must give the tokens that each prompt alone gives.
 
     tools/dev --with transformers python examples/torch_continuous_batching.py --hidden 2048 --layers 4
+
+With --device cuda, where the time is wall time, the same loops run on a GPU.
 """
 
 import argparse
@@ -31,7 +33,7 @@ class Loop:
 
     def __init__(self, model: Any, pages: int) -> None:
         self.model = model
-        shape = {"nhead_k": model.config.num_key_value_heads, "hdim": HDIM, "like": "torch"}
+        shape = {"nhead_k": model.config.num_key_value_heads, "hdim": HDIM, "like": "torch", "device": model.device}
         dtype = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}[model.dtype]
         count = model.config.num_hidden_layers
         self.caches = [tk.KVCache(pages=pages, page_size=PAGE, dtype=dtype, **shape) for _ in range(count)]
@@ -49,8 +51,8 @@ class Loop:
         """The next token of sequences, to which as many tokens each are added."""
         self.sequences = sequences
         lengths = torch.tensor([[self.caches[0].length(one)] for one in sequences])
-        positions = lengths + torch.arange(len(ids[0]))
-        out = self.model(torch.tensor(ids), position_ids=positions, use_cache=False, logits_to_keep=1)
+        positions = (lengths + torch.arange(len(ids[0]))).to(self.model.device)
+        out = self.model(positions.new_tensor(ids), position_ids=positions, use_cache=False, logits_to_keep=1)
         tokens: list[int] = out.logits[:, -1].argmax(-1).tolist()
         return tokens
 
@@ -84,7 +86,9 @@ def main() -> None:
     parser.add_argument("--requests", default="1,4,16", help="how many at once [%(default)s]")
     parser.add_argument("--tokens", type=int, default=12, help="of an answer [%(default)s]")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="[%(default)s]")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="[%(default)s]")
     given = parser.parse_args()
+    clock = time.process_time if given.device == "cpu" else time.perf_counter  # answers are on the host by then
     counts = [int(one) for one in given.requests.split(",")]
     if given.hidden < 256 or given.hidden % 256 or min([*counts, given.layers, given.tokens]) < 1:
         parser.error("--hidden must be a multiple of 256, and the others 1 or more")
@@ -98,12 +102,15 @@ def main() -> None:
         max_position_embeddings=1024, tie_word_embeddings=False, initializer_range=0.1,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(config).to(getattr(torch, given.dtype)).eval()
+    model = transformers.LlamaForCausalLM(config).to(getattr(torch, given.dtype)).to(given.device).eval()
     prompts = [torch.randint(2, 2048, (int(n),)).tolist() for n in torch.randint(16, 64, (max(counts),))]
     greedy = transformers.GenerationConfig(
         max_new_tokens=given.tokens, do_sample=False, eos_token_id=END, pad_token_id=0
     )
-    alone = [model.generate(torch.tensor([one]), generation_config=greedy)[0, len(one) :].tolist() for one in prompts]
+    alone = [
+        model.generate(torch.tensor([one]).to(given.device), generation_config=greedy)[0, len(one) :].tolist()
+        for one in prompts
+    ]
     pool = transformers.ContinuousBatchingConfig(num_blocks=128, page_size=PAGE)
     tilekiln.transformers.register(flash_attention_2=True)
 
@@ -130,9 +137,9 @@ def main() -> None:
             serve = lambda some, its=loop: its.serve(some, given.tokens)  # noqa: E731
         speeds = []
         for count in counts:
-            begin = time.process_time()
+            begin = clock()
             answers = serve(prompts[:count])
-            seconds = time.process_time() - begin
+            seconds = clock() - begin
             if given.dtype == "float32":
                 assert answers == alone[:count], f"{way}: other tokens than each prompt alone"
             speeds.append(sum(map(len, answers)) / seconds)

@@ -44,6 +44,7 @@ struct FewRowsMore {
   float epsilon;
   bool rounds;  // x / rms, before norm multiplies it
   i64 ld_up;
+  const float* up_scale;  // of packed words
 };
 
 // out = activation((alpha row_scale column_scale a b + beta c + bias) op d0 op d1), with what is given: m x n, a m x k, b k x n.

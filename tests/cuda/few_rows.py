@@ -36,3 +36,28 @@ def few_rows(library: tk.Library, matrix: Callable[..., Device], row: Callable[[
         call = functools.partial(library.gemm, matrix(rows, 2048), b, out=matrix(rows, 3072), **more)
         said = refused(call, ValueError)
         assert text in said, said
+
+
+def launched() -> tuple[bytes, int]:
+    """The kernel of the last launch, and its blocks across."""
+    name = ctypes.c_char_p(ctypes.addressof(ctypes.c_char.in_dll(stub, "stub_name"))).value or b""
+    return name, ctypes.c_uint.in_dll(stub, "stub_grid").value
+
+
+def few_words(library: tk.Library, matrix: Callable[..., Device], b: Device, scale: Device) -> None:
+    """Packed words of int4, int8 and e4m3; 5 panels, 128 along k, groups of 32."""
+    up, norm = {"b_up": b, "b_up_scale": scale}, {"a_norm": Device(128), "b_is_constant": True}
+    library.flatmm_quant(matrix(8, 128), b, scale, out=Device(8, 5, 64), **up, **norm)
+    assert launched() == (b"words_few_int4", 20)  # 16 columns of each
+    for more in (norm, up):
+        nine = functools.partial(library.flatmm_quant, matrix(9, 128), b, scale, out=Device(9, 5, 64), **more)
+        said = refused(nine, ValueError)
+        assert "was given for 9 x 128" in said, said
+    two = Device(5, 2, 64, dtype="fp32")
+    for kind, shape in (("int8", (5, 32, 64, 4)), ("fp8", (5, 64, 64, 2))):
+        of_bytes = Device(*shape, dtype=kind)
+        library.flatmm_quant(matrix(300, 128), of_bytes, scale, out=Device(300, 5, 64))
+        assert launched()[0] == f"words_few_{kind}".encode()  # 38 times 8 rows
+        odd = functools.partial(library.flatmm_quant, matrix(3, 128), of_bytes, two, out=Device(3, 5, 64), group=96)
+        said = refused(odd, ValueError)
+        assert "and groups of 96, must have" in said, said

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import tilekiln as tk
 
-from tests.cuda.few_rows import few_rows
+from tests.cuda.few_rows import few_rows, few_words
 from tests.cuda.host_side import Device, ints, number, numbers, refused, stub
 
 OUT_FP32, WIDE_OUT, WIDE_EXTRAS, GATHER_A, GATHER_B, ALIGNED, OUT_SUMS = 1, 2, 4, 16, 32, 64, 128
@@ -222,9 +222,10 @@ def experts(library: tk.Library) -> None:
 def words(library: tk.Library) -> None:
     """A weight of int4: blocks of 8 or 16 rows and 32 columns; what has no kernel is refused."""
     b, scale = Device(5, 16, 64, 4, dtype="uint8"), Device(5, 4, 64, dtype="fp32")
-    for m, name, grid in ((1, "words_8_many", 10), (8, "words_8_many", 10), (9, "words_16_many", 10)):
+    for m, name, threads in ((1, "words_few_int4", 256), (8, "words_few_int4", 256), (9, "words_16_many", 512)):
         library.flatmm_quant(matrix(m, 128), b, scale, out=Device(m, 5, 64))
-        assert (last(), number("grid").value, number("threads").value) == (name, grid, 512)
+        assert (last(), number("grid").value, number("threads").value) == (name, 10, threads)
+    few_words(library, matrix, b, scale)
     for m, name, grid in ((17, "panels_64", 3), (64, "panels_64", 3), (300, "panels_128", 9)):
         library.flatmm_quant(matrix(m, 128), b, scale, out=Device(m, 5, 64))
         assert (last(), number("grid").value, number("threads").value) == (name, grid, 384)
@@ -235,11 +236,6 @@ def words(library: tk.Library) -> None:
     odd.exported.managed.tensor.shape[0] = 2
     said = refused(lambda: library.flatmm_quant(odd, b, scale, out=Device(2, 5, 64)))
     assert "were 258 bytes apart, must be at multiples of 16 bytes on cuda" in said, said
-    of_bytes = Device(5, 32, 64, 4, dtype="int8")
-    said = refused(
-        lambda: library.flatmm_quant(matrix(3, 128), of_bytes, scale, out=Device(3, 5, 64)), tk.NoKernelError
-    )
-    assert "int8 weights are multiplied by int8" in said, said
     library.flatmm_quant(matrix(3, 128), b, scale, out=Device(3, 5, 64), quantise_a=True)
 
 

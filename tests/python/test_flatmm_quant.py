@@ -194,6 +194,10 @@ BAD = [
     ({"b": PANELS[:, :, :32], "b_scale": SCALE[..., :32]}, "b: lane count was 32, must be 64, always"),
     ({"b": PANELS[..., :2]}, "b: word elements was 2, must be 4, those of its dtype"),
     ({"b_scale": SCALE[:, :1]}, "b_scale: groups was 1, must be 2, the k of a by group, rounded up"),
+    ({"a_norm": ROWS[0]}, "a_norm: was given for 2 x 64 by 64 columns, must be null but for up to 8 rows"),
+    ({"b_up": PANELS}, "b_up_scale: was null, must be given"),
+    ({"b_up": PANELS, "b_up_scale": SCALE}, "b_up: was given for 2 x 64"),
+    ({"b_up": PANELS, "b_up_scale": SCALE, "bias": np.zeros((1, 64), F32)}, "bias: was given, must be null with b_up"),
     ({"quantise_a": True, "a_scale": np.ones((2, 1), F32)}, "a_scale: was given with quantise_a, must be null"),
 ]  # fmt: skip
 
@@ -207,7 +211,7 @@ def test_bad_input(library: tk.Library, change: dict[str, Any], text: str) -> No
 
 
 def test_no_kernel(library: tk.Library) -> None:
-    with pytest.raises(tk.NoKernelError, match="int8 weights are multiplied by int8"):
+    with pytest.raises(tk.NoKernelError, match="on a CPU int8 weights are multiplied by int8"):
         library.flatmm_quant(ROWS, np.zeros((1, 16, 64, 4), np.int8), SCALE)
 
 

@@ -19,7 +19,7 @@ from tests.fuzz.memory import ENDS, Placed
 from tests.python.drawn import OPERATORS
 from tests.python.strided_calls import CALLS, Call
 
-OF_A_GPU = {"gemm": {"a_norm", "b_up"}}
+OF_A_GPU = {"gemm": {"a_norm", "b_up"}, "flatmm_quant": {"a_norm", "b_up", "b_up_scale"}}
 """Arrays that no CPU takes: tests/executor/ptx/test_few_rows.py."""
 CASES = [(call, name) for call in CALLS for name in sorted(call.arrays)]
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.torch
 # Operators outside attention: that area's are called with all that they take in test_torch_operators.py.
 NAMES = [name for name, operator in OPERATORS.items() if operator.area_room != "kernels/attention"]
 OTHERWISE = {
-    "flatmm_quant": {"b_zero"},
+    "flatmm_quant": {"b_zero", "a_norm", "b_up", "b_up_scale"},
     "sample": {"temperatures", "top_ps", "min_ps", "repetition_penalties"},
     "conv_fwd": {"scale"},
     "gemm": {"a_norm", "b_up"},

@@ -57,6 +57,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     )
     models.add_argument("--library", type=Path, nargs="+", help="libtilekiln_<receipt>.so (those that are found)")
     models.add_argument("--static", action="store_true", help="beside a static cache too, which compiles for a minute")
+    models.add_argument("--weights", help="bf16 beside weights of these kinds alone, as int4,int8,fp8")
     models.add_argument("names", nargs="*", metavar="SHAPE", help="only these shapes: .85G, 8G (all)")
     values = commands.add_parser(
         "values", help="write what kernels make of fixed problems to a file, for tests where there is no GPU; on a GPU"

@@ -141,6 +141,22 @@ def measure(name: str, options: argparse.Namespace, rate: float) -> None:
     torch.cuda.empty_cache()
 
 
+def quantised(name: str, kinds: list[str]) -> None:
+    """A token of generate past 128, one sequence, by bf16 and by weights of these kinds."""
+    import tilekiln.torch
+
+    ids = torch.randint(1, SHAPES[name]["vocab_size"], (1, 128), device="cuda")
+    took: dict[str, float] = {}
+    for kind in ("bf16", *kinds):
+        model = make(SHAPES[name])
+        tilekiln.torch.optimize(model, weights=None if kind == "bf16" else kind)
+        took[kind] = decode(model, ids, 64)
+        print(f"{name}, {kind}: {took[kind] * 1e3:.3f} ms, {took['bf16'] / took[kind]:.2f}", flush=True)
+        del model
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 @torch.no_grad()
 def mixture(name: str) -> None:
     """A forward of so many tokens, and a token of generate, beside the stock model with the best of its experts'
@@ -180,5 +196,8 @@ def main(options: argparse.Namespace) -> int:
             continue
         if name not in SHAPES:
             raise SystemExit(f"tools/gpu models: {name}: must be one of {', '.join((*SHAPES, *MIXTURES))}")
-        measure(name, options, rate)
+        if options.weights:
+            quantised(name, options.weights.split(","))
+        else:
+            measure(name, options, rate)
     return 0

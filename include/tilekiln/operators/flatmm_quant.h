@@ -17,6 +17,11 @@ TILEKILN_BEGIN_C
  * 8 w + 4 + e. With a b_scale of uint8 the halves are e2m1, as MXFP4 has them (0, .5, 1, 1.5, 2, 3, 4, 6, from 8 on less than 0); with one of
  * fp16 they are numbers of 0 to 15, less b_zero (panels, groups, 64), as AWQ and GPTQ have them; with one of fp8 they are e2m1 again, as NVFP4 has
  * them, times b_factor, and group a multiple of 16.
+ * On a Hopper GPU a of fp16 and bf16 stays as it is, by b of int4, int8 or fp8. Up to 8 rows there, and groups of 32, 64, 128, 256 and so on or whole
+ * rows, may be normalised first, with
+ * a_norm, as rmsnorm2d does it, and gated, with b_up: out = activation(a b) (a b_up) without c, bias and scales of a. Elsewhere both are refused:
+ * call
+ * rmsnorm2d before, silu_and_mul or gelu_and_mul behind.
  * With a b of fp8 b_scale may be uint8, MXFP8; of both rows stay fp16 or bf16. All is contiguous, but rows of a, a_scale, c and out may have any
  * stride. In Python `tilekiln.QuantisedWeight` packs, and
  * `tilekiln.linear` takes it.
@@ -46,6 +51,14 @@ typedef struct tilekiln_flatmm_quant_args {
   const tilekiln_tensor* c; /* dtype of out (m, panels, lanes); or null. added, beta times */
   float beta; /* what c is multiplied by */
   const tilekiln_tensor* b_zero; /* uint8 (panels, groups, lanes); or null. The zero point of a column and group, 0 to 16, with a b_scale of fp16 */
+  const tilekiln_tensor* a_norm; /* dtype of a (k); or null. Gamma of an RMS norm that rows of a go through first; of few rows on CUDA */
+  const tilekiln_tensor* b_up; /* dtype of b (panels, words, lanes, word elements); or null. a second b, of a gated layer: out = activation(a b) (a
+     b_up); of few rows on CUDA */
+  const tilekiln_tensor* b_up_scale; /* dtype of b_scale (panels, groups, lanes); or null. Factors of b_up */
+  float norm_epsilon; /* added to the mean of the squares of a row of a */
+  int32_t norm_rounding; /* 0 (pytorch) or 1 (transformers). Of a_norm, as rmsnorm2d has it */
+  int32_t b_is_constant; /* 0 or 1. yes: nothing that is in the stream writes b, b_up, their scales and a_norm: a GPU may read them before the launch
+     before has ended */
   float b_factor; /* what all of b is multiplied by, with a b of uint8 and b_scale of fp8: NVFP4's global factor */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
@@ -53,12 +66,14 @@ typedef struct tilekiln_flatmm_quant_args {
   const tilekiln_executor* executor; /* null: the library's own pool */
 } tilekiln_flatmm_quant_args;
 
-/* All fields absent, group 32, clamp_min 0, clamp_max 6, beta 1, instance -1. Then set a, b, b_scale, out and what else is wanted. */
+/* All fields absent, group 32, clamp_min 0, clamp_max 6, beta 1, norm_epsilon 1e-6, norm_rounding pytorch, instance -1. Then set a, b, b_scale, out
+ * and what else is wanted. */
 static inline tilekiln_flatmm_quant_args tilekiln_flatmm_quant_defaults(void) {
   TILEKILN_ZEROED(tilekiln_flatmm_quant_args, args);
   args.group = 32;
   args.clamp_max = 6.0f;
   args.beta = 1.0f;
+  args.norm_epsilon = 1e-06f;
   args.b_factor = 1.0f;
   args.instance = -1;
   return args;

@@ -323,6 +323,11 @@ TILEKILN_DEVICE void keep_in_registers(uint4& v) { asm volatile("" : "+r"(v.x), 
 TILEKILN_DEVICE void store_shared(uint32_t to, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
+TILEKILN_DEVICE uint2 load_shared_pair(uint32_t from) {
+  uint2 v;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from));
+  return v;
+}
 TILEKILN_DEVICE uint32_t load_shared_word(uint32_t from) {
   uint32_t word;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");

@@ -2,6 +2,7 @@
 // Arguments of flatmm_quant as the plain data of gemm's engines, and its units.
 #include "kernels/generated/operators/flatmm_quant_entries.h"
 
+#include "kernels/gemm/lists.h"
 #include "kernels/gemm/panels.h"
 
 namespace tilekiln::op::flatmm_quant {
@@ -48,6 +49,14 @@ tilekiln_status features(const Args& args, Call& call) {
   TILEKILN_TRY(matrix::check_contiguous_from(in.out, 1));
   if (in.c.given()) TILEKILN_TRY(matrix::check_contiguous_from(in.c, 1));
   if (in.bias.given()) TILEKILN_TRY(matrix::check_contiguous_from(in.bias, 0));
+  if (in.b_up.given()) {
+    TILEKILN_TRY(matrix::check_contiguous_from(in.b_up, 0));
+    TILEKILN_TRY(matrix::check_contiguous_from(in.b_up_scale, 0));
+    for (const Array* array : {&in.c, &in.bias, &in.a_scale}) {
+      if (array->given()) return fail_argument(array->name, "was given, must be null with b_up");
+    }
+  }
+  if (in.a_norm.given()) TILEKILN_TRY(check_last_contiguous(in.a_norm));
   if (in.a_scale.given() && args.quantise_a != 0)
     return fail_argument("a_scale", "was given with quantise_a, must be null: rows get factors of their own");
   return TILEKILN_OK;
@@ -64,6 +73,13 @@ void fill(const Args& args, Call& call) {
   p.out_dtype = static_cast<matrix::OutDtype>(call.signature.out_dtype);
   matrix::fill_activation(args, call.signature, &p);
   p.alpha = args.b_factor;
+  p.b_constant = args.b_is_constant != 0;
+  p.more = {in.a_norm.given() ? in.a_norm.data : nullptr,
+            in.b_up.given() ? in.b_up.data : nullptr,
+            args.norm_epsilon,
+            args.norm_rounding == 1,
+            0,
+            in.b_up.given() ? matrix::numbers(in.b_up_scale) : nullptr};
   constexpr matrix::Dtype dtypes[] = {matrix::Dtype::fp16, matrix::Dtype::bf16, matrix::Dtype::int8,
                                       matrix::Dtype::fp8};
   to.a_dtype = dtypes[static_cast<int>(call.signature.dtype)];
@@ -90,6 +106,7 @@ void fill(const Args& args, Call& call) {
 
 tilekiln_status launch(StageCall<Grouped>& call) {
   if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, call.problem);
+  TILEKILN_TRY(matrix::refuse_more(call.problem.product));
   const matrix::Engine& engine = *static_cast<const matrix::Engine*>(call.choice.engine);
   Grouped g = call.problem;
   CallMemory memory;

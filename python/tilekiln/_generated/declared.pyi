@@ -138,12 +138,18 @@ class FlatmmQuantArguments(RunArguments, total=False):
     bias: Array | None
     c: Array | None
     b_zero: Array | None
+    a_norm: Array | None
+    b_up: Array | None
+    b_up_scale: Array | None
     group: int
     quantise_a: bool
     activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
     clamp_min: float
     clamp_max: float
     beta: float
+    norm_epsilon: float
+    norm_rounding: Literal["pytorch", "transformers"]
+    b_is_constant: bool
     b_factor: float
     out_dtype: Literal["fp16", "fp32", "bf16"] | None
 

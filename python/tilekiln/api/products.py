@@ -73,7 +73,8 @@ def linear(
     if quantise_x and not isinstance(weight, QuantisedWeight):
         raise ArgumentError("quantise_x: was True, must be False unless weight is a QuantisedWeight")
     if isinstance(weight, QuantisedWeight):
-        if _dtype(x) not in ("float16", "bfloat16") or weight.kind == "fp8":
+        on_cpu = getattr(getattr(x, "device", None), "type", "cpu") == "cpu"
+        if _dtype(x) not in ("float16", "bfloat16") or (weight.kind == "fp8" and on_cpu):
             raise ArgumentError(
                 f"x: dtype was {_dtype(x)}, must be fp16 or bf16 with int4 and int8 weights; fp8: Library.flatmm_quant"
             )
@@ -102,7 +103,7 @@ def linear(
             c = _padded(c, rows.shape[0], panels.shape[0] * LANES).reshape(rows.shape[0], panels.shape[0], LANES)
         given: dict[str, Any] = {"bias": bias, "c": c, **arguments, **extra}
         if isinstance(weight, QuantisedWeight):
-            given |= {"group": weight.group, "quantise_a": quantise_x or weight.kind == "int8"}
+            given |= {"group": weight.group, "quantise_a": quantise_x or (weight.kind == "int8" and on_cpu)}
             if weight.zero is not None:
                 given["b_zero"] = weight.zero
             if weight.factor != 1:

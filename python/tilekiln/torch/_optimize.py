@@ -16,7 +16,7 @@ from torch import Tensor
 from .._core.native import ArgumentError, NoKernelError
 from ..api.library import how_to_build
 from ..api.operators import at_hand_has
-from . import calls, checkpoint_weight, torchao_weight
+from . import calls, checkpoint_weight, torchao_weight, training
 from .biased_experts import BiasedExperts
 from .checked import Check
 from .fused_convolutions import fuse_convolution, is_convolution
@@ -43,8 +43,8 @@ class Change(NamedTuple):
 class Optimized:
     """Changes made by `optimize`, and `undo`. `str()` of it is a table."""
 
-    def __init__(self, activations: Activations = "int8") -> None:
-        self._activations = activations
+    def __init__(self, activations: Activations = "int8", train: bool = False) -> None:
+        self._activations, self._train = activations, train
         self.changes: list[Change] = []
         self._undo: list[Callable[[], None]] = []
         self._quantised = 0
@@ -72,6 +72,9 @@ class Optimized:
         late = self.changes[rows:]
         self.changes[rows:] = [one._replace(became="", why=why) if one.became else one for one in late]
 
+    def _count(self, more: int) -> None:
+        self._quantised += more
+
     def _let_go(self) -> None:
         """The last step of a pass that quantised: nothing but `undo` holds the originals."""
         if self._quantised:
@@ -90,8 +93,9 @@ class Optimized:
 
 
 def optimize(
-    model: torch.nn.Module, *, weights: Weights = None, activations: Activations = "int8", verify: bool = True
-) -> Optimized:
+    model: torch.nn.Module, *, weights: Weights = None, activations: Activations = "int8", verify: bool = True,
+    train: bool = False,
+) -> Optimized:  # fmt: skip
     """Have a loaded decoder of Transformers, or any model of plain modules, computed by Tilekiln, in place.
 
     Linear layers and experts get packed weights (`Linear`, `Experts`, `BiasedExperts`), which replace the originals:
@@ -109,6 +113,9 @@ def optimize(
     of projections lie side by side, parameters are views of them, and a step of one token a sequence is one CUDA graph,
     recorded when it is first needed. Weights stay bf16 or fp16.
 
+    train=True is for training, on CPUs and GPUs: norms, gated feed-forward layers, rotary embedding, attention and the
+    loss of causal language models become operators with a backward each; weights stay the model's own parameters.
+
     A second call does what is left to be done: what is Tilekiln's already stays, and its undo is that of the first.
 
     verify: a decoder or encoder of Transformers computes a few tokens, and one more by its cache, before and after.
@@ -125,10 +132,12 @@ def optimize(
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"model: was a {type(model).__name__}, must be a torch.nn.Module")
     if weights not in (None, *get_args(get_args(Weights)[0])):
-        raise ArgumentError(f"weights: was {weights!r}, must be 'int4', 'int8', 'mxfp4' or None")
+        raise ArgumentError(f"weights: was {weights!r}, must be 'int4', 'int8', 'mxfp4', 'fp8' or None")
     if activations not in (None, "int8"):
         raise ArgumentError(f"activations: was {activations!r}, must be 'int8' or None")
-    done = Optimized(activations)
+    if train and weights:
+        raise ArgumentError(f"weights: was {weights!r}, must be None with train=True: quantised weights do not learn")
+    done = Optimized(activations, train)
     try:
         models = _models(model)
         if models:  # only then is Transformers there, whose cache this extends
@@ -144,21 +153,21 @@ def optimize(
             _caches(name, one, done)
         steps: list[tuple[int, int]] = []
         """Before each kind, how many steps can be undone and how many rows the table has."""
-        on_device = [(name, one) for name, one in models if is_on_device(one)]
+        on_device = [(name, one) for name, one in models if is_on_device(one) and not train]
         if on_device:
             steps.append((len(done._undo), len(done.changes)))
         fused = [
-            one
+            (name, one)
             for name, one in on_device
             if fuse_model(name, one, done._undo, _activation, lambda *row: done.changes.append(Change(*row)))
         ]
-        inside = {id(module) for one in fused for module in one.modules()}
-        if weights and fused:
-            why = f"weights: stay as they are on a GPU: {weights} weights are packed for the CPU"
-            done.changes += [Change(name, type(one).__name__, "", why) for name, one in on_device if one in fused]
+        inside = {id(module) for _, one in fused for module in one.modules()}
+        if weights:
+            steps.append((len(done._undo), len(done.changes)))
+            _quantise_on_device(done, fused, weights)
         embeddings = [one.get_output_embeddings() for _, one in models if hasattr(one, "get_output_embeddings")]
         owners = Counter(id(p) for m in model.modules() for p in m.parameters(recurse=False))
-        for kinds in (KINDS, COMPOSED, LAYERS):
+        for kinds in TRAINING if train else (KINDS, COMPOSED, LAYERS):
             steps.append((len(done._undo), len(done.changes)))
             for name, parent, key, module in list(_places(model)):
                 if id(module) in inside:
@@ -166,6 +175,9 @@ def optimize(
                 shared = any(owners[id(p)] > 1 for p in module.parameters(recurse=False))
                 kept = any(module is embedding for embedding in embeddings)
                 _replace(done, kinds, name, parent, key, module, None if kept else weights, shared)
+        if train:
+            for name, one in models:
+                _learn(name, one, done)
         exact = weights is None and not any("experts" in one.name + one.became for one in done.changes if one.became)
         for (_, one), check in zip(models, before, strict=True):
             _verify(one, check, exact, done, steps)
@@ -176,6 +188,21 @@ def optimize(
             done.undo()
         raise
     return done
+
+
+def _quantise_on_device(done: Optimized, models: list[tuple[str, Any]], weights: Any) -> None:
+    """Weights of decoders on a GPU, whose layers are fused."""
+    from .decoding.model import quantise_model
+
+    for name, one in models:
+        if weights == "mxfp4":
+            why = "weights: stay as they are: a GPU's kernels are of int4, int8 and fp8"
+            done.changes.append(Change(name, type(one).__name__, "", why))
+        else:
+            tell = lambda *row: done.changes.append(Change(*row))  # noqa: E731
+            count = quantise_model(name, one, weights, done._undo, tell)
+            done._undo.append(functools.partial(done._count, -count))
+            done._count(count)
 
 
 def _places(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, torch.nn.Module]]:
@@ -250,6 +277,8 @@ def _fit_for_inference(module: Any) -> None:
 
 
 def _quantisable(weights: Weights, dtype: torch.dtype) -> None:
+    if weights == "fp8":
+        raise _LeftError("is no layer of a decoder on a GPU, whose weights alone become fp8")
     if weights and dtype == torch.float32:
         raise _LeftError(f"is fp32, and {weights} weights are for models of fp16 and bf16")
 
@@ -364,7 +393,8 @@ def _activation(function: Any) -> str:
 
 
 def _norm(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
-    _no_cuda(module)
+    if not done._train:
+        _no_cuda(module)
     made = (LayerNorm if isinstance(module, torch.nn.LayerNorm) else RMSNorm).like(module)
     made.train(module.training)
     with torch.no_grad():
@@ -384,9 +414,23 @@ def _no_cuda(module: Any) -> None:
 
 def _gated(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
     """down(act(gate(x)) up(x))."""
-    _no_cuda(module)
+    if not done._train:
+        _no_cuda(module)
     done._undo.append(lambda: give_back(module))
     return fuse_gated(module, _activation(getattr(module, "act_fn", None) or module.activation_fn))
+
+
+def _learning_attention(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
+    return training.fuse_rotary(module, done._undo)
+
+
+def _learn(name: str, model: Any, done: Optimized) -> None:
+    """The loss of a model of Transformers."""
+    try:
+        became, why = training.fuse_loss(model, done._undo), ""
+    except ValueError as error:
+        became, why = "", str(error)
+    done.changes.append(Change(name, type(model).__name__, became, why))
 
 
 def _recurrent(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
@@ -535,3 +579,8 @@ LAYERS: Kinds = {
     "layer": (lambda module: all(hasattr(module, name) for name in PARTS), _fused(fuse_layer, "layer by layer"))
 }
 """Those made of both."""
+TRAINING: tuple[Kinds, ...] = (
+    {"norm": KINDS["norm"]},
+    {"gated": COMPOSED["gated"], "attention": (_is_attention, _learning_attention)},
+)
+"""Kinds that train=True replaces, on GPUs too: each has a backward."""

@@ -78,14 +78,18 @@ def halves_of(cos: Tensor, sin: Tensor, dtype: torch.dtype, doubled: bool) -> tu
     return cos, sin
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, doubled: bool = True, *, in_place: bool = False) -> Tensor:
+def rotate(
+    x: Tensor, cos: Tensor, sin: Tensor, doubled: bool = True, *, in_place: bool = False, conjugate: bool = False
+) -> Tensor:
     """x (batch, seqlen, heads, hdim) turned by angles (1 or batch, seqlen, rotary_dim) of its tokens.
 
     Pairs are elements i and i + rotary_dim / 2, those from rotary_dim on stay. doubled: the second half of the angles
-    is the first again; False: there is the first alone. Errors are those of `Library.rotary`.
+    is the first again; False: there is the first alone. conjugate: the other way round. Errors: `Library.rotary`'s.
     """
     cos, sin = halves_of(cos, sin, x.dtype, doubled)
     given: dict[str, Any] = {"y": x} if in_place else {}
+    if conjugate:
+        given["conjugate"] = True
     if len(cos) == 1:
         cos, sin = cos[0], sin[0]
     else:
@@ -287,8 +291,8 @@ def fuse_gated(module: Any, activation: str) -> str:
         joined = Joined(module, names)
     fused = Gated(joined, names, activation)
     first = getattr(module, names[0])
-    weight = first.dtype if type(first) is Linear else first.weight.dtype
-    x = torch.randn(2, first.in_features, generator=torch.Generator().manual_seed(0), device="cpu").to(weight)
+    like = torch.empty(0, dtype=first.dtype) if type(first) is Linear else first.weight
+    x = torch.randn(2, first.in_features, generator=torch.Generator().manual_seed(0), device="cpu").to(like)
     with torch.no_grad():
         theirs = type(module).forward(module, x)
         module.__dict__[FUSED] = fused

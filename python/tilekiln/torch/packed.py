@@ -22,9 +22,9 @@ from ..api.products import PackedWeight
 from ..api.quantised_weight import LANES, Bits, QuantisedWeight
 from .lent import Lending, Weight
 
-Weights = Literal["int4", "int8", "mxfp4"] | None
-Kind = Literal["int4", "int8", "mxfp4", "uint4"] | None
-"""The weights of a layer: uint4 is of a checkpoint alone."""
+Weights = Literal["int4", "int8", "mxfp4", "fp8"] | None
+Kind = Literal["int4", "int8", "mxfp4", "uint4", "fp8"] | None
+"""The weights of a layer: uint4 is of a checkpoint alone, fp8 of a decoder on a GPU (decoding.quantised)."""
 Activations = Literal["int8"] | None
 """Dtype of rows in products with quantised weights; None: they stay fp16 or bf16."""
 BITS: dict[str, Bits] = {"int4": 4, "int8": 8, "mxfp4": "mxfp4"}

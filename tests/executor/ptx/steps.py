@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""python steps.py LIBRARY products|steps: few rows that are normalised and gated, decode steps of one launch, against
-float64."""
+"""python steps.py LIBRARY products|words|steps: few rows that are normalised and gated, by weights of 16 bits or packed
+words, and decode steps of one launch, against float64."""
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -69,6 +70,41 @@ def products(library: tk.Library) -> None:
             near(f"{name} {m} {n} {k}", out.host(), expected, 6e-3)
 
 
+WORDS = (1, 128, 136, 32), (8, 192, 2056, 128), (3, 64, 200, 256), (11, 128, 72, 64)
+"""Rows, columns, numbers along k, numbers of a group."""
+
+
+def words(library: tk.Library) -> None:
+    for (m, n, k, group), bits in ((one, bits) for one in WORDS for bits in (4, 8, "fp8")):
+        x, gamma, c = drawn(m, k), (1 + wide(drawn(k)) / 4).astype(BF16), drawn(m, n)
+        bias = wide(drawn(n)).astype(np.float32)
+        packed, right = [], []
+        for _ in range(2):
+            if bits == "fp8":
+                values = RANDOM.standard_normal((n, k)).astype(NUMPY["fp8"])
+                scale = RANDOM.random((n, -(-k // group))).astype(np.float32)
+                packed.append(tk.QuantisedWeight.from_values(values, scale, group=group))
+            else:
+                packed.append(tk.QuantisedWeight(drawn(n, k), bits=bits, group=group))
+            right.append(wide(packed[-1].dequantised()))
+        arrays = [(DeviceArray(one.panels), DeviceArray(one.scale)) for one in packed]
+        rows = wide((wide(x) / np.sqrt((wide(x) ** 2).mean(1, keepdims=True) + 1e-5) * wide(gamma)).astype(BF16))
+        normed = {"a_norm": DeviceArray(gamma), "norm_epsilon": 1e-5, "b_is_constant": True}
+        gate = rows @ right[0].T
+        up = {"b_up": arrays[1][0], "b_up_scale": arrays[1][1], "activation": "gelu"}
+        cases: dict[str, tuple[dict[str, Any], Any]] = {"plain": ({}, wide(x) @ right[0].T)}
+        added = {"bias": DeviceArray(bias.reshape(-1, 64)), "c": DeviceArray(c.reshape(m, -1, 64)), "beta": 0.5}
+        cases["c, bias"] = added, wide(x) @ right[0].T + bias + wide(c) / 2
+        if m <= 8:
+            cases["norm"] = normed, gate
+            half = np.vectorize(math.erf)(gate / math.sqrt(2)) / 2 + 0.5
+            cases["gate"] = {**normed, **up}, gate * half * (rows @ right[1].T)
+        for name, (more, expected) in cases.items():
+            out = DeviceArray(np.zeros((m, n // 64, 64), BF16))
+            library.flatmm_quant(DeviceArray(x), *arrays[0], out=out, group=group, **more)
+            near(f"{name} {m} {n} {k} {bits}", out.host().reshape(m, n), expected, 6e-3)
+
+
 def steps(library: tk.Library) -> None:
     for (batch, of_q, of_k, d, room, lengths), rotates in ((one, turn) for one in STEPS for turn in (True, False)):
         q, k_new, v_new = drawn(batch, 1, of_q, d), drawn(batch, 1, of_k, d), drawn(batch, 1, of_k, d)
@@ -103,4 +139,4 @@ def steps(library: tk.Library) -> None:
 
 
 if __name__ == "__main__":
-    {"products": products, "steps": steps}[sys.argv[2]](tk.load(sys.argv[1]))
+    {"products": products, "words": words, "steps": steps}[sys.argv[2]](tk.load(sys.argv[1]))

@@ -145,6 +145,7 @@ def test_bytes_are_permuted() -> None:
         byte = both[np.arange(32), n & 7]
         expected[:, k] = np.where(n & 8, np.where(byte & 0x80, 255, 0), byte)
     assert np.array_equal(lanes("prmt.b32", "rrrr", a, b, pick, result=U), expected.view(U)[:, 0])
+    assert np.array_equal(lanes("lop3.b32", "rrrr", a, b, pick, result=U, tail=", 0xea"), a & b | pick)
     field = (b & ~np.uint32(0xFF0)) | (a & 0xFF) << 4
     assert np.array_equal(lanes("bfi.b32", "rrr", a, b, result=U, tail=", 4, 8"), field)
 

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding"
     ("name", "of"),
     [
         pytest.param("products", "products", marks=pytest.mark.turns(0)),
+        pytest.param("words", "words", marks=pytest.mark.turns(2)),
         pytest.param("caches", "steps", marks=pytest.mark.turns(1)),
     ],
 )

@@ -65,6 +65,24 @@ Step permute(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   return Step::next;
 }
 
+/// Any function of three bits: that of a, b and c is bit 4 a + 2 b + c of a table.
+Step look_up(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
+  const u32 *a = source<u32>(warp, in.operand[1]), *b = source<u32>(warp, in.operand[2]);
+  const u32 *c = source<u32>(warp, in.operand[3]), *table = source<u32>(warp, in.operand[4]);
+  u32* to = target<u32>(warp, in.operand[0]);
+  u32 are = ~0u;
+  for (int k = 1; k < 5; k++) are &= known(warp, in.operand[k]);
+  each_lane(lanes, [&](int k) {
+    u32 made = 0;
+    for (int row = 0; row < 8; row++) {
+      if (table[k] >> row & 1) made |= (row & 4 ? a[k] : ~a[k]) & (row & 2 ? b[k] : ~b[k]) & (row & 1 ? c[k] : ~c[k]);
+    }
+    to[k] = made;
+  });
+  mark(warp, in.operand[0], lanes, are);
+  return Step::next;
+}
+
 Step insert_bits(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   const u32 *a = source<u32>(warp, in.operand[1]), *b = source<u32>(warp, in.operand[2]);
   const u32 *at = source<u32>(warp, in.operand[3]), *count = source<u32>(warp, in.operand[4]);
@@ -263,6 +281,11 @@ OPCODE("prmt", {
   if (d.next() != "b32") d.refuse("the mode is unknown");
   d.end(4, permute);
   d.values(0, 4, 4);
+});
+OPCODE("lop3", {
+  if (d.next() != "b32") d.refuse("the width is unknown");
+  d.end(5, look_up);
+  d.values(0, 5, 4);
 });
 OPCODE("bfi", {
   if (d.next() != "b32") d.refuse("the width is unknown");

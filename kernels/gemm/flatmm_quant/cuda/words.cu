@@ -8,23 +8,16 @@
 // own. Columns are rows of mma, rows of a its columns. Warps add up in one order: the same bits in every run.
 //
 // -D: TILEKILN_FP16 for fp16.
-#include "kernels/backends/cuda/mma.h"
-#include "kernels/backends/cuda/tile/element.h"
 #include "kernels/gemm/flatmm_quant/cuda/params.h"
+
 #include "kernels/gemm/gemm/cuda/epilogue.h"
+
+#include "kernels/gemm/flatmm_quant/cuda/few_words.h"
 
 namespace tilekiln::cuda::words {
 
 using matrix::Grouped;
-constexpr int kPanel = matrix::kPanelLanes, kStep = 32;  // along k of a warp's step
-constexpr bool kFp16 = std::is_same_v<BuildHalf, fp16>;
-
-// Two numbers less 8, of the nibbles in the low bits of both halves: exact in 16 bits.
-TILEKILN_DEVICE uint32_t two_numbers(uint32_t word) {
-  constexpr uint32_t kMany = kFp16 ? 0x64006400 : 0x43004300;  // 1024 and 128: the nibble is their last bits
-  constexpr uint32_t kOne = kFp16 ? 0x3c003c00 : 0x3f803f80, kLess = kFp16 ? 0xe408e408 : 0xc308c308;
-  return multiply_add_twice((word & 0x000f000f) | kMany, kOne, kLess);
-}
+constexpr int kStep = 32;  // along k of a warp's step
 
 struct Step {
   uint4 words;
@@ -130,30 +123,11 @@ template <int kTokens, int kWarps> struct Kernel {  // tokens: 8 each
     for (int at = threadIdx.x; at < 8 * kTokens * kColumns; at += 32 * kWarps) {
       const int m = row + at / kColumns, n = column + at % kColumns;
       if (m >= of.product.m) break;
-      float v[1] = {sums[0][at / kColumns][at % kColumns]};
+      float all = sums[0][at / kColumns][at % kColumns];
 #pragma unroll
-      for (int w = 1; w < kWarps; ++w) v[0] += sums[w][at / kColumns][at % kColumns];
-      finish(of.product, m, n, v);
+      for (int w = 1; w < kWarps; ++w) all += sums[w][at / kColumns][at % kColumns];
+      finish(of.product, m, n, all, 1.f, element_of_c(of.product, m, n));
     }
-  }
-
-  // An element of out from its sum.
-  static __device__ __forceinline__ void finish(const matrix::Problem& p, int m, int n, float (&v)[1]) {
-    const bool fp32 = p.out_dtype == matrix::OutDtype::fp32;
-    if (p.row_scale != nullptr) v[0] *= p.row_scale[m * p.row_scale_step];
-    if (p.c.data != nullptr) {
-      const int64_t at = m * p.c.row + n;
-      const float c =
-          fp32 ? static_cast<const float*>(p.c.data)[at] : element(static_cast<const uint16_t*>(p.c.data)[at]);
-      v[0] = fmaf(p.beta, c, v[0]);
-    }
-    if (p.bias != nullptr) v[0] += p.bias[n];
-    gemm::activate(p, v);
-    const int64_t to = m * p.out_row + n;
-    if (fp32)
-      static_cast<float*>(p.out)[to] = v[0];
-    else
-      store_if(true, static_cast<uint16_t*>(p.out) + to, pack(v[0], v[0]));
   }
 };
 
@@ -166,7 +140,13 @@ extern "C" __constant__ words::Build words_build = {words::kFp16, 0, 0};
   extern "C" __global__ void __launch_bounds__(32 * warps, blocks) name(const __grid_constant__ words::Words p) { \
     words::Kernel<tokens, warps>::run(p);                                                                           \
   }
-WORDS(words_8_few, 1, words::kFewWarps, 2)
 WORDS(words_16_few, 2, words::kFewWarps, 2)
-WORDS(words_8_many, 1, words::kManyWarps, 1)
 WORDS(words_16_many, 2, words::kManyWarps, 1)
+#define FEW_WORDS(kind)                                                            \
+  extern "C" __global__ void __launch_bounds__(32 * words::kWarps, 2)              \
+      words_few_##kind(const __grid_constant__ words::Words p) {                   \
+    words::few_words<words::Kind::kind>(p);                                        \
+  }
+FEW_WORDS(int4)
+FEW_WORDS(int8)
+FEW_WORDS(fp8)

@@ -12,6 +12,7 @@
 
 #include "kernels/backends/cuda/mma.h"
 #include "kernels/gemm/gemm/cuda/epilogue.h"
+#include "kernels/gemm/gemm/cuda/shared_rows.h"
 
 namespace tilekiln::cuda::gemm {
 
@@ -24,8 +25,8 @@ struct FewRows {
   const Params& p;
   int warp, lane, chunks, mine, tiles;  // along k, of them this warp's, and tiles of the CTA
   bool gated;                           // every other tile is up's
-  uint32_t ring, x;
-  int x_row;  // bytes
+  uint32_t ring;
+  SharedRows<kFewWarps, kFewRows> x;
 
   __device__ __forceinline__ int column(int tile) const {
     return (int(blockIdx.x) + (gated ? tile >> 1 : tile) * int(gridDim.x)) * kTile;
@@ -70,93 +71,11 @@ struct FewRows {
     copy_async_commit();
   }
 
-  // a, of rows 64 bytes past a multiple of 128 apart, so that two rows lie in different banks. part: kWarps numbers a row. As many loads as
-  // there are rows, or four of one, are on their way at once.
-  __device__ __forceinline__ void load_rows(float* part) const {
-    const uint4 gamma = load_vector_if(p.norm != nullptr && int(threadIdx.x) * 8 < p.k, p.norm + threadIdx.x * 8);
-    float sum[kFewRows] = {};
-    if (p.m == 1)
-      load_pieces<1, 4>(sum);
-    else
-      load_pieces<kFewRows, 1>(sum);
-    if (p.norm != nullptr) {
-#pragma unroll
-      for (int row = 0; row < kFewRows; ++row) {
-        if (row >= p.m) break;
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2) sum[row] += __shfl_xor_sync(~0u, sum[row], step);
-        if (lane == 0) part[row * kWarps + warp] = sum[row];
-      }
-    }
-    __syncthreads();
-    if (p.norm != nullptr) normalise_rows(part, gamma);
-  }
-  template <int kRows, int kAtOnce> __device__ __forceinline__ void load_pieces(float (&sum)[kFewRows]) const {
-    for (int first = threadIdx.x; first < chunks * 8; first += kAtOnce * 32 * kWarps) {
-      uint4 v[kRows][kAtOnce];
-#pragma unroll
-      for (int row = 0; row < kRows; ++row)
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          const int i = first + j * 32 * kWarps;
-          v[row][j] = load_vector_if(row < p.m && i * 8 < p.k, p.from_a.data + row * p.from_a.line + i * 8);
-        }
-#pragma unroll
-      for (int row = 0; row < kRows; ++row)
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          const int i = first + j * 32 * kWarps;
-          if (row >= p.m || i >= chunks * 8) continue;
-          store_shared(x + row * x_row + i * 16, v[row][j]);
-          if (p.norm != nullptr) add_squares(sum[row], v[row][j]);
-        }
-    }
-  }
-  static __device__ __forceinline__ void add_squares(float& sum, const uint4& v) {
-    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float low, high;
-      unpack(word[i], low, high);
-      sum = fmaf(low, low, sum), sum = fmaf(high, high, sum);
-    }
-  }
-  // x / sqrt(mean(x^2) + epsilon) norm, as rmsnorm2d rounds it, of the pieces that this thread has stored; gamma: norm's of the first.
-  __device__ __forceinline__ void normalise_rows(const float* part, uint4 gamma) const {
-    static_assert(kFewRows == 8 && kWarps == 8, "four lanes add up a row");
-    const bool rounds = p.features & kNormRounds;
-    float sum = lane / 4 < p.m ? part[lane * 2] + part[lane * 2 + 1] : 0.f;
-    sum += __shfl_xor_sync(~0u, sum, 1), sum += __shfl_xor_sync(~0u, sum, 2);
-    const float of_lane = 1.f / sqrtf(sum / float(p.k) + p.norm_epsilon);
-    for (int first = 0; first * 8 < p.k; first += 32 * kWarps) {
-      const int i = first + threadIdx.x;
-      if (first > 0) gamma = load_vector_if(i * 8 < p.k, p.norm + i * 8);
-      const uint32_t factor[4] = {gamma.x, gamma.y, gamma.z, gamma.w};
-      for (int row = 0; row < p.m; ++row) {
-        const float root = __shfl_sync(~0u, of_lane, row * 4);
-        if (i * 8 >= p.k) continue;
-        const uint32_t place = x + row * x_row + i * 16;
-        const uint4 v = load_shared(place);
-        uint32_t word[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          float low, high, by_low, by_high;
-          unpack(word[j], low, high), unpack(factor[j], by_low, by_high);
-          low *= root, high *= root;
-          if (rounds) unpack(pack(low, high), low, high);
-          word[j] = pack(low * by_low, high * by_high);
-        }
-        store_shared(place, make_uint4(word[0], word[1], word[2], word[3]));
-      }
-    }
-    __syncthreads();
-  }
-
   // c += the chunk of a stage times its rows of a.
   __device__ __forceinline__ void multiply(float (&c)[4], int stage, int chunk) const {
     const int g = lane / 4, t = lane % 4;
     const uint32_t from = ring + stage * kStageBytes + g * kRowBytes;
-    const uint32_t row = x + g * x_row + (warp + chunk * kWarps) * kRowBytes;
+    const uint32_t row = x.at + g * x.row_bytes + (warp + chunk * kWarps) * kRowBytes;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int piece = half * 4 + t;
@@ -229,7 +148,7 @@ struct FewRows {
     Cursor asked = loaded;
     for (int i = 0; i < kAhead; i += kAsked) ask_ahead(asked);
     wait_for_launch_before();
-    load_rows(sums[0][0][0]);
+    x.load(sums[0][0][0]);
     if (!constant) fill();
     int stage = 0, turn = 0;
     Place place = {};
@@ -265,16 +184,17 @@ TILEKILN_DEVICE void few_rows(const Params& p) {
   const bool gated = p.features & kGated;
   const int tiles = (p.n + kFewColumns - 1) / kFewColumns;
   const uint32_t ring = shared_address(memory) + sizeof(FewRows::Sums), own = kFewStages * FewRows::kStageBytes;
-  const FewRows self = {p,
-                        warp,
-                        int(threadIdx.x) & 31,
-                        chunks,
-                        (chunks - warp + kFewWarps - 1) / kFewWarps,
-                        (tiles - int(blockIdx.x) + int(gridDim.x) - 1) / int(gridDim.x) * (gated ? 2 : 1),
-                        gated,
-                        ring + warp * own,
-                        ring + kFewWarps * own,
-                        chunks * FewRows::kRowBytes + 64};
+  const FewRows self = {
+      p,
+      warp,
+      int(threadIdx.x) & 31,
+      chunks,
+      (chunks - warp + kFewWarps - 1) / kFewWarps,
+      (tiles - int(blockIdx.x) + int(gridDim.x) - 1) / int(gridDim.x) * (gated ? 2 : 1),
+      gated,
+      ring + warp * own,
+      {p.from_a.data, p.from_a.line, p.m, p.k, chunks * 8, p.norm, p.norm_epsilon, (p.features & kNormRounds) != 0,
+       warp, int(threadIdx.x) & 31, ring + kFewWarps * own, chunks * FewRows::kRowBytes + 64}};
   self.run(sums);
 }
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from ..growing_cache import GrowingLayer
 
@@ -38,8 +39,11 @@ class Tenant:
         for layer, room in zip(cache.layers, rooms, strict=True):
             for name in ("keys", "values", "_rooms", "_given"):
                 layer.__dict__.pop(name, None)
+            sliding = isinstance(layer, DynamicSlidingWindowLayer)
+            if sliding:
+                layer.__dict__.pop("cumulative_length")
             layer.__dict__.update(_tenant=self, _room=room)
-            layer.__class__ = StepLayer
+            layer.__class__ = SlidingStepLayer if sliding else StepLayer
 
     def leave(self) -> None:
         """The layers are GrowingLayer again, over the rooms."""
@@ -50,8 +54,16 @@ class Tenant:
         cache = self.cache()
         if cache is not None:
             cache.__dict__[LEFT] = left(cache) + 1
+        layer: Any
         for layer in self.layers:
             room = layer.__dict__.pop("_room")
+            sliding = type(layer) is SlidingStepLayer
+            if sliding:
+                layer.__class__ = DynamicSlidingWindowLayer
+                kept = min(self.length, layer.sliding_window - 1)
+                layer.keys, layer.values = (one.narrow(-2, self.length - kept, kept).clone() for one in room)
+                layer.cumulative_length, layer._rooms = self.length, room
+                continue
             given = _filled(room[0], self.length), _filled(room[1], self.length)
             layer.__class__ = GrowingLayer
             layer._rooms, layer._given = room, given
@@ -70,43 +82,79 @@ def _filled(room: Tensor, length: int) -> Tensor:
     return room.narrow(-2, 0, length)
 
 
+def _shown(index: int) -> Any:
+    """keys or values: of the room, what a layer shows."""
+
+    def get(self: Any) -> Tensor:
+        tokens: int = self._tenant.length
+        kept = self.kept(tokens)
+        return self._room[index].narrow(-2, tokens - kept, kept)
+
+    def put(self: Any, value: Any) -> None:
+        self._tenant.leave()
+        setattr(self, ("keys", "values")[index], value)
+
+    return property(get, put)
+
+
+def _once_off(name: str) -> Any:
+    """A method of a layer, for which the cache is taken off."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self._tenant.leave()
+        return getattr(self, name)(*args, **kwargs)
+
+    return method
+
+
+def _length(self: Any, *_: Any) -> int:
+    return int(self._tenant.length)
+
+
+def _apart(self: Any, _: Any) -> Any:
+    """A copy is a layer of its own."""
+    state = {key: one for key, one in self.__dict__.items() if key not in ("_tenant", "_room")}
+    return _own_layer, (type(self).__bases__[0], state | self.state())
+
+
 class StepLayer(GrowingLayer):
     """A layer of a cache that is attached to a step."""
 
     _tenant: Tenant
     _room: tuple[Tensor, Tensor]
+    keys, values = _shown(0), _shown(1)
+    update, reset = _once_off("update"), _once_off("reset")
+    get_seq_length = _length
+    __reduce_ex__ = _apart
 
-    def _which(index: int) -> Any:  # type: ignore[misc]  # noqa: N805
-        def get(self: StepLayer) -> Tensor:
-            return _filled(self._room[index], self._tenant.length)
+    def kept(self, tokens: int) -> int:
+        return tokens
 
-        def put(self: StepLayer, value: Any) -> None:
-            self._tenant.leave()
-            setattr(self, ("keys", "values")[index], value)
-
-        return property(get, put)
-
-    keys, values = _which(0), _which(1)
-    del _which
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        self._tenant.leave()
-        return self.update(key_states, value_states, *args, **kwargs)
-
-    def get_seq_length(self, *_: Any) -> int:
-        return self._tenant.length
-
-    def reset(self) -> None:
-        self._tenant.leave()
-        self.reset()
-
-    def __reduce_ex__(self, _: Any) -> Any:
-        """A copy is a layer of its own."""
-        state = {key: one for key, one in self.__dict__.items() if key not in ("_tenant", "_room")}
-        return _own_layer, (state | {"keys": self.keys.clone(), "values": self.values.clone()},)
+    def state(self) -> dict[str, Any]:
+        return {"keys": self.keys.clone(), "values": self.values.clone()}
 
 
-def _own_layer(state: dict[str, Any]) -> GrowingLayer:
-    made = GrowingLayer.__new__(GrowingLayer)
+class SlidingStepLayer(DynamicSlidingWindowLayer):
+    """The same of a layer that keeps a window: the room has all tokens, the layer shows the last ones."""
+
+    _tenant: Tenant
+    _room: tuple[Tensor, Tensor]
+    keys, values = _shown(0), _shown(1)
+    update, reset, activate_past_recording = map(_once_off, ("update", "reset", "activate_past_recording"))
+    get_seq_length, cumulative_length = _length, property(_length)
+    __reduce_ex__ = _apart
+
+    def kept(self, tokens: int) -> int:
+        return min(tokens, int(self.sliding_window) - 1)
+
+    def state(self) -> dict[str, Any]:
+        return {"keys": self.keys.clone(), "values": self.values.clone(), "cumulative_length": self._tenant.length}
+
+
+ATTACHED = StepLayer, SlidingStepLayer
+
+
+def _own_layer(kind: Any, state: dict[str, Any]) -> Any:
+    made = kind.__new__(kind)
     made.__dict__.update(state)
     return made

@@ -19,17 +19,20 @@ from torch import Tensor
 from torch.nn.modules.module import _has_any_global_hook
 
 from ...api.operators import _call
-from ..fused_decoder import KNOWN, PARTS, SAID
+from ..fused_decoder import KNOWN, PARTS
 from ..fused_layers import FUSED, NAMES, WHOLE, _recorded, agree, cache_word, give_back, halves_of, told_of
 from ..layers import GATES
 from ..norms import RMSNorm
 from . import experts
+from .quantised import JoinedQuantised, Kind, quantise_layers
 
 FEW = 8
 """Rows up to which the kernel of few rows multiplies, which reads weights at memory's rate; beyond, cuBLAS does."""
 FEW_NUMBERS = 65536
 """Most numbers of those rows, which it holds in shared memory."""
 DTYPES = (torch.bfloat16, torch.float16)
+AFTER = ("pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm")
+"""Of layers with four norms: the one before the last part, and those of what attention and that part give."""
 
 
 def are_few(rows: Tensor) -> bool:
@@ -83,6 +86,13 @@ class Joined:
             device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
             and columns >= 64 and columns % 8 == 0
         )  # fmt: skip
+
+    def learns(self) -> bool:
+        return bool(self.layers[0].weight.requires_grad)
+
+    def product(self, rows: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Of rows (m, k), + residual (m, n)."""
+        return product(rows, self.weight, self.bias, residual)
 
     def normed(self, rows: Tensor, norm: Any, how: dict[str, Any]) -> Tensor:
         """The product of rows that a norm has normalised; how: its options of rmsnorm2d."""
@@ -180,32 +190,37 @@ step = Step()
 class Layer(NamedTuple):
     parts: tuple[Any, ...]
     """Of PARTS."""
-    qkv: Joined
-    out: Joined
-    gate_up: Joined | None
-    down: Joined | None
+    qkv: Joined | JoinedQuantised
+    out: Joined | JoinedQuantised
+    gate_up: Joined | JoinedQuantised | None
+    down: Joined | JoinedQuantised | None
     """None of both: the last part has experts, and computes as it is."""
-    norms: tuple[dict[str, Any], ...]
-    """Options of rmsnorm2d for the layer's two norms."""
+    norms: tuple[tuple[Any, dict[str, Any]], ...]
+    """The norm before attention, and the one before the last part, each with options (`norm_of`)."""
+    after: tuple[tuple[Any, dict[str, Any]], ...]
+    """Norms of what attention and the last part give, before it is added (Gemma), or none."""
     heads: tuple[int, int]
     head_norms: tuple[tuple[Any, dict[str, Any]], ...]
     """Those of queries and of keys, or none."""
     doubled: bool
-    scaling: float | None
+    said: dict[str, Any]
+    """Further arguments of the attention function: scaling, sliding_window, softcap, and the parameter s_aux."""
     activation: str
     cache: str | None
     word: int
     """Of the layer in a cache."""
 
     def learns(self) -> bool:
-        return bool(self.out.layers[0].weight.requires_grad)
+        return self.out.learns()
 
     def ready(self, layer: Any) -> bool:
         """Is it made of what it was made of, and is nothing between it and its kernels?"""
         modules = layer._modules
         attention, mlp = self.parts[2:]
+        norms = zip(AFTER, (self.norms[1], *self.after), strict=True) if self.after else ()
         return (
             all(modules[name] is one and _plain(one) for name, one in zip(PARTS, self.parts, strict=True))
+            and all(modules[name] is one and _plain(one) for name, (one, _) in norms)
             and self.qkv.ready(attention)
             and self.out.ready(attention)
             and (
@@ -222,15 +237,20 @@ def is_ready(model: torch.nn.Module) -> bool:
     return all(its.ready(one) for one, its in fused if isinstance(its, Layer))
 
 
+def _factors(module: Any, how: dict[str, Any]) -> Tensor:
+    """Factors of a norm: its weight, or 1 + that."""
+    weight: Tensor = module._parameters["weight"]
+    return weight + how["offset"] if how["offset"] else weight
+
+
 def _norm(x: Tensor, module: Any, how: dict[str, Any]) -> Tensor:
-    made: Tensor = _call("rmsnorm2d", (x, module._parameters["weight"]), how)
+    made: Tensor = _call("rmsnorm2d", (x, _factors(module, how)), {key: how[key] for key in ("epsilon", "rounding")})
     return made
 
 
 def _of_norm(module: Any, how: dict[str, Any]) -> dict[str, Any]:
-    """Options of gemm by which it normalises its rows so."""
-    weight = module._parameters["weight"]
-    return {"a_norm": weight, "norm_epsilon": how["epsilon"], "norm_rounding": how["rounding"]}
+    """Options of a product by which it normalises its rows so."""
+    return {"a_norm": _factors(module, how), "norm_epsilon": how["epsilon"], "norm_rounding": how["rounding"]}
 
 
 def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) -> Any:
@@ -256,11 +276,11 @@ def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) ->
 
 def _compute(fused: Layer, hidden: Tensor, angles: Any, cache: Any, named: dict[str, Any]) -> Tensor:
     """Norm, projections, rotary, cache, attention, sum, norm, gate and up, gate, down, sum."""
-    first, second, attention, mlp = fused.parts
+    attention, mlp = fused.parts[2:]
     batch, tokens, columns = hidden.shape
     x = hidden.reshape(-1, columns)
     of_q, of_k = fused.heads
-    qkv = fused.qkv.normed(x, first, fused.norms[0]).view(batch, tokens, -1, attention.head_dim)
+    qkv = fused.qkv.normed(x, *fused.norms[0]).view(batch, tokens, -1, attention.head_dim)
     q, k, v = qkv[:, :, :of_q], qkv[:, :, of_q : of_q + of_k], qkv[:, :, of_q + of_k :]
     cos, sin = halves_of(angles[0], angles[1], x.dtype, fused.doubled)
     cos, sin = cos.flatten(0, 1), sin.flatten(0, 1)
@@ -278,7 +298,7 @@ def _compute(fused: Layer, hidden: Tensor, angles: Any, cache: Any, named: dict[
             _call("rotary", (one, cos, sin), {"y": one, **how})
     if step.rooms is not None:
         keys, values = (room.transpose(1, 2) for room in step.rooms[fused.word])
-        given = {"seqlen_k": step.lengths, "max_seqlen_k": keys.shape[1], "softmax_scale": fused.scaling}
+        given = {"seqlen_k": step.lengths, "max_seqlen_k": keys.shape[1], **_hidden(fused.said, keys.shape[1])}
         if by_place:
             given |= {"rotary_cos": cos, "rotary_sin": sin, "rotary_interleaved": False}
         elif step.pads is not None:
@@ -286,12 +306,31 @@ def _compute(fused: Layer, hidden: Tensor, angles: Any, cache: Any, named: dict[
         attended = _call("fmha_fwd_appendkv", (q, keys, values, k, v), {"attend": True, **given})
     else:
         attended = _attended(attention, fused, q, k, v, cache, named)
-    x = product(attended.reshape(len(x), -1), fused.out.weight, fused.out.bias, x)
+    x = _added(fused.out, attended.reshape(len(x), -1), x, fused.after[:1])
     if fused.gate_up is None or fused.down is None:
-        made: Any = mlp(_norm(x, second, fused.norms[1]).view(hidden.shape))
-        return (made[0] if isinstance(made, tuple) else made) + x.view(hidden.shape)
-    gated = fused.gate_up.gated(x, second, fused.norms[1], fused.activation)
-    return product(gated, fused.down.weight, fused.down.bias, x).view(hidden.shape)
+        made: Any = mlp(_norm(x, *fused.norms[1]).view(hidden.shape))
+        made = (made[0] if isinstance(made, tuple) else made).reshape(x.shape)
+        return (x + (_norm(made, *fused.after[1]) if fused.after else made)).view(hidden.shape)
+    gated = fused.gate_up.gated(x, *fused.norms[1], fused.activation)
+    return _added(fused.down, gated, x, fused.after[1:]).view(hidden.shape)
+
+
+def _added(of: Joined | JoinedQuantised, rows: Tensor, x: Tensor, after: Any) -> Tensor:
+    """x + the product of rows, which a norm may come after."""
+    return x + _norm(of.product(rows), *after[0]) if after else of.product(rows, x)
+
+
+def _hidden(said: dict[str, Any], room: int) -> dict[str, Any]:
+    """Options of fmha_fwd_appendkv for one query a sequence, in a room of so many tokens."""
+    options: dict[str, Any] = {"softmax_scale": said.get("scaling")}
+    window, cap, sink = (said.get(word) for word in ("sliding_window", "softcap", "s_aux"))
+    if window and window < room:
+        options["window"] = window - 1, 0
+    if cap:
+        options["softcap"] = cap
+    if sink is not None:
+        options["sink"] = sink.float()
+    return options
 
 
 def _rows(batch: int, tokens: int, device: torch.device) -> Tensor:
@@ -323,20 +362,18 @@ def _attended(
     if cache is not None:
         k, v = cache.update(k, v, attention.layer_idx, **told_of(fused.cache or "", {}))
     mask = named.get("attention_mask")
-    told: dict[str, Any] = {"scaling": fused.scaling}
+    told: dict[str, Any] = dict(fused.said)
     told["position_ids"] = _if_packed(named.get("position_ids")) if mask is None else None
     made: Tensor = function(attention, q.transpose(1, 2), k, v, mask, **told)[0]
     return made
 
 
 def norm_of(module: Any) -> dict[str, Any]:
-    """Options of rmsnorm2d that give what a norm gives; ValueError where none do."""
+    """epsilon, rounding and offset of rmsnorm2d that give what a norm gives; ValueError where none do."""
     if not _plain(module):
         raise ValueError("has a norm with hooks or a forward of its own")
     like = RMSNorm.like(module)
-    if like.offset:
-        raise ValueError("has norms of 1 + weight")
-    how = {"epsilon": like.eps, "rounding": like.rounding}
+    how = {"epsilon": like.eps, "rounding": like.rounding, "offset": like.offset}
     rows = torch.randn(3, len(module.weight), generator=torch.Generator().manual_seed(0), device="cpu").to(
         module.weight
     )
@@ -352,7 +389,11 @@ def fuse_device_layer(module: Any, activation: Any, undo: list[Any]) -> str:
         raise ValueError("is in training mode")
     if not all(map(_plain, (module, attention, mlp))):
         raise ValueError("has hooks or a forward of its own")
-    norms = norm_of(first), norm_of(second)
+    after: tuple[Any, ...] = ()
+    if all(hasattr(module, name) for name in AFTER):
+        second, *after_them = (getattr(module, name) for name in AFTER)
+        after = tuple((one, norm_of(one)) for one in after_them)
+    norms = (first, norm_of(first)), (second, norm_of(second))
     names = WHOLE if hasattr(attention, "qkv_proj") else NAMES
     ups = ("gate_up_proj",) if hasattr(mlp, "gate_up_proj") else ("gate_proj", "up_proj")
     mixture = experts.experts_of(mlp)
@@ -383,12 +424,17 @@ def fuse_device_layer(module: Any, activation: Any, undo: list[Any]) -> str:
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         try:
             q, k, _, said, _ = _recorded(attention, x, cos, sin, {})
-            if not said.keys() <= SAID or said.get("dropout") or said.get("sliding_window") is not None:
-                raise ValueError("has attention with a window, a soft cap or sinks")
+            told = {key: one for key, one in said.items() if one is not None and key not in ("dropout", "position_ids")}
+            if not told.keys() <= {"scaling", "sliding_window", "softcap", "s_aux"} or said.get("dropout"):
+                raise ValueError(f"tells attention {', '.join(sorted(said))}")
+            sink = told.get("s_aux")
+            if sink is not None and not any(sink is one for one in attention.parameters()):
+                raise ValueError("has sinks that are no parameter")
             heads = q.shape[1], k.shape[1]
+            parts = first, getattr(module, PARTS[1]), attention, mlp
             fused = Layer(
-                (first, second, attention, mlp), qkv, out, gate_up, down, norms, heads, head_norms, doubled,
-                said.get("scaling"), activation(function), word, attention.layer_idx,
+                parts, qkv, out, gate_up, down, norms, after, heads, head_norms, doubled, told, activation(function),
+                word, attention.layer_idx,
             )  # fmt: skip
             given = {"attention_mask": None, "position_embeddings": (cos, sin)}
             theirs, ours = _without_experts(module, fused, x, given)
@@ -403,6 +449,20 @@ def fuse_device_layer(module: Any, activation: Any, undo: list[Any]) -> str:
         module.forward = functools.partial(layer_forward, module)
         return "one pass, joined weights" + (", experts by fused_moe" if mixture is not None else "")
     raise ValueError(problem)
+
+
+def quantise_layer(module: Any, kind: Kind, undo: list[Any]) -> int:
+    """Weights of a fused layer become quantised, but those of experts; how many. ValueError says why not."""
+    fused: Layer = module.__dict__[FUSED]
+    attention, mlp = fused.parts[2:]
+    made: dict[str, Any] = {
+        part: quantise_layers(owner, one.names, kind, undo)
+        for part, owner, one in (("qkv", attention, fused.qkv), ("out", attention, fused.out),
+                                 ("gate_up", mlp, fused.gate_up), ("down", mlp, fused.down)) if one is not None
+    }  # fmt: skip
+    undo.append(functools.partial(module.__dict__.__setitem__, FUSED, fused))
+    module.__dict__[FUSED] = fused._replace(**made)
+    return sum(len(one.names) for one in made.values())
 
 
 def _without_experts(module: Any, fused: Layer, x: Tensor, given: dict[str, Any]) -> tuple[Any, Tensor]:

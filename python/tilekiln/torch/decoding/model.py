@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from ..fused_decoder import PARTS
-from .layers import fuse_angles, fuse_device_layer, fuse_head, fuse_last_norm
+from ..fused_layers import FUSED
+from .layers import Layer, fuse_angles, fuse_device_layer, fuse_head, fuse_last_norm, quantise_layer
+from .quantised import Kind
 from .steps import STATE, Recorded, fuse_steps
 
 Tell = Callable[[str, str, str, str], None]
@@ -66,6 +68,25 @@ def fuse_model(name: str, model: Any, undo: list[Any], activation: Any, tell: Te
         fuse_steps(model, len(layers), undo, angles, record, lambda why: tell(name, was, "", why))
         tell(name, was, "a decode step is one CUDA graph", "")
     return True
+
+
+def quantise_model(name: str, model: Any, kind: Kind, undo: list[Any], tell: Tell) -> int:
+    """Weights of a fused model's layers become quantised, all or none; how many."""
+    layers = [(where, one) for where, one in model.named_modules() if isinstance(one.__dict__.get(FUSED), Layer)]
+    dot, mark, count = f"{name}." if name else "", len(undo), 0
+    forget(model)
+    try:
+        for _, layer in layers:
+            count += quantise_layer(layer, kind, undo)
+    except (ValueError, RuntimeError) as error:
+        while len(undo) > mark:
+            undo.pop()()
+        tell(name, type(model).__name__, "", f"weights: stay as they are: {next(iter(str(error).splitlines()), '')}")
+        return 0
+    for where, layer in layers:
+        of = "attention's" if layer.__dict__[FUSED].gate_up is None else "all"
+        tell(dot + where, type(layer).__name__, f"{kind} weights ({of}), rows as they are", "")
+    return count
 
 
 def forget(model: Any) -> None:

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+"""Rotary embedding and loss of Transformers' models in training, forward and backward an operator each."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..api.operators import _call
+from .fused_layers import agree, give_back, rotate
+from .watchers import untouched
+
+ASKED = "apply_rotary_pos_emb"
+
+
+class _Rotated(torch.autograd.Function):
+    """x (batch, heads, tokens, hdim) turned by angles (1 or batch, tokens, hdim), each of which is there twice."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return rotate(x.transpose(1, 2), cos, sin).transpose(1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        cos, sin = ctx.saved_tensors
+        dy = dy if dy.stride(-1) == 1 else dy.contiguous()
+        return rotate(dy.transpose(1, 2), cos, sin, conjugate=True).transpose(1, 2), None, None
+
+
+def _rotary(theirs: Any) -> Any:
+    """A function that a model calls for its queries and keys in place of its own."""
+
+    def turned(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *more: Any, **named: Any) -> Any:
+        plain = not more and not named and cos.dim() == 3 and cos.shape[-1] == q.shape[-1] and not cos.requires_grad
+        if not plain or torch.compiler.is_compiling() or not untouched(q, k, cos, sin) or q.dtype != k.dtype:
+            return theirs(q, k, cos, sin, *more, **named)
+        return _Rotated.apply(q, cos, sin), _Rotated.apply(k, cos, sin)
+
+    return turned
+
+
+@functools.cache
+def _forward(kind: Any) -> Any:
+    """The forward of a class of attention that asks for our rotary; ValueError where it asks for none."""
+    forward: Any = inspect.unwrap(kind.forward)
+    if getattr(forward, "__closure__", True) is not None or ASKED not in forward.__code__.co_names:
+        raise ValueError(f"does not ask {ASKED}")
+    own = {**forward.__globals__, ASKED: _rotary(forward.__globals__[ASKED])}
+    copied = types.FunctionType(forward.__code__, own, forward.__name__, forward.__defaults__)
+    copied.__kwdefaults__ = forward.__kwdefaults__
+    return copied
+
+
+def attention_forward(self: Any, *args: Any, **named: Any) -> Any:
+    kind: Any = type(self)
+    return _forward(kind)(self, *args, **named)
+
+
+def fuse_rotary(module: Any, undo: list[Any]) -> str:
+    """Of an attention module; ValueError says why not, and nothing is changed."""
+    kind: Any = type(module)
+    forward = _forward(kind)
+    theirs, ours = (one.__globals__[ASKED] for one in (inspect.unwrap(kind.forward), forward))
+    weight = module.o_proj.weight
+    random = torch.Generator("cpu").manual_seed(0)
+    q, angle = (torch.randn(*shape, generator=random, device="cpu").to(weight.device)
+                for shape in ((2, 2, 3, module.head_dim), (2, 3, module.head_dim // 2)))  # fmt: skip
+    q, angle = q.to(weight.dtype), torch.cat([angle, angle], -1)
+    cos, sin = angle.cos().to(q.dtype), angle.sin().to(q.dtype)
+    with torch.no_grad():
+        for expected, made in zip(theirs(q, q, cos, sin), ours(q, q, cos, sin), strict=True):
+            agree(expected, made)
+    undo.append(functools.partial(give_back, module))
+    module.forward = functools.partial(attention_forward, module)
+    return "rotary, forward and backward"
+
+
+class _Losses(torch.autograd.Function):
+    """The loss of each row of logits, fp32, 0 where its label is ignore_index."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
+        losses, lse = _call("cross_entropy", (logits, labels), {"ignore_index": ignore_index, "return_lse": True})
+        ctx.save_for_backward(logits, labels, lse)
+        ctx.ignore_index = ignore_index
+        return losses  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dloss: Tensor) -> Any:
+        given = dloss.float().contiguous(), *ctx.saved_tensors
+        return _call("cross_entropy_bwd", given, {"ignore_index": ctx.ignore_index}), None, None
+
+
+def causal_loss(
+    theirs: Any, logits: Tensor, labels: Any, vocab_size: int, num_items_in_batch: Any = None, ignore_index: int = -100,
+    shift_labels: Any = None, **more: Any,
+) -> Any:  # fmt: skip
+    """Transformers' ForCausalLMLoss, `theirs`, without logits of fp32."""
+    rows = logits.reshape(-1, logits.shape[-1])
+    if more or torch.compiler.is_compiling() or not untouched(rows) or rows.shape[1] != vocab_size:
+        return theirs(logits, labels, vocab_size, num_items_in_batch, ignore_index, shift_labels, **more)
+    if shift_labels is None:
+        shift_labels = torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    shift_labels = shift_labels.reshape(-1).to(rows.device)
+    loss = _Losses.apply(rows, shift_labels, ignore_index).sum()
+    if num_items_in_batch is None:
+        return loss / (shift_labels != ignore_index).sum()
+    return loss / (num_items_in_batch.to(loss.device) if torch.is_tensor(num_items_in_batch) else num_items_in_batch)
+
+
+def fuse_loss(model: Any, undo: list[Any]) -> str:
+    """Of a model whose loss is that of a causal language model; ValueError says why not."""
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    if getattr(model, "loss_function", None) is not ForCausalLMLoss:
+        raise ValueError("loss: is another than ForCausalLMLoss")
+    had = "_loss_function" in model.__dict__
+    undo.append(functools.partial(model.__dict__.__setitem__, "_loss_function", ForCausalLMLoss) if had
+                else functools.partial(model.__dict__.pop, "_loss_function"))  # fmt: skip
+    model.loss_function = functools.partial(causal_loss, ForCausalLMLoss)
+    return "cross_entropy, forward and backward"

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""optimize(model, train=True): the loss and gradients of stock, by operators with a backward; undone, and refused."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.transformers, pytest.mark.usefixtures("binding")]
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import tilekiln as tk  # noqa: E402
+import tilekiln.torch  # noqa: E402
+
+from tests.gpu_run import DEVICE  # noqa: E402
+from tests.python.tiny_models import make  # noqa: E402
+
+DTYPE = torch.float32 if DEVICE == "cpu" else torch.bfloat16
+
+
+@pytest.fixture(autouse=True)
+def libraries(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [load("flash"), *([load("fp32")] if DEVICE == "cpu" else [])]
+    found += [load(name, targets="all") for name in ("gemm_default", "norm_default", "moe_default")]
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
+
+
+def ids() -> Any:
+    return torch.randint(1, 90, (2, 11), generator=torch.Generator("cpu").manual_seed(1), device="cpu").to(DEVICE)
+
+
+def step(model: Any, **more: Any) -> tuple[Any, dict[str, Any]]:
+    """Loss, and gradients by parameter."""
+    model.zero_grad()
+    labels = ids()
+    labels[0, 5] = -100
+    loss = model(input_ids=ids(), labels=labels, **more).loss
+    loss.backward()
+    return loss.detach(), {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma2", "Phi3", "Mixtral"])
+def test_loss_and_gradients_are_those_of_stock(name: str) -> None:
+    stock = make(name).to(DTYPE).to(DEVICE).train()
+    model = copy.deepcopy(stock)
+    done = tk.torch.optimize(model, train=True)
+    for what in ("rotary, forward and backward", "cross_entropy, forward and backward", "RMSNorm"):
+        assert what in str(done), str(done)
+    assert name in ("Phi3", "Mixtral") or "silu_and_mul" in str(done) or "gelu_and_mul" in str(done), str(done)
+    bound = 1e-4 if torch.float32 == DTYPE else 0.05
+    for more in ({}, {"num_items_in_batch": 7}):
+        (theirs, right), (ours, made) = step(stock, **more), step(model, **more)
+        assert (theirs - ours).abs() <= bound * theirs.abs()
+        assert right.keys() == made.keys()
+        for key, one in right.items():
+            assert (made[key] - one).abs().max() <= bound * one.abs().max() + 1e-7, key
+    state = model.state_dict()
+    assert state.keys() == stock.state_dict().keys()
+    done.undo()
+    assert torch.equal(step(model)[0], step(stock)[0])
+    assert "_loss_function" not in vars(model)
+    assert all("forward" not in vars(one) for one in model.modules())
+
+
+def test_quantised_weights_do_not_learn() -> None:
+    with pytest.raises(tk.ArgumentError, match="weights: was 'int8', must be None with train=True"):
+        tk.torch.optimize(make("Llama"), train=True, weights="int8")
+
+
+def test_a_loss_of_another_kind_stays() -> None:
+    model = make("Llama").train()
+    model.loss_function = lambda *args, **named: torch.zeros((), requires_grad=True)
+    done = tk.torch.optimize(model, train=True)
+    assert "loss: is another than ForCausalLMLoss" in str(done)
+    assert not model(input_ids=ids().cpu(), labels=ids().cpu()).loss
