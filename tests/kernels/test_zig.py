@@ -138,9 +138,9 @@ def told(*command: str | Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.turns(1)
+@pytest.mark.parametrize(
+    "system", [pytest.param(one, marks=pytest.mark.turns(2 * at + 1, 8)) for at, one in enumerate(SYSTEMS)]
+)
 def test_builds(scons: Scons, request: pytest.FixtureRequest, tmp_path: Path, system: str) -> None:
     """Of the smallest receipt; with --full those of musl of `flash` and all targets of the machine too."""
     if system == "aarch64-macos":
