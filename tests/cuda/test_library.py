@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TARGETS = "cuda-sm90a,cuda-sm80,native"
 WHERE = " or ".join(f"family={one} dtype=bf16 hdim_q=64 hdim_v=64" for one in ("fmha_fwd", "fmha_bwd_dq_dk_dv"))
 
+BIASES = "family=fmha_fwd,fmha_bwd_dq_dk_dv dtype=bf16 hdim_q=64 hdim_v=64 mode=batch bias=elementwise"
 OVER_CACHES = (
     "family=fmha_fwd_splitkv,fmha_fwd_appendkv dtype=bf16,fp16 hdim_q=64 hdim_v=64 pipeline!=hopper or "
     "family=fmha_fwd_splitkv dtype=bf16 hdim_q=32 hdim_v=32 pipeline!=hopper or "  # fewer columns than a warp merges

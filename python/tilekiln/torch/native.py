@@ -59,7 +59,7 @@ _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 
 def attention(*_: Any) -> Tensor | None:
-    """sdpa without dropout, a mask as it lies, of the CPU or a CUDA device, no tensor of a subclass; None where Python does it."""
+    """sdpa without dropout, with a mask as it lies or none, of tensors of no subclass; None where Python does it."""
     return None
 
 

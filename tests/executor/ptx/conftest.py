@@ -46,6 +46,7 @@ def emulated(
         "ampere_wide": ("ck_default", ampere, "family=fmha_bwd_dq_dk_dv dtype=bf16 hdim_q=256 hdim_v=256", ampere),
         "caches": ("flash", hopper, test_library.OVER_CACHES, hopper),
         "latent": ("flash", hopper, "family=fmha_mla_decode", hopper),
+        "biases": ("pytorch", hopper, test_library.BIASES, hopper),
         "rows": ("norm_default", hopper, test_products.ROWS, hopper),
         "fp8": ("fp8", hopper, test_library.FP8, hopper),
         "cache_bytes": ("aiter", hopper, test_library.CACHES_OF_BYTES, hopper),

@@ -26,6 +26,7 @@ CASES = {
     "fp8": 24,
     "cache_bytes": 40,
     "latent": 30,
+    "biases": 40,
     "ampere_products": 12,
     "products": 60,
     "products_of_bytes": 40,

@@ -15,7 +15,7 @@ tilekiln_status fill_maps(const FwdKernelProblem& of, const Operands& operands, 
   return encode_operand(operands.v, packed, dtype, of.batch, other, device, &params->v);
 }
 
-// Whether rows of the bias are whole pieces of 16 bytes, which no dropped weights keep the place of.
+// Rows of the bias are whole pieces of 16 bytes, and no random bytes need their place.
 bool in_pieces(const FwdProblem& p, const Params& params) {
   const i64 steps = params.bias_batch | params.bias_head | params.bias_row;
   return p.features.bias == fmha::Bias::elementwise && !p.features.dropout && steps % 8 == 0 &&

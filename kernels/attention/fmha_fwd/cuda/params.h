@@ -104,9 +104,9 @@ struct Build {
   int keys;            // of a tile: rows of one tensor copy of k or v
   int threads;
   int shared_bytes;
-  int fp16;  // else bf16
-  int fp8;   // q, k and v are e4m3
-  int fp32;  // out is
+  int fp16;         // else bf16
+  int fp8;          // q, k and v are e4m3
+  int fp32;         // out is
   int bias_pieces;  // takes kBiasPieces
 };
 

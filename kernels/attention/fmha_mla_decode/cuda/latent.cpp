@@ -57,8 +57,8 @@ int box_of(const Launched& of) {
   return p.table == nullptr ? kKeys : std::gcd(p.page_size, kKeys);
 }
 
-// The kernel of products, where TMA can copy tiles: boxes of a swizzle's eight rows and more.
-bool by_products(const Launched& of) { return !of_bytes(of.problem) && box_of(of) >= 8 && page_rows(of) > 0; }
+// TMA copies tiles: boxes of a swizzle's eight rows and more.
+bool by_tma(const Launched& of) { return !of_bytes(of.problem) && box_of(of) >= 8 && page_rows(of) > 0; }
 
 // Parts of the keys by which processors have turns of like length, each of two tiles or more where it is full, less the
 // time of writing and reading the parts. A tile takes `tile_us`.
@@ -79,17 +79,15 @@ i64 chosen_splits(const Launched& of, i64 units, i64 processors, double tile_us)
   return best;
 }
 
-// A form of the kernel, by the rows of a CTA.
+// A form of the kernel, and the time of a tile of 64 keys (H200; moved: a guess).
 struct Form {
   const char* function;
-  int rows, threads, shared_bytes;
-  double tile_us;  // 64 keys (H200)
+  double tile_us;
 };
 
-Form form_of(const Launched& of, const Build& few, const Build& many) {
-  if (of_bytes(of.problem)) return {"latent_products_of_bytes", kProductRows, kProductThreads, many.shared_bytes, 2.5};
-  if (by_products(of)) return {"latent_products", kProductRows, kProductThreads, many.shared_bytes, 1.5};
-  return {"latent_16", kFewRows, kThreads, few.shared_bytes, 3.4};
+Form form_of(const Launched& of) {
+  if (of_bytes(of.problem)) return {"latent_products_of_bytes", 4};
+  return by_tma(of) ? Form{"latent_products", 1.5} : Form{"latent_products_moved", 3};
 }
 
 tilekiln_status fill(const Site& site, const Launched& of, i64 splits, Params* params) {
@@ -131,7 +129,7 @@ tilekiln_status fill(const Site& site, const Launched& of, i64 splits, Params* p
              in_sixteens(p.q, p.q_batch, p.q_row, p.q_head) ? 1 : 0,
              splits == 1 && in_sixteens(p.out, p.out_batch | p.hdim_v, p.out_row, p.out_head) ? 1 : 0,
              p.softmax_scale * log2_e};
-  if (!by_products(of)) return TILEKILN_OK;
+  if (!by_tma(of)) return TILEKILN_OK;
   const auto step = static_cast<uint64_t>(p.cache_row) * 2;
   const RowArray cache = {"cache",
                           p.cache,
@@ -146,16 +144,13 @@ tilekiln_status launch_latent(const Site& site, const void* problem) {
   const auto& of = *static_cast<const Launched*>(problem);
   const Problem& p = of.problem;
   TILEKILN_TRY(check(of));
-  const auto build_of = [](const Kernel& kernel) -> const Build& { return *static_cast<const Build*>(kernel.build); };
-  const Kernel* const few = find_held([&](const Kernel& kernel) { return build_of(kernel).products == 0; });
-  const Kernel* const many = find_held([&](const Kernel& kernel) { return build_of(kernel).products != 0; });
-  if (few == nullptr || many == nullptr)
-    return fail(TILEKILN_INTERNAL, "the library has fmha_mla_decode for cuda without its kernels");
+  const Kernel* const kernel = find_held([](const Kernel&) { return true; });
+  if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has fmha_mla_decode for cuda without its kernel");
   const i64 rows = i64{p.seqlen_q} * p.nhead;
   if (rows > INT32_MAX / 2)
     return fail_argument("q", "had %lld pairs of a query and a head, must have fewer than 2^30 on cuda", rows);
-  const Form form = form_of(of, build_of(*few), build_of(*many));
-  const i64 tiles = (rows - 1) / form.rows + 1;
+  const Form form = form_of(of);
+  const i64 tiles = (rows - 1) / kProductRows + 1;
   const i64 splits = chosen_splits(of, tiles * p.batch, facts(site.device.id)->multiprocessors, form.tile_us);
   Params params;
   TILEKILN_TRY(fill(site, of, splits, &params));
@@ -167,16 +162,16 @@ tilekiln_status launch_latent(const Site& site, const void* problem) {
     params.part_lse = params.part_out + parts * params.part_row;
   }
   TILEKILN_TRY(
-      launch(site, {form.rows == kProductRows ? many : few,
+      launch(site, {kernel,
                     form.function,
                     {static_cast<unsigned>(tiles), static_cast<unsigned>(splits), static_cast<unsigned>(p.batch)},
-                    static_cast<unsigned>(form.threads),
-                    static_cast<unsigned>(form.shared_bytes),
+                    kProductThreads,
+                    static_cast<unsigned>(static_cast<const Build*>(kernel->build)->shared_bytes),
                     &params,
                     false,
                     splits == 1}));
   if (splits == 1) return TILEKILN_OK;
-  return launch(site, {few,
+  return launch(site, {kernel,
                        "latent_combine",
                        {static_cast<unsigned>(rows), static_cast<unsigned>(p.batch), 1},
                        kCombineThreads,

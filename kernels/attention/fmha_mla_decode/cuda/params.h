@@ -7,9 +7,8 @@
 namespace tilekiln::cuda::mla {
 
 constexpr int kMostDims = 576, kMostValues = 512;        // of a row of the cache, and of them the value
-constexpr int kThreads = 256, kKeys = 64;                // keys of a tile
+constexpr int kKeys = 64;                                // of a tile
 constexpr int kProductRows = 64, kProductThreads = 384;  // of a CTA of latent_products
-constexpr int kFewRows = 16;                             // of a CTA of latent_16
 constexpr int kCombineThreads = 128;                     // as many parts at most; four columns each
 static_assert(4 * kCombineThreads >= kMostValues);
 
@@ -32,9 +31,6 @@ struct alignas(128) Params {
 };
 
 // Constants of a build that the host must know; the cubin holds one as `latent_build`.
-struct Build {
-  int fp16, shared_bytes;
-  int products;  // holds latent_products
-};
+struct Build { int fp16, shared_bytes; };
 
 }  // namespace tilekiln::cuda::mla

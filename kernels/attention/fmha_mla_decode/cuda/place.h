@@ -42,7 +42,7 @@ template <int kRows> struct Place {
     return unsigned(page) < unsigned(p.pages) ? page * p.cache_page + (key - number * p.page_size) * p.cache_row : -1;
   }
 
-  // Where a row's result goes: one of both.
+  // Place of a row's result: one of both.
   struct Out {
     float* part;
     uint16_t* out;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Latent attention on Hopper by products of warpgroups, for 64 pairs of a query and a head.
 //
-// Tiles of 64 rows of the cache come into two stages, by TMA, or widened from e4m3. Consumer w owns the tiles of stage w:
+// Tiles of 64 rows of the cache come into two stages, by TMA, or by a warpgroup: of e4m3, which it widens, and where TMA
+// does not follow. Consumer w owns the tiles of stage w:
 //
 //   s = q row^T, p = exp2(scale s - most)     of the tiles that it owns; most is that of all tiles before, too
 //   o += p row                                of all tiles, for columns [256 w, 256 w + 256)
@@ -11,11 +12,11 @@
 //
 // Shared memory: q 72 KB, two stages of 72 KB, p 8 KB. Registers of a consumer: o 128, s 32, p 16.
 //
-// -D: LOADER_REGISTERS, REGISTERS, WIDENER_REGISTERS, FEWER_REGISTERS (of loaders and consumers; where rows are widened).
+// -D: LOADER_REGISTERS, REGISTERS, MOVER_REGISTERS, FEWER_REGISTERS (of loaders and consumers; where a warpgroup stores rows).
 #include <type_traits>
 
 #include "kernels/attention/cuda/coordinates.h"
-#include "kernels/attention/fmha_mla_decode/cuda/place.h"
+#include "kernels/attention/fmha_mla_decode/cuda/combine.h"
 #include "kernels/backends/cuda/tile/fragment.h"
 #include "kernels/backends/cuda/tile/pipeline.h"
 #include "kernels/backends/cuda/tile/roles.h"
@@ -24,7 +25,7 @@ namespace tilekiln::cuda::mla {
 
 constexpr int kHalf = kMostValues / 2, kRotary = kMostDims - kMostValues;
 using Warps = Roles<2, LOADER_REGISTERS, REGISTERS>;
-using WideningWarps = Roles<2, WIDENER_REGISTERS, FEWER_REGISTERS>;
+using MovingWarps = Roles<2, MOVER_REGISTERS, FEWER_REGISTERS>;
 static_assert(Warps::kThreads == kProductThreads);
 using Half = SharedTile<BuildElement, kKeys, kHalf, Major::K>;
 using Rotary = SharedTile<BuildElement, kKeys, kRotary, Major::K>;
@@ -110,8 +111,8 @@ TILEKILN_DEVICE void widen(uint32_t four, float by, uint32_t& low, uint32_t& hig
   low = pack(w * by, x * by), high = pack(y * by, z * by);
 }
 
-// A warpgroup that widens tiles: a warp 16 rows, half a warp the half of a row. In a row: 512 e4m3, 4 factors, 64 bf16.
-struct Widener {
+// A warpgroup that stores tiles: a warp 16 rows. kBytes: of 512 e4m3, 4 factors, 64 bf16, half a warp the half of one.
+template <bool kBytes> struct Mover {
   const Params& p;
   Shared& s;
   const Place<kProductRows>& at;
@@ -121,13 +122,33 @@ struct Widener {
   __device__ __forceinline__ long long find(int tile) const {
     return at.place_of(at.begin + tile * kKeys + warp * 16 + (lane & 15));
   }
-  __device__ __forceinline__ const uint8_t* cache() const { return static_cast<const uint8_t*>(p.cache); }
-  // Has the lines of a row on their way to L2, half of them a lane.
+  __device__ __forceinline__ const uint8_t* row_at(long long place) const {
+    return static_cast<const uint8_t*>(p.cache) + place * (kBytes ? 1 : 2);
+  }
+  // Has lines of a row on their way to L2, half of them a lane.
   __device__ __forceinline__ void ask_for(long long place) const {
     if (place < 0) return;
+    constexpr int kLine = kBytes ? 128 : 192;
 #pragma unroll
     for (int i = 0; i < 3; ++i)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(cache() + place + min((lane >> 4) * 3 + i, 5) * 128) : "memory");
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(row_at(place) + ((lane >> 4) * 3 + i) * kLine) : "memory");
+  }
+  __device__ __forceinline__ void copy_half(const Loader<Halves>& to, int half, long long place) const {
+    constexpr int kEach = 8;
+#pragma unroll
+    for (int first = 0; first < 16; first += kEach) {
+      uint4 piece[kEach];
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const long long from = __shfl_sync(~0u, place, first + i);
+        const int column = half * kHalf + lane * 8;
+        piece[i] = load_vector_if(from >= 0 && column < p.hdim_q, row_at(from) + column * 2);
+      }
+      const auto& stage = to.acquire();
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) store_shared(stage.at(lane / 8, warp * 16 + first + i, lane % 8), piece[i]);
+    }
+    to.commit_stores(lane);
   }
   __device__ __forceinline__ void widen_half(const Loader<Halves>& to, int half, long long place) const {
     constexpr int kEach = 8;
@@ -137,7 +158,7 @@ struct Widener {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const long long from = __shfl_sync(~0u, place, 2 * i + (lane >> 4));
-      const uint8_t* const row = cache() + from;
+      const uint8_t* const row = row_at(from);
       piece[i] = load_vector_if(from >= 0, row + half * kHalf + c * 16);
       factor[i] = load_if(from >= 0, reinterpret_cast<const float*>(row + kMostValues) + half * 2 + c / 8);
     }
@@ -158,7 +179,8 @@ struct Widener {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const long long from = __shfl_sync(~0u, place, 4 * i + lane / 8);
-      piece[i] = load_vector_if(from >= 0, cache() + from + kMostValues + 16 + lane % 8 * 16);
+      const bool there = from >= 0 && (kBytes || kMostValues + lane % 8 * 8 < p.hdim_q);
+      piece[i] = load_vector_if(there, row_at(from) + (kBytes ? kMostValues + 16 : 2 * kMostValues) + lane % 8 * 16);
     }
     const auto& stage = to.acquire();
 #pragma unroll
@@ -176,10 +198,16 @@ struct Widener {
       next = find(tile + 1);
       ask_for(next);
       copy_rotary(rotaries, place);
+      const auto move = [&](int half) {
+        if constexpr (kBytes)
+          widen_half(halves[half], half, place);
+        else
+          copy_half(halves[half], half, place);
+      };
       if (tile & 1) {
-        widen_half(halves[1], 1, place), widen_half(halves[0], 0, place);
+        move(1), move(0);
       } else {
-        widen_half(halves[0], 0, place), widen_half(halves[1], 1, place);
+        move(0), move(1);
       }
       rotaries.advance(), halves[0].advance(), halves[1].advance();
     }
@@ -412,7 +440,7 @@ struct Columns {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ mla::Build latent_build = {std::is_same_v<BuildHalf, fp16>, sizeof(mla::Shared), 1};
+extern "C" __constant__ mla::Build latent_build = {std::is_same_v<BuildHalf, fp16>, sizeof(mla::Shared)};
 
 extern "C" __global__ void __launch_bounds__(mla::Warps::kThreads, 1)
     latent_products(const __grid_constant__ mla::Params p) {
@@ -426,13 +454,21 @@ extern "C" __global__ void __launch_bounds__(mla::Warps::kThreads, 1)
       },
       [&](Warpgroup w) { mla::Columns(p, s, at, w).run(); });
 }
+#define TILEKILN_MOVED(name, bytes)                                                                                   \
+  extern "C" __global__ void __launch_bounds__(mla::Warps::kThreads, 1) name(const __grid_constant__ mla::Params p) { \
+    begin_between_launches();                                                                                         \
+    auto& s = shared_memory<mla::Shared>();                                                                           \
+    const mla::Place<mla::kProductRows> at(p);                                                                        \
+    mla::MovingWarps::run<false>(                                                                                     \
+        2, [&] { s.init(4); },                                                                                        \
+        [&](int thread) { mla::Mover<bytes>{p, s, at, uniform(thread >> 5), thread & 31}.run(); },                    \
+        [&](Warpgroup w) { mla::Columns(p, s, at, w).run(); });                                                       \
+  }
+TILEKILN_MOVED(latent_products_of_bytes, true)
+TILEKILN_MOVED(latent_products_moved, false)
 
-extern "C" __global__ void __launch_bounds__(mla::Warps::kThreads, 1)
-    latent_products_of_bytes(const __grid_constant__ mla::Params p) {
+extern "C" __global__ void __launch_bounds__(mla::kCombineThreads)
+    latent_combine(const __grid_constant__ mla::Params p) {
   begin_between_launches();
-  auto& s = shared_memory<mla::Shared>();
-  const mla::Place<mla::kProductRows> at(p);
-  mla::WideningWarps::run<false>(
-      2, [&] { s.init(4); }, [&](int thread) { mla::Widener{p, s, at, uniform(thread >> 5), thread & 31}.run(); },
-      [&](Warpgroup w) { mla::Columns(p, s, at, w).run(); });
+  mla::combine(p);
 }

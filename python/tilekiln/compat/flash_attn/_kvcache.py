@@ -93,7 +93,8 @@ def _attend(
 ) -> Any:
     """flash_attn_with_kvcache of headdims that kernels read. is_callers: q must not be written."""
     capacity = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
-    lengths = _lengths(cache_seqlens, q, None if block_table is None else capacity)
+    whole = new is None and block_table is None and type(cache_seqlens) is int and cache_seqlens == capacity
+    lengths = None if whole else _lengths(cache_seqlens, q, None if block_table is None else capacity)
     places: dict[str, Any] = {"block_table": block_table, "cache_batch_idx": cache_batch_idx}
     masks: dict[str, Any] = mask(causal, window_size, capacity)
     scores: dict[str, Any] = {

@@ -62,7 +62,8 @@ struct KeyGradients {
     const auto queries = this->queries(at), gradients = this->gradients(at);
     multiply(k, queries.wait());
     if constexpr (!kFirst) add(dk, ds, this->queries(fresh ? at : at - 1).next());
-    Scores<kExtras, kQueryRows, 64> scores(p, t, group, g, m, t.tile * kKeys + own_keys, warp * 16, lane, weight.word);
+    Scores<kExtras, kQueryRows, 64, true> scores(p, t, group, g, m, t.tile * kKeys + own_keys, warp * 16, lane,
+                                                 weight.word);
     const Loader<DsPipe> to(s.ds(), {at});
     if constexpr (kExtras == kGeneral) {
       const uint32_t place = to.acquire().at(0, own_keys + warp * 16, 0);  // where dS of these keys will lie

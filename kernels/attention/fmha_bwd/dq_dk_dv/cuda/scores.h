@@ -24,8 +24,9 @@ template <class Walk> TILEKILN_DEVICE void walk(const Params& p, const Walk& wal
   }
 }
 
-// kRows: of a query tile. kOwnKeys: keys from first_key on whose masks are asked for together.
-template <int kExtras, int kRows, int kOwnKeys> struct Scores {
+// kRows: of a query tile. kOwnKeys: keys from first_key on whose masks are asked for together. kPieces: ask_bias is called
+// where a call has kBiasPieces.
+template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false> struct Scores {
   static constexpr bool kDrops = kExtras == kDropped || kExtras == kGeneral;
   static constexpr bool kBends = kExtras == kCapped || kExtras == kGeneral;
   // Divides at each step; elsewhere the turn keeps both results, which spares up to 60 instructions a step but would
@@ -39,9 +40,9 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
   uint32_t (&weight)[kRows / 16][4];                      // P^T, dropped
   uint32_t share[kExtras == kPlain ? 1 : kRows / 16][4];  // of dS: undropped, times the slope
   DroppedKeys<kRows / 8> dropped;
-  float slope;  // of alibi, or 0
-  uint32_t pieces = 0;  // of the bias in shared memory, 64 rows of 32 bytes and, `beyond` behind them, 64 more; 0: none
-  int beyond = 0;
+  float slope;      // of alibi, or 0
+  uint32_t pieces;  // of the bias in shared memory, 64 rows of 32 bytes and, `beyond` behind them, 64 more
+  int beyond;
 
   __device__ __forceinline__ Scores(const Params& of, const Turn& turn, int heads, int head, int tile, int first,
                                     int warp, int lane, uint32_t (&to)[kRows / 16][4])
@@ -161,7 +162,7 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
           }
         }
     } else {
-      if (kExtras == kGeneral && pieces != 0) {
+      if (kExtras == kGeneral && kPieces && p.features & kBiasPieces) {
         add_bias(score);
       } else if (kExtras == kGeneral && p.features & kBias) {
         const uint16_t* from = p.bias + sequence() * p.bias_batch + head() * p.bias_head +
