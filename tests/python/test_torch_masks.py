@@ -130,3 +130,22 @@ def test_a_number_that_learns_is_refused(tkt: Any, name: str) -> None:
         x = torch.randn(1, 2, 5, 16)
         with pytest.raises(TypeError, match="argument 'scale' must be float, not Tensor"):
             tkt.sdpa(x, x, x, scale=value)
+
+
+def test_a_mask_as_it_lies_goes_the_native_way(tkt: Any, torch_kernels: object, monkeypatch: Any) -> None:
+    """Forward and gradients; one of another dtype, or one that learns, is Python's."""
+    from tilekiln.torch import dot_product, native
+
+    assert native.load(), native.why_not
+    q, k, v = (torch.randn(2, 9, 3, 32).transpose(1, 2) for _ in range(3))
+    mask, leaf = torch.randn(1, 3, 9, 9), q.clone().requires_grad_()
+    call = lambda one, mask=mask: tkt.sdpa(one, k, v, attn_mask=mask, is_causal=True)  # noqa: E731
+    expected, learned = call(q), torch.autograd.grad(call(leaf).sum(), leaf)
+    seen = mask.masked_fill(torch.ones(9, 9, dtype=torch.bool).triu(1), -torch.inf)
+    torch.testing.assert_close(expected, F.scaled_dot_product_attention(q, k, v, attn_mask=seen))
+    monkeypatch.setattr(dot_product, "_sdpa", None)
+    assert torch.equal(call(q), expected)
+    assert torch.equal(torch.autograd.grad(call(leaf).sum(), leaf)[0], learned[0])
+    for other in (mask > 0, mask.clone().requires_grad_(), mask.transpose(2, 3)):
+        with pytest.raises(TypeError):
+            call(q, other)
