@@ -79,7 +79,7 @@ i64 chosen_splits(const Launched& of, i64 units, i64 processors, double tile_us)
   return best;
 }
 
-// A form of the kernel, and the time of a tile of 64 keys (H200; moved: a guess).
+// A form of the kernel, and the time of a tile of 64 keys (H200).
 struct Form {
   const char* function;
   double tile_us;
@@ -87,7 +87,7 @@ struct Form {
 
 Form form_of(const Launched& of) {
   if (of_bytes(of.problem)) return {"latent_products_of_bytes", 4};
-  return by_tma(of) ? Form{"latent_products", 1.5} : Form{"latent_products_moved", 3};
+  return by_tma(of) ? Form{"latent_products", 1.5} : Form{"latent_products_moved", 4.5};
 }
 
 tilekiln_status fill(const Site& site, const Launched& of, i64 splits, Params* params) {
