@@ -75,7 +75,7 @@ def words_of(config: KernelConfig, element: int) -> dict[str, tuple[Any, str]]:
 
 
 class _Way(NamedTuple):
-    """What chooses a kernel: pipeline, tile in words of 32 bits along k, buffers, and whether warpgroups take turns."""
+    """The choice of a kernel: pipeline, tile in words of 32 bits along k, buffers, whether warpgroups take turns."""
 
     pipeline: str
     tile: str
