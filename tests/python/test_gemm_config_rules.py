@@ -130,9 +130,8 @@ def test_tiles_of_a_gpu(gemm: Any) -> None:
         assert not any(one.startswith(("tile_", "pipeline", "scheduler")) for one in said)
         teams = 2 if "interwave" in more else m // 64
         assert (config.wave_m, config.warp_tile_n, config.block_size) == (max(m // 64, 1), n, 128 + 128 * teams)
-        own = tile == "128x256x32"
         (fit,) = [one for one in every if ctypes_gpu.is_of_target(config, one, 2)]
-        assert (fit["pipeline"], fit["tile"]) == ("hopper" if own else "tiles", tile)
+        assert (fit["pipeline"], fit["tile"]) == ("hopper" if tile == "128x256x32" else "tiles", tile)
         assert (fit["buffers"] in more) == bool(more & {"two", "most"})
     # A tile without such buffers, or without such turns, keeps what it can.
     for words, kept in (

@@ -84,8 +84,7 @@ class _Way(NamedTuple):
 
     @property
     def words(self) -> str:
-        more = [self.buffers] * (self.buffers != "ring") + ["interwave"] * self.turns
-        return " ".join([self.tile, *more])
+        return " ".join([self.tile, *[self.buffers] * (self.buffers != "ring"), *["interwave"] * self.turns])
 
 
 def _way_of(config: KernelConfig, element: int) -> _Way:
