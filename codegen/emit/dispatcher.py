@@ -209,8 +209,7 @@ def limits(tree: Tree) -> dict[str, str]:
         if target.backend in ("cuda", "hip")
     }
     ways = {name: tree.algorithms(tree.every_target[name], tree.family("gemm")) for name in gpus}
-    named = {name: [one.given.values() for one in of if one.pipeline == "tiles"] for name, of in ways.items()}
-    tiles = {name: [" ".join(map(str, words)) for words in of] for name, of in named.items()}
+    tiles = {at: [" ".join(map(str, i.given.values())) for i in of if i.pipeline == "tiles"] for at, of in ways.items()}
     lds = {one.arch: one.limits["lds_bytes"] for one in tree.every_target.values() if one.backend == "ck"}
     head = HEAD.split("from .problem", maxsplit=1)[0].replace(FILE, "the families' family.yaml and kernels/targets")
     head = head.replace("Fields of problems and the setters of their builders", "Limits")
