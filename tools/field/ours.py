@@ -107,7 +107,7 @@ def _convolution(problem: Problem) -> Call:
     def forward() -> Any:
         if cell.layout == "first":
             return tk.conv_fwd(x, problem.weight, bias=bias, **window)
-        y = torch.empty(batch, *lengths, outputs, dtype=problem.dtype, device=x.device).movedim(-1, 1)
+        y = torch.empty(batch, *lengths, outputs, dtype=problem.dtype, device=problem.device).movedim(-1, 1)
         return tk.conv_fwd(x, problem.weight, bias=bias, y=y, **window)
 
     return forward
