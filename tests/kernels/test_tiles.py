@@ -41,7 +41,7 @@ def test_gemm(build_program: Callable[..., Path], request: pytest.FixtureRequest
         names = {line.split()[2] for line in shown.splitlines() if len(line.split()) == 3}
         others = {
             f"tilekiln_{target}_{engine}"
-            for engine in ("fmha_fwd_qtiles", "fmha_fwd_splitkv_qtiles", "fmha_bwd_dq_dk_dv_qtiles")
+            for engine in ("conv_fwd_amx", "fmha_fwd_qtiles", "fmha_fwd_splitkv_qtiles", "fmha_bwd_dq_dk_dv_qtiles")
         }
         assert names - others == {f"tilekiln_{target}_gemm_amx"}  # of all objects of the folder
     config = request.config.option
