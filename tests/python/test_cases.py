@@ -22,7 +22,7 @@ DRAWN = [name for name in tree().operators if drawn.drawer(name)]
 
 @pytest.fixture
 def lib(load: Callable[..., tk.Library], operator: str, dtype: str) -> tk.Library:
-    of_bytes = operator in ("gemm", "grouped_gemm") and dtype in ("fp8", "bf8")
+    of_bytes = operator in ("gemm", "grouped_gemm", "gemm_list") and dtype in ("fp8", "bf8")
     return load("gemm_fp8" if of_bytes else receipt(operator), targets="all")
 
 
