@@ -119,9 +119,7 @@ void fill(const Args& args, Call& call) {
   p.beta = args.beta;
   const bool fp8 = call.signature.dtype == tilekiln::grouped_gemm::Dtype::fp8;
   const bool int8 = call.signature.dtype == tilekiln::grouped_gemm::Dtype::int8, bytes = fp8 || int8;
-  p.dtype = fp8    ? matrix::Dtype::fp8
-            : int8 ? matrix::Dtype::int8
-                   : static_cast<matrix::Dtype>(call.signature.dtype);
+  p.dtype = fp8 ? matrix::Dtype::fp8 : int8 ? matrix::Dtype::int8 : static_cast<matrix::Dtype>(call.signature.dtype);
   p.out_dtype = bytes ? matrix::OutDtype::bf16 : static_cast<matrix::OutDtype>(call.signature.dtype);
   p.row_scale = matrix::numbers(in.row_scale), p.row_scale_step = 1;
   p.column_scale = matrix::numbers(in.column_scale);
