@@ -316,10 +316,35 @@ TILEKILN_LOAD_IF(load_vector_if, "")
 TILEKILN_LOAD_IF(load_vector_once, ".L1::no_allocate")
 #undef TILEKILN_LOAD_IF
 
+// Asks L1, or L2, for a line of memory.
+TILEKILN_DEVICE void prefetch_l1(const void* at) { asm volatile("prefetch.global.L1 [%0];" ::"l"(at)); }
+TILEKILN_DEVICE void prefetch_l2(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory"); }
+
+// A counter of all CTAs: whoever sees a 1 that was added sees what was written before it.
+TILEKILN_DEVICE unsigned load_acquired(const unsigned* counter) {
+  unsigned count;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
+  return count;
+}
+TILEKILN_DEVICE void add_released(unsigned* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
 // A vector whose values are worked out from its registers again.
 TILEKILN_DEVICE void keep_in_registers(uint4& v) { asm volatile("" : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)); }
 
 // Vectors of shared memory by address.
+TILEKILN_DEVICE void store_word(uint32_t to, uint32_t word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+TILEKILN_DEVICE float load_shared_float(uint32_t from) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+  return x;
+}
+TILEKILN_DEVICE void load_shared_floats(uint32_t from, float& x, float& y) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(from) : "memory");
+}
 TILEKILN_DEVICE void store_shared(uint32_t to, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
@@ -416,6 +441,16 @@ TILEKILN_DEVICE float tanh_approx(float x) {
   float y;
   asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+// Four of e4m3, exact in bf16.
+TILEKILN_DEVICE void unpack_e4m3(uint32_t four, uint32_t& low, uint32_t& high) {
+  asm("{.reg .b16 a, b, c, d; .reg .b32 s, t; .reg .f32 w, x, y, z; mov.b32 {a, b}, %2; "
+      "cvt.rn.f16x2.e4m3x2 s, a; cvt.rn.f16x2.e4m3x2 t, b; mov.b32 {a, b}, s; mov.b32 {c, d}, t; "
+      "cvt.f32.f16 w, a; cvt.f32.f16 x, b; cvt.f32.f16 y, c; cvt.f32.f16 z, d; "
+      "cvt.rn.bf16x2.f32 %0, x, w; cvt.rn.bf16x2.f32 %1, z, y;}"
+      : "=r"(low), "=r"(high)
+      : "r"(four));
 }
 
 // The element type, as instructions name it.

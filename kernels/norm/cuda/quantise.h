@@ -8,8 +8,8 @@ namespace tilekiln::cuda::norm {
 
 constexpr float kLeast = 0x1p-100f;  // what is less everywhere counts as 0: its scale would leave fp32's normal numbers
 
-#if __CUDA_ARCH__ < 890
-// A finite number as e4m3, rounded to nearest even; beyond 448 it is 448. sm_89 has an instruction for it.
+#if __CUDA_ARCH__ < 900
+// A finite number as e4m3, rounded to nearest even; beyond 448 it is 448. sm_90 has an instruction for it (pack_e4m3).
 TILEKILN_DEVICE uint32_t e4m3(float x) {
   const uint32_t bits = __float_as_uint(x), sign = bits >> 24 & 0x80;
   const float magnitude = fminf(__uint_as_float(bits & 0x7fffffffu), 448.f);
@@ -23,16 +23,13 @@ TILEKILN_DEVICE uint32_t e4m3(float x) {
 // Four bytes of numbers of at most `largest`: int8 by the low byte of a sum whose last place is 1, rounded to nearest even.
 TILEKILN_DEVICE uint32_t quantised(const float* v, float by, bool fp8) {
   if (fp8) {
-#if __CUDA_ARCH__ < 890
+#if __CUDA_ARCH__ < 900
     uint32_t four = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) four |= e4m3(v[i] * by) << (8 * i);
     return four;
 #else
-    uint16_t low, high;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(v[1] * by), "f"(v[0] * by));
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(v[3] * by), "f"(v[2] * by));
-    return uint32_t(low) | uint32_t(high) << 16;
+    return pack_e4m3(v[0] * by, v[1] * by, v[2] * by, v[3] * by);
 #endif
   }
   uint32_t bits[4];

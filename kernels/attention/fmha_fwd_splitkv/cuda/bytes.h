@@ -90,7 +90,7 @@ TILEKILN_DEVICE uint32_t two_of(const Params& p, int64_t at) {
   if constexpr (kOfBytes) {
     if (p.features & kBytesIn) {
       uint32_t low, high;
-      widen_bytes(*reinterpret_cast<const uint16_t*>(static_cast<const uint8_t*>(p.q) + at), low, high);
+      unpack_e4m3(*reinterpret_cast<const uint16_t*>(static_cast<const uint8_t*>(p.q) + at), low, high);
       return low;
     }
   }
@@ -117,7 +117,7 @@ TILEKILN_DEVICE ChunkScales scales_of(const Params& p, uint32_t of_page) {
   if (p.k_descale) s.keys *= __ldg(p.k_descale);
   if (p.k_page_scale) {
     float keys;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(keys), "=f"(s.values) : "r"(of_page) : "memory");
+    load_shared_floats(of_page, keys, s.values);
     s.keys *= keys;
   }
   return s;

@@ -50,7 +50,6 @@ TILEKILN_DEVICE void rotate_words(uint32_t& x, uint32_t& y, float2 cos, float2 s
 template <int kHdim, int kWarps, int kChunk, int kStages>
 TILEKILN_DEVICE void ask_for_keys(const Params& p, const Step& s, int b, int head, int split, int warp, int lane) {
   if (p.table != nullptr || p.first_key != nullptr || p.row_k != nullptr) return;
-  const auto ask = [](const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory"); };
   const int keys = max(0, min(__ldcg(p.seqlen_k + b), p.room_k - 1));
   const int chunks = keys / kChunk + 1;
   const int share = ((chunks + p.splits - 1) / p.splits + kWarps - 1) / kWarps * kWarps;
@@ -62,12 +61,12 @@ TILEKILN_DEVICE void ask_for_keys(const Params& p, const Step& s, int b, int hea
     if (i >= share || key >= keys) continue;
     const uint16_t* const row = lane < kChunk ? k + key * p.k_key : v + key * p.v_key;
 #pragma unroll
-    for (int at = 0; at < kHdim; at += 64) ask(row + at);
+    for (int at = 0; at < kHdim; at += 64) prefetch_l2(row + at);
   }
   const int bytes = s.rotary_fp32 ? 4 : 2, at = lane % 16 * 128;
   if (!s.rotates || warp != 0 || at >= kHdim / 2 * bytes) return;
-  ask(static_cast<const char*>(lane < 16 ? s.rotary_cos : s.rotary_sin) +
-      keys * (lane < 16 ? s.cos_row : s.sin_row) * bytes + at);
+  prefetch_l2(static_cast<const char*>(lane < 16 ? s.rotary_cos : s.rotary_sin) +
+              keys * (lane < 16 ? s.cos_row : s.sin_row) * bytes + at);
 }
 
 // A new key and value of a head as a warp has them: words lane + 32 i of the first half of the key, of the other, and of the value.
@@ -152,10 +151,6 @@ TILEKILN_DEVICE void store_queries(const Params& p, const Step& s, int b, int he
   }
 }
 
-TILEKILN_DEVICE void store_word(uint32_t to, uint32_t word) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
-}
-
 // Parts of splits in the shared memory of the first CTA of a cluster: out [split][row][hdim_v], then log2 of their sums.
 struct ClusterParts {
   uint32_t at;
@@ -166,11 +161,6 @@ struct ClusterParts {
   __device__ __forceinline__ uint32_t sum(int splits, int split, int row) const {
     return at + (splits * rows * columns + split * rows + row) * 4;
   }
-  static __device__ __forceinline__ float load(uint32_t from) {
-    float x;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
-    return x;
-  }
 };
 
 // The rows of a cluster's first CTA from the parts of all.
@@ -179,13 +169,13 @@ TILEKILN_DEVICE void merge_parts(const Params& p, const ClusterParts& parts, con
     const int row = e / (p.hdim_v / 2), d = e % (p.hdim_v / 2) * 2;
     const Place at(p, head, row);
     float most = -kInfinity, sum = 0.f, out0 = 0.f, out1 = 0.f;
-    for (int s = 0; s < p.splits; ++s) most = fmaxf(most, ClusterParts::load(parts.sum(p.splits, s, row)));
+    for (int s = 0; s < p.splits; ++s) most = fmaxf(most, load_shared_float(parts.sum(p.splits, s, row)));
     const float reference = most == -kInfinity ? 0.f : most;
     for (int s = 0; s < p.splits; ++s) {
-      const float weight = exp2_approx(ClusterParts::load(parts.sum(p.splits, s, row)) - reference);
+      const float weight = exp2_approx(load_shared_float(parts.sum(p.splits, s, row)) - reference);
       sum += weight;
-      out0 += weight * ClusterParts::load(parts.out(s, row, d));
-      out1 += weight * ClusterParts::load(parts.out(s, row, d + 1));
+      out0 += weight * load_shared_float(parts.out(s, row, d));
+      out1 += weight * load_shared_float(parts.out(s, row, d + 1));
     }
     const float scale = sum > 0.f ? 1.f / sum : sum == sum ? 0.f : sum;
     const float lse = sum == 0.f ? -kInfinity : reference + log2_approx(sum);

@@ -55,7 +55,7 @@ TILEKILN_DEVICE void store_some(uint16_t* to, i64 step, int count, bool wide, ui
 // Has the bias of a tile's outputs on its way to L1, 32 bytes a lane.
 TILEKILN_DEVICE void prefetch_bias(const Output& of, int group, int output, int outputs, int lane) {
   if (of.bias != nullptr && lane * 8 < outputs && output + lane * 8 < of.outputs)
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(of.bias + i64(group) * of.outputs + output + lane * 8));
+    prefetch_l1(of.bias + i64(group) * of.outputs + output + lane * 8);
 }
 
 // Sums of rows `row` and row + 8 of a tile of pixels, over columns that are outputs from `output` of `group` on; of their turns of 32 those

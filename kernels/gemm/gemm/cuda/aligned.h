@@ -19,8 +19,7 @@ template <int N, class Function> TILEKILN_DEVICE void each_column(float (&sum)[N
 // Has the bias of a tile's columns on its way to L1, 32 bytes a lane.
 TILEKILN_DEVICE void prefetch_bias(const Params& p, int column, int columns, int lane) {
   const int mine = column + lane * 8;
-  if (p.bias != nullptr && !(p.features & kBiasOfRows) && lane * 8 < columns && mine < p.n)
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(p.bias + mine));
+  if (p.bias != nullptr && !(p.features & kBiasOfRows) && lane * 8 < columns && mine < p.n) prefetch_l1(p.bias + mine);
 }
 
 // `row` and row + 8, and columns from `column` on, lie in out, whose rows and those of all that is read are aligned.

@@ -54,9 +54,7 @@ template <bool kLines> TILEKILN_DEVICE void load_stage(const Gathered& from, boo
       const uint32_t bits = load_if(e < left, at + e * next);
       words[e / 2] = e % 2 == 0 ? bits : words[e / 2] | bits << 16;
     }
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place_of), "r"(words[0]), "r"(words[1]),
-                 "r"(words[2]), "r"(words[3])
-                 : "memory");
+    store_shared(place_of, make_uint4(words[0], words[1], words[2], words[3]));
   }
 }
 

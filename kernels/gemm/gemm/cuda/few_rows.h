@@ -52,8 +52,7 @@ struct FewRows {
       at.advance(mine);
     }
     const int n = column(one.tile) + lane % kTile, k = (warp + one.chunk * kWarps) * kDepth;
-    if (one.tile < tiles && n < p.n && k < p.k)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(weight(one.tile, n, k)) : "memory");
+    if (one.tile < tiles && n < p.n && k < p.k) prefetch_l2(weight(one.tile, n, k));
   }
 
   // The chunk of a cursor to a stage; nothing past the last one, whose group there is all the same.

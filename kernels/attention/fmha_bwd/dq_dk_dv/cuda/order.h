@@ -208,17 +208,13 @@ constexpr int kMostPolls = 1 << 22;  // of a counter before the kernel traps: a 
 
 // Waits until `before` adds are done. One thread.
 TILEKILN_DEVICE void await_turn(const unsigned* counter, int before) {
-  unsigned done;
   int polls = 0;
-  do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(done) : "l"(counter) : "memory");
+  while (load_acquired(counter) != unsigned(before)) {
     if (++polls > kMostPolls) __trap();
-  } while (done != unsigned(before));
+  }
 }
 
 // One more add is done. One thread, after the others' barrier.
-TILEKILN_DEVICE void end_turn(unsigned* counter) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
-}
+TILEKILN_DEVICE void end_turn(unsigned* counter) { add_released(counter); }
 
 }  // namespace tilekiln::cuda::fmha_bwd
