@@ -40,181 +40,163 @@ TILEKILN_DEVICE Pair sum_of(Pair v, int team, int lanes, Pair* shared) {
   return v;
 }
 
-// A thread's columns, the same of every row of its team: those that registers hold, then those beyond.
-struct Columns {
-  const Problem& a;
-  bool wide;
-  int team, step, mine;  // columns from one vector of the thread to its next one; its first column
-
-  __device__ __forceinline__ int bytes(int j) const { return (a.columns - j) * int(sizeof(Element)); }
-  __device__ __forceinline__ uint4 load(const void* row, int j) const {
-    return load_vector(static_cast<const Element*>(row) + j, bytes(j), wide);
-  }
-  // f(vector's number, its first column)
-  template <class F> __device__ __forceinline__ void held(F&& f) const {
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const int j = mine + i * step;
-      if (j >= a.columns) break;
-      f(i, j);
-    }
-  }
-  template <class F> __device__ __forceinline__ void beyond(F&& f) const {
-    for (int j = mine + kVectors * step; j < a.columns; j += step) f(j);
-  }
-};
-
-// Rows on their way to shared memory, each vector to the thread that asked for it: dy, then x.
-struct Ring {
-  static constexpr uint32_t kArray = kVectors * kThreads * 16, kStage = 2 * kArray;
-  uint32_t own;
-
-  __device__ __forceinline__ void ask(const Columns& of, long long m, int stage) const {
-    const Problem& a = of.a;
-    if (m < a.rows) {
-      const Element* const dy = static_cast<const Element*>(a.dy) + m * a.dy_row;
-      const Element* const x = static_cast<const Element*>(a.x) + m * a.x_row;
-      of.held([&](int i, int j) {
-        const uint32_t to = own + stage * kStage + i * kThreads * 16;
-        if (of.wide) {
-          const int length = min(of.bytes(j), 16);
-          copy_async_bytes(to, dy + j, length), copy_async_bytes(to + kArray, x + j, length);
-        } else {
-          store_shared(to, of.load(dy, j)), store_shared(to + kArray, of.load(x, j));
-        }
-      });
-    }
-    copy_async_commit();
-  }
-};
-
-// g and z of a vector, 0 where there is no column; d is dy.
-struct Vector { float d[kWide], g[kWide], z[kWide]; };
-
-// A row under way.
-struct RowState {
-  float inverse, mean;
-  Pair sum;
-
-  __device__ __forceinline__ void take(const Columns& of, uint4 dy, uint4 x, uint4 gamma, int j, Vector& v) {
-    float w[kWide];
-    widen(dy, v.d), widen(x, v.z), widen(gamma, w);
-#pragma unroll
-    for (int e = 0; e < kWide; ++e) {
-      v.z[e] = (kLayer ? v.z[e] - mean : v.z[e]) * inverse;
-      v.g[e] = v.d[e] * w[e];
-    }
-    if (of.bytes(j) < 16) {
-#pragma unroll
-      for (int e = 0; e < kWide; ++e) {
-        if (e * int(sizeof(Element)) >= of.bytes(j)) v.z[e] = 0;
-      }
-    }
-#pragma unroll
-    for (int e = 0; e < kWide; ++e) {
-      sum.gz = fmaf(v.g[e], v.z[e], sum.gz);
-      sum.g += kLayer ? v.g[e] : 0.f;
-    }
-  }
-  __device__ __forceinline__ void store(const Columns& of, const Vector& v, Pair means, Element* dx, int j) const {
-    float to[kWide];
-#pragma unroll
-    for (int e = 0; e < kWide; ++e) to[e] = inverse * fmaf(v.z[e], -means.gz, kLayer ? v.g[e] - means.g : v.g[e]);
-    store_vector(dx + j, narrow(to), of.bytes(j), of.wide);
-  }
-};
-
 using Sums = float[kVectors][kWide];  // of a thread's columns over its rows
 
-// The sums of the teams of a block, added in turn, become its part: dgamma, then dbeta. sums: (teams, columns held) of either.
-TILEKILN_DEVICE void add_teams(const Columns& of, const Sums& of_gamma, const Sums& of_beta, float* sums,
-                               float* dgamma) {
+// The sums of the teams of a block, added in turn, become its part. sums: (teams, step * kVectors), dgamma before dbeta.
+TILEKILN_DEVICE void add_teams(const Sums& of_gamma, const Sums& of_beta, int teams, int team, int step, int mine,
+                               int columns, float* sums, float* dgamma, float* dbeta) {
   constexpr int kSums = kThreads * kVectors * kWide;
-  const int held = of.step * kVectors;
+  const int held = step * kVectors;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
     for (int e = 0; e < kWide; ++e) {
-      const int at = of.team * held + of.mine + i * of.step + e;
+      const int at = team * held + mine + i * step + e;
       sums[at] = of_gamma[i][e];
       if (kLayer) sums[kSums + at] = of_beta[i][e];
     }
   }
   __syncthreads();
-  for (int j = threadIdx.x; j < min(of.a.columns, held); j += kThreads) {
+  for (int j = threadIdx.x; j < min(columns, held); j += kThreads) {
     float one = 0, other = 0;
-    for (int at = j; at < kSums; at += held) {
-      one += sums[at];
-      if (kLayer) other += sums[kSums + at];
+    for (int t = 0; t < teams; ++t) {
+      one += sums[t * held + j];
+      if (kLayer) other += sums[kSums + t * held + j];
     }
     dgamma[j] = one;
-    if (kLayer) dgamma[of.a.columns + j] = other;
+    if (kLayer) dbeta[j] = other;
   }
 }
 
+// g and z of a vector, 0 where there is no column, and their share of a row's sums; d is dy.
+TILEKILN_DEVICE void take_vector(uint4 of_dy, uint4 of_x, uint4 of_gamma, int bytes, float mean, float inverse,
+                                 float (&d)[kWide], float (&g)[kWide], float (&z)[kWide], Pair& sum) {
+  float w[kWide];
+  widen(of_dy, d), widen(of_x, z), widen(of_gamma, w);
+#pragma unroll
+  for (int e = 0; e < kWide; ++e) z[e] = (kLayer ? z[e] - mean : z[e]) * inverse, g[e] = d[e] * w[e];
+  if (bytes < 16) {
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) {
+      if (e * int(sizeof(Element)) >= bytes) z[e] = 0;
+    }
+  }
+#pragma unroll
+  for (int e = 0; e < kWide; ++e) sum.gz = fmaf(g[e], z[e], sum.gz), sum.g += kLayer ? g[e] : 0.f;
+}
+
+constexpr uint32_t kArray = kVectors * kThreads * 16, kStage = 2 * kArray;  // bytes of rows on their way: dy, then x
+
+// Has row m on its way to a stage, each vector to the thread that asks for it, at `base`.
+TILEKILN_DEVICE void ask_for_row(const Problem& a, long long m, bool wide, int mine, int step, uint32_t base) {
+  if (m < a.rows) {
+    const Element* const dy = static_cast<const Element*>(a.dy) + m * a.dy_row;
+    const Element* const x = static_cast<const Element*>(a.x) + m * a.x_row;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int j = mine + i * step, bytes = (a.columns - j) * int(sizeof(Element));
+      if (j >= a.columns) break;
+      const uint32_t to = base + i * kThreads * 16;
+      if (wide) {
+        const int length = min(bytes, 16);
+        copy_async_bytes(to, dy + j, length), copy_async_bytes(to + kArray, x + j, length);
+      } else {
+        store_shared(to, load_vector(dy + j, bytes, false));
+        store_shared(to + kArray, load_vector(x + j, bytes, false));
+      }
+    }
+  }
+  copy_async_commit();
+}
+
 TILEKILN_DEVICE void derive(const BackwardParams& p) {
-  extern __shared__ __align__(16) char raw[];
+  extern __shared__ __align__(16) char ring[];
   __shared__ Pair shared[2][kThreads / 32];
   const Problem& a = p.problem;
-  const int lanes = p.lanes, teams = kThreads / lanes, team = threadIdx.x / lanes;
-  const Columns of = {a, bool(p.wide), team, lanes * kWide, int(threadIdx.x & (lanes - 1)) * kWide};
+  const bool wide = p.wide;
+  const int lanes = p.lanes, teams = kThreads / lanes, team = threadIdx.x / lanes, lane = threadIdx.x & (lanes - 1);
+  const int step = lanes * kWide, mine = lane * kWide, stages = p.stages;
+  const float by = 1.f / float(a.columns);
   float* const dgamma = a.sums + 2 * (long long)blockIdx.x * a.columns;
+  float* const dbeta = dgamma + a.columns;
+  const auto bytes = [&](int j) { return (a.columns - j) * int(sizeof(Element)); };
+  const Element* const gamma = static_cast<const Element*>(a.gamma);
   uint4 gammas[kVectors];
-  Sums of_gamma = {}, of_beta = {};
-  of.held([&](int i, int j) { gammas[i] = of.load(a.gamma, j); });
+  float of_gamma[kVectors][kWide] = {}, of_beta[kVectors][kWide] = {};
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int j = mine + i * step;
+    if (j < a.columns) gammas[i] = load_vector(gamma + j, bytes(j), wide);
+  }
   const long long stride = (long long)gridDim.x * teams, begin = (long long)blockIdx.x * teams + team;
-  const Ring ring = {shared_address(raw) + threadIdx.x * 16};
-  const int stages = p.stages;
-  for (int s = 0; s < stages; ++s) ring.ask(of, begin + s * stride, s);
+  const uint32_t own = shared_address(ring) + threadIdx.x * 16;
+  const auto ask = [&](long long m, int stage) { ask_for_row(a, m, wide, mine, step, own + stage * kStage); };
+  for (int s = 0; s < stages; ++s) ask(begin + s * stride, s);
   int turn = 0, stage = 0;
-  RowState row = {0, 0, {0, 0}};
-  if (begin < a.rows) row.inverse = a.inverse[begin], row.mean = kLayer ? a.mean[begin] : 0.f;
+  float inverse = 0, mean = 0;
+  if (begin < a.rows) inverse = a.inverse[begin], mean = kLayer ? a.mean[begin] : 0.f;
   for (long long m = begin; m < a.rows; m += stride, turn ^= 1) {
     const Element* const dy = static_cast<const Element*>(a.dy) + m * a.dy_row;
     const Element* const x = static_cast<const Element*>(a.x) + m * a.x_row;
     Element* const dx = static_cast<Element*>(a.dx) + m * a.dx_row;
-    RowState next = {0, 0, {0, 0}};
-    if (m + stride < a.rows) next.inverse = a.inverse[m + stride], next.mean = kLayer ? a.mean[m + stride] : 0.f;
-    copy_async_wait(stages - 1);
-    Vector v[kVectors];
-    of.held([&](int i, int j) {
-      const uint32_t from = ring.own + stage * Ring::kStage + i * kThreads * 16;
-      row.take(of, load_shared(from), load_shared(from + Ring::kArray), gammas[i], j, v[i]);
+    float next_inverse = 0, next_mean = 0;
+    if (m + stride < a.rows) next_inverse = a.inverse[m + stride], next_mean = kLayer ? a.mean[m + stride] : 0.f;
+    Pair sum = {0, 0};
+    const auto finish = [&](const float (&g)[kWide], const float (&z)[kWide], Pair means, int j) {
+      float v[kWide];
 #pragma unroll
-      for (int e = 0; e < kWide; ++e) {
-        of_gamma[i][e] = fmaf(v[i].d[e], v[i].z[e], of_gamma[i][e]);
-        if (kLayer) of_beta[i][e] += v[i].d[e];
-      }
-    });
-    ring.ask(of, m + stages * stride, stage);  // its vectors are in registers
-    stage = stage + 1 == stages ? 0 : stage + 1;
-    const auto again = [&](int j, Vector& w) {
-      row.take(of, of.load(dy, j), of.load(x, j), of.load(a.gamma, j), j, w);
+      for (int e = 0; e < kWide; ++e) v[e] = inverse * fmaf(z[e], -means.gz, kLayer ? g[e] - means.g : g[e]);
+      store_vector(dx + j, narrow(v), bytes(j), wide);
     };
-    of.beyond([&](int j) {
-      Vector w;
-      again(j, w);
+    copy_async_wait(stages - 1);
+    float g[kVectors][kWide], z[kVectors][kWide];
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int j = mine + i * step;
+      if (j >= a.columns) break;
+      const uint32_t from = own + stage * kStage + i * kThreads * 16;
+      float d[kWide];
+      take_vector(load_shared(from), load_shared(from + kArray), gammas[i], bytes(j), mean, inverse, d, g[i], z[i],
+                  sum);
 #pragma unroll
       for (int e = 0; e < kWide; ++e) {
-        if (e * int(sizeof(Element)) >= of.bytes(j)) continue;
-        float* const to = dgamma + j + e;
-        *to = fmaf(w.d[e], w.z[e], m == begin ? 0.f : *to);
-        if (kLayer) to[a.columns] = w.d[e] + (m == begin ? 0.f : to[a.columns]);
+        of_gamma[i][e] = fmaf(d[e], z[i][e], of_gamma[i][e]);
+        if (kLayer) of_beta[i][e] += d[e];
       }
-    });
-    const Pair sum = sum_of(row.sum, team, lanes, shared[turn]);
-    const float by = 1.f / float(a.columns);
+    }
+    ask(m + stages * stride, stage);  // its vectors are in registers
+    stage = stage + 1 == stages ? 0 : stage + 1;
+    const auto beyond = [&](int j, float (&d)[kWide], float (&g)[kWide], float (&z)[kWide]) {
+      take_vector(load_vector(dy + j, bytes(j), wide), load_vector(x + j, bytes(j), wide),
+                  load_vector(gamma + j, bytes(j), wide), bytes(j), mean, inverse, d, g, z, sum);
+    };
+    for (int j = mine + kVectors * step; j < a.columns; j += step) {
+      float d[kWide], g[kWide], z[kWide];
+      beyond(j, d, g, z);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) {
+        if (e * int(sizeof(Element)) >= bytes(j)) continue;
+        dgamma[j + e] = fmaf(d[e], z[e], m == begin ? 0.f : dgamma[j + e]);
+        if (kLayer) dbeta[j + e] = d[e] + (m == begin ? 0.f : dbeta[j + e]);
+      }
+    }
+    sum = sum_of(sum, team, lanes, shared[turn]);
     const Pair means = {sum.gz * by, sum.g * by};
-    of.held([&](int i, int j) { row.store(of, v[i], means, dx, j); });
-    of.beyond([&](int j) {
-      Vector w;
-      again(j, w), row.store(of, w, means, dx, j);
-    });
-    row = next;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int j = mine + i * step;
+      if (j >= a.columns) break;
+      finish(g[i], z[i], means, j);
+    }
+    for (int j = mine + kVectors * step; j < a.columns; j += step) {
+      float d[kWide], g[kWide], z[kWide];
+      beyond(j, d, g, z), finish(g, z, means, j);
+    }
+    inverse = next_inverse, mean = next_mean;
   }
   copy_async_wait<0>();
-  __syncthreads();  // the ring becomes sums of columns
-  add_teams(of, of_gamma, of_beta, reinterpret_cast<float*>(raw), dgamma);
+  __syncthreads();  // the ring becomes sums of columns: (teams, step * kVectors), dgamma before dbeta
+  add_teams(of_gamma, of_beta, teams, team, step, mine, a.columns, reinterpret_cast<float*>(ring), dgamma, dbeta);
 }
 
 // dgamma and dbeta of the block's columns, kCount in a row of a thread at once: several threads have the same ones, each adds every so many
