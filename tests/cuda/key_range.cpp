@@ -14,6 +14,7 @@ namespace {
 constexpr int kKeys = 16, kAll = 1 << 29;
 using tilekiln::fmha::KeyMask;
 using tilekiln::fmha::KeyRange;
+using tilekiln::fmha::SeenKeys;
 
 struct Problem {
   KeyMask mask;
@@ -46,6 +47,9 @@ bool holds(const Problem& p) {
     const bool is_whole = in_range && tile >= whole.first && tile < whole.last;
     if (is_whole != (in_range && p.count(tile, window) == p.rows * kKeys)) return false;
   }
+  for (int i = p.row; i < p.row + p.rows; ++i)
+    for (int j = 0, from = p.row; j < p.keys + kKeys; ++j)
+      if (SeenKeys::hide(SeenKeys::of(p.mask, i, p.keys, from), j - from) == p.sees(i, j)) return false;
   return true;
 }
 
