@@ -16,8 +16,8 @@
 #define TILEKILN_LAMBDA __attribute__((always_inline))  // behind a lambda's parameters
 #define TILEKILN_KERNEL(threads) extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads)))
 
-// What builds.yaml and the dtype do not define: a KV cache; q, k and v of 8 bits, or k and v of a cache alone; 1: e4m3fnuz, 2: e5m2fnuz, 0:
-// OCP's e4m3.
+// Macros that neither builds.yaml nor the dtype defines: a KV cache; q, k and v of 8 bits, or k and v of a cache alone; 1: e4m3fnuz,
+// 2: e5m2fnuz, 0: OCP e4m3.
 #ifndef CACHE
 #define CACHE 0
 #endif
