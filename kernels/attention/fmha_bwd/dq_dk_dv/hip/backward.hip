@@ -292,10 +292,11 @@ TILEKILN_DEVICE Accumulator of_lines(const T* lines, __amdgpu_buffer_rsrc_t memo
 TILEKILN_DEVICE void multiply_rows(const BackwardProblem& p, const Memory& m, const Key& key, int row, int half,
                                    Pair& x) {
   x.p = x.ds = Accumulator(0.f);
+  [[maybe_unused]] const auto k_memory = Key::k_memory(key), v_memory = Key::v_memory(key);
   const auto step = [&](int d, int zero) TILEKILN_LAMBDA {
     const int column = d * kDepth + depth_of(half), at = row * kRowD + column;
-    const Fragment of_k = kReloadK ? of_memory(Key::k_memory(key), key.k_at + zero, column, p.hdim_q) : key.k_piece[d];
-    const Fragment of_v = kReloadK ? of_memory(Key::v_memory(key), key.v_at + zero, column, p.hdim_v) : key.v_piece[d];
+    const Fragment of_k = kReloadK ? of_memory(k_memory, key.k_at + zero, column, p.hdim_q) : key.k_piece[d];
+    const Fragment of_v = kReloadK ? of_memory(v_memory, key.v_at + zero, column, p.hdim_v) : key.v_piece[d];
     x.p = multiply_add(*(const Fragment*)(m.q_lines + at), of_k, x.p);
     x.ds = multiply_add(*(const Fragment*)(m.dout_lines + at), of_v, x.ds);
   };
