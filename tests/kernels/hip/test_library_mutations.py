@@ -112,7 +112,7 @@ MUTATIONS: dict[str, tuple[str, str, str, str]] = {
     ),
     "values past the keys are loaded": (
         FORWARD,
-        "const bool inside = row + j < rows && column < m.hdim_v;",
+        "const bool inside = is_seen(row + j) && column < m.hdim_v;",
         "const bool inside = column < m.hdim_v;",
         "fmha_fwd_splitkv",
     ),
