@@ -294,6 +294,11 @@ TILEKILN_DEVICE void store_if(bool condition, uint16_t* to, uint32_t word) {
 }
 
 // 16 bytes to global memory, by a predicate.
+TILEKILN_DEVICE void store_if(bool condition, float* to, float one, float other) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; @p st.global.v2.f32 [%0], {%1, %2};}" ::"l"(to), "f"(one),
+               "f"(other), "r"(int(condition))
+               : "memory");
+}
 TILEKILN_DEVICE void store_if(bool condition, void* to, uint4 line) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %5, 0; @p st.global.v4.b32 [%0], {%1, %2, %3, %4};}" ::"l"(to),
                "r"(line.x), "r"(line.y), "r"(line.z), "r"(line.w), "r"(int(condition))
@@ -443,14 +448,24 @@ TILEKILN_DEVICE float tanh_approx(float x) {
   return y;
 }
 
-// Four of e4m3, exact in bf16.
+// Four of e4m3, exact in fp16, and as numbers.
 TILEKILN_DEVICE void unpack_e4m3(uint32_t four, uint32_t& low, uint32_t& high) {
-  asm("{.reg .b16 a, b, c, d; .reg .b32 s, t; .reg .f32 w, x, y, z; mov.b32 {a, b}, %2; "
-      "cvt.rn.f16x2.e4m3x2 s, a; cvt.rn.f16x2.e4m3x2 t, b; mov.b32 {a, b}, s; mov.b32 {c, d}, t; "
-      "cvt.f32.f16 w, a; cvt.f32.f16 x, b; cvt.f32.f16 y, c; cvt.f32.f16 z, d; "
-      "cvt.rn.bf16x2.f32 %0, x, w; cvt.rn.bf16x2.f32 %1, z, y;}"
+  asm("{.reg .b16 a, b; mov.b32 {a, b}, %2; cvt.rn.f16x2.e4m3x2 %0, a; cvt.rn.f16x2.e4m3x2 %1, b;}"
       : "=r"(low), "=r"(high)
       : "r"(four));
+}
+TILEKILN_DEVICE void unpack_e4m3(uint32_t four, float& w, float& x, float& y, float& z) {
+  asm("{.reg .b16 a, b, c, d; .reg .b32 s, t; mov.b32 {a, b}, %4; cvt.rn.f16x2.e4m3x2 s, a; "
+      "cvt.rn.f16x2.e4m3x2 t, b; mov.b32 {a, b}, s; mov.b32 {c, d}, t; "
+      "cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; cvt.f32.f16 %2, c; cvt.f32.f16 %3, d;}"
+      : "=f"(w), "=f"(x), "=f"(y), "=f"(z)
+      : "r"(four));
+}
+// Two values of fp16 in a word, low half first, whatever the element type.
+TILEKILN_DEVICE uint32_t pack_halves(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
 }
 
 // The element type, as instructions name it.

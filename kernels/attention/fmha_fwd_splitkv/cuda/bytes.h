@@ -27,30 +27,12 @@ TILEKILN_DEVICE int row_of(int row, int group) {
 // The place of a key among those of a chunk as matrices take them.
 TILEKILN_DEVICE int position_of(int key) { return kOfBytes ? (key & 2) * 4 + (key >> 2) * 2 + (key & 1) : key; }
 
-// Four of e4m3, exact in fp16. In bf16 they took eight conversions, not two, which were most of a chunk's time.
-TILEKILN_DEVICE void widen_bytes(uint32_t four, uint32_t& low, uint32_t& high) {
-  asm("{.reg .b16 a, b; mov.b32 {a, b}, %2; cvt.rn.f16x2.e4m3x2 %0, a; cvt.rn.f16x2.e4m3x2 %1, b;}"
-      : "=r"(low), "=r"(high)
-      : "r"(four));
-}
-// Words of fp16: of two numbers, and c (16, 8) += a (16, 16) b (16, 8).
-TILEKILN_DEVICE uint32_t pack_halves(float low, float high) {
-  uint32_t word;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
-}
-TILEKILN_DEVICE void multiply_halves(float (&c)[4], const uint32_t (&a)[4], uint32_t low, uint32_t high) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-      "%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(low), "r"(high));
-}
+// Bytes are exact in fp16: in bf16 they took eight conversions, not two, which were most of a chunk's time.
 // c += a b, of a column of b four bytes.
 TILEKILN_DEVICE void multiply_bytes(float (&c)[4], const uint32_t (&a)[4], uint32_t four) {
   uint32_t low, high;
-  widen_bytes(four, low, high);
-  multiply_halves(c, a, low, high);
+  unpack_e4m3(four, low, high);
+  multiply_add_halves(c, a, low, high);
 }
 // Weights are so many times as large in fp16: those above 2^-29 keep all its bits. Sums of out are in units of `unit` / kWeightTimes.
 constexpr float kWeightTimes = 0x1p15f;

@@ -254,7 +254,7 @@ TILEKILN_DEVICE void add_values(const uint32_t (&weight)[4], uint32_t values, in
         uint32_t low, high;
         unpack_e4m3(kVectorized ? v[j] : __byte_perm(v[j & 2], v[j | 1], j & 1 ? 0x7531 : 0x6420), low, high);
         if constexpr (kVectorized) low &= keep[0], high &= keep[1];
-        multiply_halves(s.out[4 * d + j], weight, low, high);
+        multiply_add_halves(s.out[4 * d + j], weight, low, high);
       }
       continue;
     } else if constexpr (kVectorized) {

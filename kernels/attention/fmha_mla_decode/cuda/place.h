@@ -50,9 +50,7 @@ template <int kRows> struct Place {
 
     // Two neighbours, from an even column on.
     __device__ __forceinline__ void store_part(int column, float one, float other) const {
-      asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; @p st.global.v2.f32 [%0], {%1, %2};}" ::"l"(part + column),
-                   "f"(one), "f"(other), "r"(int(column < most))
-                   : "memory");
+      store_if(column < most, part + column, one, other);
     }
     __device__ __forceinline__ void store_out(int column, float one, float other) const {
       const uint32_t both = pack(one, other);

@@ -103,11 +103,7 @@ TILEKILN_DEVICE void load(const Params& p, Shared& s, const Place<kProductRows>&
 // Four of e4m3, times their factor, rounded.
 TILEKILN_DEVICE void widen(uint32_t four, float by, uint32_t& low, uint32_t& high) {
   float w, x, y, z;
-  asm("{.reg .b16 a, b, c, d; .reg .b32 s, t; mov.b32 {a, b}, %4; cvt.rn.f16x2.e4m3x2 s, a; "
-      "cvt.rn.f16x2.e4m3x2 t, b; mov.b32 {a, b}, s; mov.b32 {c, d}, t; "
-      "cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; cvt.f32.f16 %2, c; cvt.f32.f16 %3, d;}"
-      : "=f"(w), "=f"(x), "=f"(y), "=f"(z)
-      : "r"(four));
+  unpack_e4m3(four, w, x, y, z);
   low = pack(w * by, x * by), high = pack(y * by, z * by);
 }
 
@@ -130,8 +126,7 @@ template <bool kBytes> struct Mover {
     if (place < 0) return;
     constexpr int kLine = kBytes ? 128 : 192;
 #pragma unroll
-    for (int i = 0; i < 3; ++i)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(row_at(place) + ((lane >> 4) * 3 + i) * kLine) : "memory");
+    for (int i = 0; i < 3; ++i) prefetch_l2(row_at(place) + ((lane >> 4) * 3 + i) * kLine);
   }
   __device__ __forceinline__ void copy_half(const Loader<Halves>& to, int half, long long place) const {
     constexpr int kEach = 8;
