@@ -49,7 +49,7 @@ class Axis:
         self.code_of = {value: code for code, value in enumerate(values)}
         self.word = word
         if isinstance(word, list):
-            self.words: tuple[str, ...] = tuple(f"_{one}" for one in word)
+            self.words: tuple[str, ...] = tuple(one and f"_{one}" for one in word)
         elif kind == BOOLEAN:
             self.words = (f"_n{word or name}", f"_{word or name}")
         else:

@@ -28,7 +28,7 @@ class AxisFile(Struct, frozen=True, forbid_unknown_fields=True):
     # No Word: msgspec 0.22 crashes over a second pattern in one union.
     values: Annotated[list[Word | Number], Meta(min_length=1)] | str | None = None
     holds: Literal["at_least", "equal"] | None = None  # of an integer axis: which problems an instance takes
-    word: str | list[Word] = ""
+    word: str | list[str] = ""  # of a list "" leaves a value out of names
     # Values that were appended: their rows have sources of their own, so that those of the others stay as they are.
     apart: list[Word | Number] = []
 

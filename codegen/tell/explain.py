@@ -69,7 +69,8 @@ def _without_unused(root: Tree, text: str, chosen: Sequence[Target]) -> tuple[st
     gone = {str(condition) for condition in found}
     words = ", ".join(dict.fromkeys(condition.axis for condition in found))
     where = ", ".join(target.name for target in chosen)
-    said = f"no effect on {where}: {words}, which are of the kernels of {', '.join(root.planned)}"
+    of = ", ".join(name for name, target in root.planned.items() if target.tiles)
+    said = f"no effect on {where}: {words}, which are of the kernels of {of}"
     return " ".join([first, *(word for word in rest.split() if word not in gone)]).strip(), [said]
 
 

@@ -60,6 +60,7 @@ struct Problem {
   bool b_constant;            // nothing that is in the stream writes b
   bool fast_sums;             // of a GPU: tensor cores may keep fewer bits of sums of fp8 and bf8 than fp32 has
   bool swiglu;  // op d0 is that of clamped_swiglu (kernels/gemm/cpu/epilogue.h), by clamp_min, clamp_max and slope
+  unsigned char products;  // of parts of bf16, by which fp32 is multiplied: 3 or 6; 0: as it is
   bool
       a_words;  // a is rows of words, lda words apart, from row a_first on: Engine::widen. Of tiles, rows that they are read from as they
                 // lie: each in whole lines, up to a multiple of 16 of them; what lies behind k is finite
@@ -178,6 +179,7 @@ struct Engine {
   // Rows that are computed together, however few there are; units are large where a packed block of a is to serve many columns. 0: any
   // number is as good as another.
   int block_rows;
+  void (*of_parts[2])(const Problem&, const Unit&, void* scratch);  // of fp32 by Problem::products, 3 and 6; null: none
 };
 
 }  // namespace tilekiln::matrix

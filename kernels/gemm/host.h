@@ -225,6 +225,11 @@ struct WideRows {
   return TILEKILN_OK;
 }
 
+// The function of an engine that computes units of a product.
+inline auto function_of(const Engine& engine, const Problem& p) {
+  return p.products == 0 ? engine.run[static_cast<int>(p.dtype)] : engine.of_parts[p.products == 3 ? 0 : 1];
+}
+
 // One product, by the engine that was chosen.
 [[nodiscard]] inline tilekiln_status run_product(const Run& call, const Choice& choice, const Problem& whole,
                                                  const Tile& tile) {
@@ -235,7 +240,7 @@ struct WideRows {
   const Cut cut(p, engine, call.threads, 1, tile.n);
   const WideRows wide(p, engine, cut.across);
   if (wide.rows > 0) return run_widened(call, choice, p, tile.n, wide);
-  const auto run = engine.run[static_cast<int>(p.dtype)];
+  const auto run = function_of(engine, p);
   return launch_stage(call, choice, p, cut.units(), work_of(p), engine.scratch_bytes,
                       [&](i64 number, void* scratch) { run(p, cut.unit(p, number), scratch); });
 }

@@ -176,6 +176,14 @@ def test_listings_mark_what_is_planned() -> None:
     assert "(ck-gfx942 planned: " in listing.receipt(tree(), "fp32_min", ["ck-gfx942"])
 
 
+def test_tiles_of_fp16_are_planned() -> None:
+    one = resolve("gemm_default", ["cpu-amxfp16"])
+    assert (one.planned, {instance.signature["dtype"] for instance in one.instances}) == (["cpu-amxfp16"], {"fp16"})
+    assert "cpu-amxfp16  (planned: listed, no library holds its kernels yet)" in listing.targets(tree())
+    said = explain(tree(), "gemm_default", "gemm dtype=fp16", ["cpu-amxfp16"]).text
+    assert "planned: cpu-amxfp16; no library holds these kernels yet" in said
+
+
 def test_nothing_is_built_for_a_planned_target() -> None:
     said = r"^target ck-gfx942 is planned: .* so nothing is built for it; `python -m codegen targets` says"
     with pytest.raises(CodegenError, match=said):

@@ -32,6 +32,7 @@ OTHERS = {
     *("cross_entropy_bwd", "reduce", "topk_softmax", "topk_gating", "moe_sorting", "permute", "copy", "transpose"),
     *("batched_transpose", "elementwise", "pooling", "img2col", "sample", "causal_conv1d", "causal_conv1d_bwd"),
     *("gated_delta_rule", "gated_delta_rule_bwd", "gelu_and_mul", "gelu_and_mul_bwd", "group_norm", "pooling_bwd"),
+    "reshape_and_cache",
 }
 """Families whose work is no product of matrices."""
 

@@ -29,7 +29,7 @@ int drawn(int below) { return int(random_words() % unsigned(below)); }
 bool chance(int of) { return drawn(of) == 0; }
 float number() { return float(drawn(2001) - 1000) / 1000; }
 
-int bytes_of(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::fp16 ? 2 : 1; }
+int bytes_of(Dtype t) { return t == Dtype::fp32 ? 4 : t == Dtype::bf16 || t == Dtype::fp16 ? 2 : 1; }
 int bytes_of(OutDtype dtype) {
   return dtype == OutDtype::fp32 || dtype == OutDtype::int32 ? 4 : dtype >= OutDtype::int8 ? 1 : 2;
 }
@@ -45,6 +45,7 @@ void put(std::vector<char>& to, Dtype dtype, size_t at, float x) {
     case Dtype::fp16: return as(core::fp16());
     case Dtype::fp8: return as(core::fp8());
     case Dtype::bf8: return as(core::bf8());
+    case Dtype::fp32: memcpy(to.data() + at * sizeof x, &x, sizeof x); return;
     default: to[at] = char(std::lrint(x * 127));
   }
 }
@@ -91,19 +92,22 @@ int size_of(int kind, int most) {
 
 void draw(Given& g, long most_work) {
   Problem& p = g.p;
-  const Dtype dtypes[] = {Dtype::bf16, Dtype::bf16, Dtype::int8, Dtype::fp8, Dtype::bf8, Dtype::fp16, Dtype::fp16};
-  p.dtype = dtypes[drawn(7)];
-  const bool fp16 = p.dtype == Dtype::fp16;
+  const Dtype dtypes[] = {Dtype::bf16, Dtype::bf16, Dtype::int8, Dtype::fp8, Dtype::bf8,
+                          Dtype::fp16, Dtype::fp16, Dtype::fp32, Dtype::fp32};
+  p.dtype = dtypes[drawn(9)];
+  const bool fp16 = p.dtype == Dtype::fp16, fp32 = p.dtype == Dtype::fp32;
+  if (fp32) p.products = chance(2) ? 3 : 6;
   do {
     p.m = size_of(drawn(3), 200), p.n = size_of(drawn(3), 250), p.k = chance(20) ? 0 : size_of(drawn(3), 700);
     if (chance(8)) p.k = 2000 + drawn(3000), p.m = 1 + drawn(20), p.n = 1 + drawn(70);
   } while (long(p.m) * p.n * p.k > most_work);
+  if (chance(5)) p.m = (p.m + 15) / 16 * 16, p.k = (p.k + 63) / 64 * 64;  // whole tiles
   const bool int8 = p.dtype == Dtype::int8, scaled = int8 ? chance(2) : chance(4);
   if (int8 && !scaled) {
     p.out_dtype = OutDtype::int32;
   } else {
     const OutDtype outs[] = {OutDtype::fp32, OutDtype::bf16, OutDtype::fp16, OutDtype::int8, OutDtype::fp8};
-    p.out_dtype = outs[drawn(p.dtype == Dtype::bf16 ? 2 : fp16 ? 3 : 5)];
+    p.out_dtype = outs[drawn(fp32 ? 1 : p.dtype == Dtype::bf16 ? 2 : fp16 ? 3 : 5)];
   }
   p.a_columns = chance(3), p.b_columns = chance(2);
   if ((p.dtype == Dtype::bf16 || fp16) && chance(3))
@@ -122,12 +126,13 @@ void draw(Given& g, long most_work) {
     const bool missing = p.b_panels == 2 && p.k % 2 != 0 && i % 2 != 0 && i / 128 % ((p.k + 1) / 2) == size_t(p.k / 2);
     put(g.b, p.dtype, i, missing ? 0 : number());
   }
-  for (int i = fp16 && chance(3) ? 4 : 0; i > 0;
-       --i) {  // numbers that have no two parts, and those that nearly have none
-    constexpr float odd[] = {
-        __builtin_inff(), -__builtin_inff(), __builtin_nanf(""), 65504, 0x1p-24f, -0x1.004p-14f, 0, -0.f};
+  // Numbers that have no parts, and those that nearly have none.
+  for (int i = (fp16 || fp32) && chance(3) ? 4 : 0; i > 0; --i) {
+    const float odd[] = {
+        __builtin_inff(), -__builtin_inff(), __builtin_nanf(""), fp32 ? 8.f : 65504, 0x1p-24f, -0x1.004p-14f, 0, -0.f,
+        0x1.ffp127f,      0x1p-149f,         -0x1.2345p-120f};
     std::vector<char>& to = chance(2) ? g.a : g.b;
-    if (!to.empty()) put(to, p.dtype, size_t(drawn(int(to.size() / 2))), odd[drawn(8)]);
+    if (!to.empty()) put(to, p.dtype, size_t(drawn(int(to.size()) / bytes_of(p.dtype))), odd[drawn(fp32 ? 11 : 8)]);
   }
   p.a = g.a.data(), p.b = g.b.data();
   p.alpha = 1;
@@ -166,7 +171,7 @@ std::vector<char> computed(const Engine& engine, Problem p, const std::vector<Un
   memset(scratch, 0xff, engine.scratch_bytes);  // NaN, where nothing is written
   for (const Unit& unit : units) {
     memset(scratch, 0, 64);
-    engine.run[int(p.dtype)](p, unit, scratch);
+    (p.products && engine.of_parts[0] ? engine.of_parts[p.products / 6] : engine.run[int(p.dtype)])(p, unit, scratch);
   }
   free(scratch);
   return out;
@@ -182,9 +187,11 @@ std::vector<Unit> cut(const Problem& p, int block_rows) {
 }
 
 void told(const char* what, const Problem& p, double excess = 0) {
-  fprintf(stderr, "%s: %g too much, dtype %d out %d m %d n %d k %d a_columns %d b_columns %d panels %d activation %d\n",
-          what, excess, int(p.dtype), int(p.out_dtype), p.m, p.n, p.k, p.a_columns, p.b_columns, p.b_panels,
-          int(p.activation));
+  fprintf(
+      stderr,
+      "%s: %g too much, products %d dtype %d out %d m %d n %d k %d a_columns %d b_columns %d panels %d activation %d\n",
+      what, excess, p.products, int(p.dtype), int(p.out_dtype), p.m, p.n, p.k, p.a_columns, p.b_columns, p.b_panels,
+      int(p.activation));
 }
 
 void one(long most_work) {
@@ -215,9 +222,13 @@ void one(long most_work) {
                         : p.out_dtype == OutDtype::int8 ? 1
                         : p.out_dtype == OutDtype::fp8  ? .13
                                                         : 2e-3;
-    const double allowed =
-        p.out_dtype == OutDtype::int32 ? 0 : step * std::max(1., std::abs(y)) + 2e-5 * std::sqrt(p.k + 1.);
-    worst = std::max(worst, std::isnan(x) != std::isnan(y) ? 1e9 : std::isnan(x) ? 0 : (std::abs(x - y) - allowed));
+    const double each = p.products == 6 ? 8e-7 : 2e-5;
+    const double allowed = p.out_dtype == OutDtype::int32 ? 0
+                           : p.products == 6 ? 4e-7 * std::max(1., std::abs(y)) + each * std::sqrt(p.k + 1.)
+                                             : step * std::max(1., std::abs(y)) + each * std::sqrt(p.k + 1.);
+    worst = std::max(worst, std::isnan(x) != std::isnan(y) ? 1e9
+                            : std::isnan(x) || x == y      ? 0
+                                                           : (std::abs(x - y) - allowed));
   }
   if (!CHECK(worst <= 0)) told("beside vectors", p, worst);
   if (!CHECK(outside)) told("outside", p);

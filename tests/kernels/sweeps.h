@@ -152,6 +152,14 @@ template <class Engine> struct Target {
   const Engine* engine;
 };
 
+// Tells whether an engine has functions for a dtype.
+template <class Engine> bool has(const Engine& engine, size_t dtype) {
+  if constexpr (requires { engine.tile; })
+    return engine.tile[dtype] != nullptr;
+  else
+    return engine.chunk[dtype] != nullptr;
+}
+
 // test(target, dtype, steps) for all that the command line asks for: returns the number of failures.
 template <class Engine>
 int test_engines(int argc, char** argv, const std::vector<Target<Engine>>& targets,
@@ -162,7 +170,7 @@ int test_engines(int argc, char** argv, const std::vector<Target<Engine>>& targe
     const bool asked = argc < 2 || std::strcmp(argv[1], "any") == 0 || std::strcmp(argv[1], target.name) == 0;
     if (target.engine == nullptr || !runs(target.name) || !asked) continue;
     for (size_t dtype = 0; dtype < dtypes.size(); ++dtype) {
-      if (argc > 2 && std::strcmp(argv[2], dtypes[dtype]) != 0) continue;
+      if ((argc > 2 && std::strcmp(argv[2], dtypes[dtype]) != 0) || !has(*target.engine, dtype)) continue;
       ++tested;
       failures += test(target, Dtype(dtype), steps);
     }

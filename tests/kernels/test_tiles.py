@@ -24,6 +24,14 @@ def test_words(build_program: Callable[..., Path], mode: str) -> None:
     run(build_program("tiles_test", mode=mode))
 
 
+@pytest.mark.skipif(
+    not {"avx512_bf16", "avx512vbmi"} <= cpu_flags(), reason="vectors beside tiles are AVX-512's with BF16 and VBMI"
+)
+def test_vectors(build_program: Callable[..., Path]) -> None:
+    """Of the words beside tiles, products of pairs and roundings among them: the bits of plain twins."""
+    run(build_program("tile_vectors_test"))
+
+
 TARGETS = "cpu-avx512bf16,cpu-amx,cpu-amxemulated"
 
 

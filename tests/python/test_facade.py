@@ -418,6 +418,9 @@ def test_info_names_features_that_no_kernel_uses(load, flash):
         build = "tools/dev scons receipt=flash target=cpu-avx512bf16,cpu-amx"
         says = f"{new} are there, no library here is built for it: {build}"
         assert features(amx.flags, [flash]) == {"used": sorted(best.flags), "unused": [says]}
+        planned = next(one for one in CPU_TARGETS if one.planned)
+        later = "amx_fp16 is there, and cpu-amxfp16, whose kernels would use it, is planned: no library holds it yet"
+        assert features(planned.flags, [flash])["unused"] == [says, later]
     path = load("flash", targets="all").path
     slow = next(one for one in CPU_TARGETS if f"cpu-{one.isa}" == ISAS[0])
     code = "import json, tilekiln as tk; print(json.dumps([tk.info()[name] for name in ('features', 'answers')]))"

@@ -160,7 +160,7 @@ def test_against_float64(library: tk.Library, target: str, dtype: str, kind: str
 
 
 @tiles.of_x86_64
-@pytest.mark.parametrize("kind", KINDS[:-1])  # tiles have no factors of blocks
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("target", tiles.ENGINES)
 def test_by_tiles(load: Callable[..., tk.Library], target: str, kind: str) -> None:
     test_against_float64(load("moe_default", targets=tiles.TARGETS), target, "bf16", kind)

@@ -81,7 +81,7 @@ def kernel(library: tk.Library, target: str, *arrays: np.ndarray, **arguments: A
 def check(library: tk.Library, target: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, **arguments: Any) -> None:
     number = kernel(library, target, a, b, out=out, **arguments)
     extra = {name: arguments.get(name) for name in ("c", "bias", "row_scale", "column_scale", "a_scale", "b_scale")}
-    numbers = {name: arguments[name] for name in ("alpha", "beta", "activation") if name in arguments}
+    numbers = {name: arguments[name] for name in ("alpha", "beta", "activation", "precision") if name in arguments}
     to = WORDS[out.dtype.name]
     expected = reference.gemm(a, b, **extra, **numbers, dtype=to)  # before out, which may be c
     made = library.gemm(a, b, out=out, instance=number, **arguments)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""models: a decoder of Transformers that tilekiln.torch.optimize has changed, against stock PyTorch, one core.
+"""models: a decoder of Transformers that tilekiln.torch.optimize has changed, against stock PyTorch.
 
 A Llama of hidden 2048, intermediate 5632, 32 heads over 4, 4 layers, 32,000 words, random weights. Decode is the second
 token of each sequence behind a cache of PAST, prefill a prompt. Each sample of a form stands beside one of eager, in
-one process, by thread CPU time, pinned; the median of eager's time over the form's is shown. Roof: the bytes of the
-weights of a token over the speed at which a core reads. Error: relative to the model in fp32, of the logits. Forms:
-packed, int8 and int4 of tilekiln.torch.optimize; bare, the operators of packed without Transformers; compile,
-torch.compile of eager; packed-compile, of packed; torch-int4, PyTorch's own int4 product. Wants PyTorch, Transformers,
-and the receipts flash, gemm_default, gemm_linear and norm_default built for this machine.
+one process, by thread CPU time, pinned, with several threads by wall time; the median of eager's time over the form's
+is shown. Roof: the bytes of the weights of a token over the speed at which these threads read. Error: relative to the
+model in fp32, of the logits. Forms: packed, int8 and int4 of tilekiln.torch.optimize; bare, the operators of packed
+without Transformers; compile, torch.compile of eager; packed-compile, of packed; torch-int4, PyTorch's own int4
+product. Wants PyTorch, Transformers, and the receipts flash, gemm_default, gemm_linear and norm_default built.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def _cache(config: Any, batch: int, past: int, dtype: Any) -> Any:
     return cache
 
 
-def _seconds(function: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.thread_time()
+def _seconds(function: Callable[[], Any], clock: Callable[[], float]) -> tuple[float, Any]:
+    start = clock()
     result = function()
-    return time.thread_time() - start, result
+    return clock() - start, result
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -74,6 +74,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--forms", default="packed,int8,int4", help=f"of {', '.join(FORMS)} [%(default)s]")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="[%(default)s]")
     parser.add_argument("--layers", type=int, default=4, help="[%(default)s]")
+    parser.add_argument("--threads", type=int, default=1, help="[%(default)s]")
     parser.add_argument("--plot", metavar="FILE", help="draw tokens a second of decode beside the roof: .svg or .png")
     parser.add_argument("--samples", type=int, default=5, help="[%(default)s]")
     given = parser.parse_args(argv)
@@ -82,26 +83,27 @@ def main(argv: list[str] | None = None) -> int:
         if wrong := [one for one in word if one not in known]:
             parser.error(f"was {wrong[0]!r}, must be of {', '.join(known)}")
 
-    import numpy as np
     import torch
 
-    from tools.bench.decode import read_speed
+    from tools.field import bounds
 
-    torch.set_num_threads(1)
-    os.environ["TILEKILN_NUM_THREADS"] = "1"
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    torch.set_num_threads(given.threads)
+    os.environ["TILEKILN_NUM_THREADS"] = str(given.threads)
+    if given.threads == 1:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    clock = time.thread_time if given.threads == 1 else time.perf_counter
     dtype = getattr(torch, NAMES[given.dtype])
-    print(f"PyTorch {torch.__version__}, {given.dtype}, {given.layers} layers, one thread")
+    print(f"PyTorch {torch.__version__}, {given.dtype}, {given.layers} layers, threads: {given.threads}")
     with torch.no_grad():
         models = _models(given.layers, dtype, forms)
         exact = copy.deepcopy(models["eager"]).float() if dtype != torch.float32 else None
         embedding = models["eager"].get_input_embeddings().weight.nbytes
         weights = sum(one.nbytes for one in models["eager"].parameters()) - embedding
-        speed = read_speed(np.ones(64_000_000, np.float32))
+        speed = bounds.measure("cpu", given.threads).memory
         shown: dict[str, dict[str, float]] = {}
         for name in given.cases:
             kind, batch, length = CASES[name]
-            line, times = _case(models, exact, dtype, kind, batch, length, given.samples)
+            line, times = _case(models, exact, dtype, kind, batch, length, given.samples, clock)
             if kind == "decode":
                 line += f"; weights alone {weights / speed * 1e3:.1f} ms at {speed / 1e9:.0f} GB/s"
                 shown[name] = {form: batch / one for form, one in times.items()} | {"roof": batch * speed / weights}
@@ -135,7 +137,7 @@ def plot(path: str, shown: dict[str, dict[str, float]], caption: str) -> None:
     figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else {})
 
 
-def _case(models: dict[str, Any], exact: Any, dtype: Any, kind: str, batch: int, length: int, samples: int) -> Any:
+def _case(models: Any, exact: Any, dtype: Any, kind: str, batch: int, length: int, samples: int, clock: Any) -> Any:
     """The line of one case: times of eager, ratios of the forms, errors; and seconds of each form."""
     import torch
 
@@ -150,7 +152,7 @@ def _case(models: dict[str, Any], exact: Any, dtype: Any, kind: str, batch: int,
         call = {"input_ids": ids, "past_key_values": own, "use_cache": True, "logits_to_keep": 1}
         if past:  # a token in the middle of an answer: what grows has grown
             model(**call)
-        seconds, result = _seconds(lambda: model(**call))
+        seconds, result = _seconds(lambda: model(**call), clock)
         return seconds, result.logits.float()
 
     wanted = step(exact, wide=True)[1] if exact is not None else None

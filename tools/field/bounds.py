@@ -56,7 +56,7 @@ def _cpu(threads: int) -> Bounds:
             return list(pool.map(call, range(threads)))
 
         fma = sum(at_once(lambda _: peak("fma", 0.05)))
-        bf16 = sum(at_once(lambda _: peak("bf16", 0.05)))
+        bf16 = max(sum(at_once(lambda _, kind=kind: peak(kind, 0.05))) for kind in ("bf16", "tiles"))
         data = np.ones(READ, np.uint8)
         if threads == 1:
             memory = read_speed(data)

@@ -33,6 +33,13 @@ TILEKILN_BEGIN_C
  *
  * Of fp8 and bf8 a GPU's tensor cores sum 128 products, of whose sum they keep
  * some 14 bits, and fp32 additions the rest; instances of accumulate=fast, called by number, leave all to the tensor cores.
+ * precision=bf16x3 multiplies fp32 in two parts of bf16, the number rounded and what is left, by three products of the four; bf16x6 in three parts,
+ * by
+ * the six largest of nine. Only tiles of AMX do (cpu-amx). What is left out of a product is at most 2^-14.4 and 2^-23 of it; of random numbers the
+ * error of a
+ * sum is 2e-7 and 1e-8 of the sum of |a_ik b_kj| (root mean square), where full has 3e-8. Numbers below 2^-110 lose bits, as products of bf16 take
+ * subnormal parts as 0.
+ *
  * NaN and infinity go where IEEE arithmetic takes them: into the rows and columns that they stand in. fp16 and bf16 overflow to
  * infinity. bf16 of ISAs with a bf16 product flushes subnormal numbers. gelu, gelu_tanh, silu and hardswish of -infinity are 0.
  *
@@ -52,6 +59,8 @@ typedef struct tilekiln_gemm_args {
      its approximation with tanh; clamp: to [clamp_min, clamp_max] */
   float clamp_min; /* the least that clamp leaves */
   float clamp_max; /* the most, at least clamp_min */
+  int32_t precision; /* 0 (full), 1 (bf16x3) or 2 (bf16x6). bf16x3, bf16x6: fp32 in parts of bf16, by tiles (AMX), where a caller gives up exactness
+     for speed */
   const tilekiln_tensor* row_scale; /* fp32 (m); or null. One factor a row of the product, before c and bias */
   const tilekiln_tensor* column_scale; /* fp32 (n); or null. One factor a column of the product, before c and bias */
   const tilekiln_tensor* a_scale; /* fp32; or null. a factor a row of a and 128 numbers along k */
@@ -68,8 +77,8 @@ typedef struct tilekiln_gemm_args {
   const tilekiln_executor* executor; /* null: the library's own pool */
 } tilekiln_gemm_args;
 
-/* All fields absent, clamp_min 0, clamp_max 6, alpha and beta 1, norm_epsilon 1e-6, norm_rounding pytorch, instance -1. Then set a, b, out and what
- * else is wanted. */
+/* All fields absent, clamp_min 0, clamp_max 6, alpha and beta 1, precision full, norm_epsilon 1e-6, norm_rounding pytorch, instance -1. Then set a,
+ * b, out and what else is wanted. */
 static inline tilekiln_gemm_args tilekiln_gemm_defaults(void) {
   TILEKILN_ZEROED(tilekiln_gemm_args, args);
   args.alpha = 1.0f;

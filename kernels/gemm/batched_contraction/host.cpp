@@ -136,6 +136,10 @@ void fill(const Args& args, Call& call) {
   }
   for (; rest < matrix::kRest; ++rest) to.count[rest] = 1;
   for (; more < matrix::kRest; ++more) to.steps[more] = 1;
+  int64_t* const sizes = call.to.query.sizes;
+  sizes[tilekiln::batched_contraction::sizes::m] = row.length;
+  sizes[tilekiln::batched_contraction::sizes::n] = column.length;
+  sizes[tilekiln::batched_contraction::sizes::k] = sum.length;
   if (args.alpha == 0 || to.sums == 0) to.product.k = 0, to.sums = 1, to.steps[0] = 1;
   if (to.product.k == 0) std::fill(to.steps, to.steps + matrix::kRest, 1), to.sums = 1;
 }

@@ -10,7 +10,7 @@
 
 #include "kernels/backends/cpu/amx/block.h"
 #include "kernels/backends/cpu/twos.h"
-#include "kernels/gemm/cpu/amx_pack.h"
+#include "kernels/gemm/cpu/amx_floats.h"
 #include "kernels/gemm/cpu/shared.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
@@ -22,6 +22,7 @@ constexpr int kMostTileRows = 512, kMostTileColumns = 1024, kMostTileWords = 102
 constexpr int kChunkSteps = 8;  // along K, of 16 words: 16 KB of half a panel of B
 constexpr int kGroupBlocks = 4;
 constexpr int kThinRows = 16;     // one tile of A by four of B
+constexpr int kFewPanels = 1;     // 128 rows of 2,048 by one panel take .66 of the time, by two as long
 constexpr int kFinishedRows = 4;  // beside each step
 constexpr i64 kStreamedBytes = 1 << 20;
 
@@ -142,29 +143,32 @@ template <class Dot, bool kTwo> TILEKILN_INLINE void multiply_step(const tiles::
 template <class Dot> constexpr int kStepOfA = Dot::kParts * kBlockRows * kStepWords;
 template <class Dot> constexpr int kStepOfB = Dot::kParts * kStepWords * kPanel;
 
-// Products of the other parts of a step, after that of the first ones: every tile is loaded once, but A's first twice.
+// Products of the other parts of a step, after that of the first ones. Of fp16: low high, high high, high low; of fp32 in two parts hh, hm
+// after mh, in three hl, mm, mh, hh, hm after lh.
 template <class Dot, bool kTwo> TILEKILN_INLINE void multiply_parts(const float* a, const float* b) {
   using namespace tiles;
-  if constexpr (Dot::kParts == 2) {
-    constexpr long row = kPanel * 4;
-    const auto dots = []() __attribute__((always_inline)) {
-      Dot::template dot<0, 4, 6>(), Dot::template dot<1, 4, 7>();
-      if constexpr (kTwo) Dot::template dot<2, 5, 6>(), Dot::template dot<3, 5, 7>();
-    };
-    const auto load_a = [](const float* from) __attribute__((always_inline)) {
-      load_t1<4>(from, kLineBytes);
-      if constexpr (kTwo) load_t1<5>(from + kTileWords, kLineBytes);
-    };
-    load_a(a + kBlockRows * kStepWords), dots();
-    load<6>(b + kStepWords * kPanel, row), load<7>(b + kStepWords * kPanel + kTile, row), dots();
-    load_a(a), dots();
-  }
+  const auto dots = []() __attribute__((always_inline)) {
+    Dot::template dot<0, 4, 6>(), Dot::template dot<1, 4, 7>();
+    if constexpr (kTwo) Dot::template dot<2, 5, 6>(), Dot::template dot<3, 5, 7>();
+  };
+  const auto load_a = [a](int part) __attribute__((always_inline)) {
+    load_t1<4>(a + part * kBlockRows * kStepWords, kLineBytes);
+    if constexpr (kTwo) load_t1<5>(a + part * kBlockRows * kStepWords + kTileWords, kLineBytes);
+  };
+  const auto load_b = [b](int part) __attribute__((always_inline)) {
+    load<6>(b + part * kStepWords * kPanel, kPanel * 4), load<7>(b + part * kStepWords * kPanel + kTile, kPanel * 4);
+  };
+  if constexpr (Dot::kProducts == 6) load_a(1), load_b(1), dots(), load_a(2), load_b(2), dots(), load_b(0), dots();
+  if constexpr (Dot::kProducts > 1) load_a(1), dots();
+  if constexpr (Dot::kProducts > 1) load_b(Dot::kParts - 1), dots();
+  if constexpr (Dot::kProducts == 4) load_a(0), dots();
 }
 
-// `steps` >= 1 of a block: B words of half a panel. kTwo: whether it has more than 16 rows. `last`: sums of the block before.
+// `steps` >= 1 of a block: B words of half a panel. kTwo: whether it has more than 16 rows. `last`: sums of the block before. soon: rows of
+// A that lie as they are and are asked for (L2), or null.
 template <class Dot, bool kTwo>
 TILEKILN_INLINE void block_steps(tiles::Operand a, const float* b, int steps, const float* from, float* last,
-                                 Finishing& finishing, Ahead& ahead) {
+                                 const float* soon, Finishing& finishing, Ahead& ahead) {
   using namespace tiles;
   constexpr long row = kPanel * 4;
   load_t1<4>(a.at, a.row), load<6>(b, row);
@@ -182,6 +186,10 @@ TILEKILN_INLINE void block_steps(tiles::Operand a, const float* b, int steps, co
     multiply_step<Dot, kTwo>(a, b);
     multiply_parts<Dot, kTwo>(a.at, b);
     ahead.some(), finishing.some();
+  }
+  for (int r = 0; soon && r < kBlockRows; ++r) {
+    const char* const line = (const char*)soon + r * a.row;
+    for (int i = 0; i < steps; ++i) __builtin_prefetch(line + i * kLineBytes, 0, 2);
   }
 }
 
@@ -227,8 +235,10 @@ template <class Dot, class T> class TiledUnit {
     const int rows = u_.m1 - u_.m0;
     if (p_.k == 0) return run_empty();
     const bool thin = rows <= kThinRows && kParts == 1;
-    as_it_lies_ = p_.a_words && !thin && kParts == 1;
-    constexpr int most_named = kMostTileWords / (kParts * kParts);  // for as many products
+    // Rows of words that are whole tiles: few panels do not pay for packing them.
+    const bool whole = kWords && !p_.a_columns && rows % kTile == 0 && p_.k % (kStepWords * Dot::kWord) == 0;
+    as_it_lies_ = !thin && kParts == 1 && (p_.a_words || (whole && u_.n1 - u_.n0 <= kFewPanels * kPanel));
+    constexpr int most_named = kMostTileWords / Dot::kProducts;
     const int named = p_.tile_k ? least(p_.tile_k, most_named) : most_named;
     const i64 most_words = thin && p_.b_panels ? kPackedWords / kTile : named < kStepWords ? kStepWords : named;
     const i64 words = (p_.k + Dot::kWord - 1) / Dot::kWord;
@@ -247,7 +257,11 @@ template <class Dot, class T> class TiledUnit {
       for (i64 s = 0; s < all_steps; s += part) {
         const i64 k0 = s * kStepWords * Dot::kWord;
         const i64 k1 = least<i64>(p_.k, k0 + part * kStepWords * Dot::kWord);
-        if (!as_it_lies_) pack_a<T>(x_.a, p_, m0, m1, k0, k1, thin ? kThinRows : kBlockRows, parts_);
+        if constexpr (kOfFloats) {
+          pack_a_floats<T>(x_.a, p_, m0, m1, k0, k1, parts_.special);
+        } else if (!as_it_lies_) {
+          pack_a<T>(x_.a, p_, m0, m1, k0, k1, thin ? kThinRows : kBlockRows, parts_);
+        }
         lack_specials();
         tiles::fence();
         for (int n = u_.n0; n < u_.n1; n += kPanel) {
@@ -281,27 +295,29 @@ template <class Dot, class T> class TiledUnit {
 
   PanelOfB panel_of_b(int n, i64 k0, i64 k1) {
     const i64 words = (k1 - k0 + Dot::kWord - 1) / Dot::kWord;
-    const int whole = int(words / kStepWords), rest = int(words % kStepWords);
-    if constexpr (kParts > 1) {
-      pack_b_parts<T>(x_.b, p_, n, least(u_.n1 - n, kPanel), k0, k1, parts_);
-      lack_specials();
-      tiles::fence();
-      return {x_.b, whole + (rest != 0), nullptr};
+    const int whole = int(words / kStepWords), rest = int(words % kStepWords), steps = whole + (rest != 0);
+    const int columns = least(u_.n1 - n, kPanel);
+    const bool as_it_lies = kParts == 1 && p_.b_panels;
+    if constexpr (kOfFloats) {
+      pack_b_floats<T>(x_.b, p_, n, columns, k0, k1, parts_.special);
+    } else if constexpr (kParts > 1) {
+      pack_b_parts<T>(x_.b, p_, n, columns, k0, k1, parts_);
+    } else if (!as_it_lies) {
+      pack_b<T>(x_.b, p_, n, columns, k0, k1);
+      __builtin_memset(x_.b + words * kPanel, 0, (steps * kStepWords - words) * kPanel * sizeof(float));
     }
-    if (p_.b_panels) {
-      const i64 all = (i64(p_.k) + Dot::kWord - 1) / Dot::kWord;
-      const float* const from = (const float*)p_.b + (n / kPanel * all + k0 / Dot::kWord) * kPanel;
-      if (rest == 0) return {from, whole, nullptr};
-      __builtin_memcpy(x_.tail, from + whole * kStepWords * kPanel, rest * kPanel * sizeof(float));
-      __builtin_memset(x_.tail + rest * kPanel, 0, (kStepWords - rest) * kPanel * sizeof(float));
+    lack_specials();
+    if (!as_it_lies) {
       tiles::fence();
-      return {from, whole, x_.tail};
+      return {x_.b, steps, nullptr};
     }
-    pack_b<T>(x_.b, p_, n, least(u_.n1 - n, kPanel), k0, k1);
-    const int steps = whole + (rest != 0);
-    __builtin_memset(x_.b + words * kPanel, 0, (steps * kStepWords - words) * kPanel * sizeof(float));
+    const i64 all = (i64(p_.k) + Dot::kWord - 1) / Dot::kWord;
+    const float* const from = (const float*)p_.b + (n / kPanel * all + k0 / Dot::kWord) * kPanel;
+    if (rest == 0) return {from, whole, nullptr};
+    __builtin_memcpy(x_.tail, from + whole * kStepWords * kPanel, rest * kPanel * sizeof(float));
+    __builtin_memset(x_.tail + rest * kPanel, 0, (kStepWords - rest) * kPanel * sizeof(float));
     tiles::fence();
-    return {x_.b, steps, nullptr};
+    return {from, whole, x_.tail};
   }
 
   // The panel after that of column n; null where it is packed first, or there is none.
@@ -343,10 +359,16 @@ template <class Dot, class T> class TiledUnit {
             const float* const from = !first ? own : begins ? nullptr : kept;
             tiles::Operand a = all;
             a.at += (m - m0) / kBlockRows * a_block + step * all.step;
+            const bool fresh = as_it_lies_ && n == u_.n0 && half == 0 && g1 - g0 >= 2 * kBlockRows;
+            const float* const soon = !fresh                     ? nullptr
+                                      : m + 2 * kBlockRows <= g1 ? a.at + a_block
+                                      : m + kBlockRows == g1 && !last
+                                          ? all.at + (g0 - m0) / kBlockRows * a_block + next * all.step
+                                          : nullptr;
             if (g1 - m > kTile)
-              block_steps<Dot, true>(a, words, steps, from, last_, finishing_, ahead);
+              block_steps<Dot, true>(a, words, steps, from, last_, soon, finishing_, ahead);
             else
-              block_steps<Dot, false>(a, words, steps, from, last_, finishing_, ahead);
+              block_steps<Dot, false>(a, words, steps, from, last_, soon, finishing_, ahead);
             last_ = last && !ends ? kept : own;
           }
           step = next;
@@ -388,6 +410,8 @@ template <class Dot, class T> class TiledUnit {
   }
 
   static constexpr int kParts = Dot::kParts;
+  static constexpr bool kOfFloats = sizeof(T) == sizeof(float);
+  static constexpr bool kWords = sizeof(T) * Dot::kWord == sizeof(float);
   const matrix::Problem& p_;
   const matrix::Unit& u_;
   TileScratch& x_;

@@ -1,43 +1,23 @@
 // SPDX-License-Identifier: MIT
 // A unit of a product with a quantised b by tiles: sums of a group of k leave their tiles, and are added to those before times their
 // factors, some rows of them beside the products of the next group. bf16 and fp8 are multiplied as bf16, int8 as int8: what b holds is
-// exact in both. Sums of an element run along k in one order, whatever the unit.
+// exact in both, codes of 4 bits as small integers. Sums of an element run along k in one order, whatever the unit.
 #pragma once
 
-#include "kernels/backends/cpu/amx/bytes.h"
 #include "kernels/gemm/cpu/amx.h"
-#include "kernels/gemm/cpu/unpack.h"
+#include "kernels/gemm/cpu/amx_words.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 constexpr int kPieceSteps = 32;  // of 16 words along k, that lie unpacked: 128 KB of b
+// Two blocks of sums lie in TileScratch::sums, and behind them the factors of as many groups as a piece may meet.
+static_assert(8 * tiles::kTileWords + kPieceSteps * kPanel <= 2 * kGroupBlocks * kBlockRows * kPanel);
 static_assert(kPanel == matrix::kPanelLanes && kPieceSteps * kStepWords <= kMostTileWords);
 
 // A stretch of a piece of k, within one group; steps of it are filled up with 0.
 struct GroupStretch {
   i64 group, k0, k1;
   int steps;
-};
-
-// Words of b, that b holds as Weights, of k0 to k1. `from`: the panel's first.
-template <class Dot> struct GroupWords;
-template <> struct GroupWords<Bf16Tiles> {
-  static void unpack(float* to, const matrix::Grouped& g, const uint8_t* from, i64 k0, i64 k1) {
-    if (g.weights == matrix::Weights::int4)
-      unpack_int4_bf16(to, from + k0 / 8 * kLaneBytes, k1 - k0);
-    else
-      unpack_fp8_bf16(to, from + k0 / 2 * (kLaneBytes / 2), k1 - k0);
-  }
-};
-template <> struct GroupWords<Int8Tiles> {
-  static void unpack(float* to, const matrix::Grouped& g, const uint8_t* from, i64 k0, i64 k1) {
-    const i64 words = (k1 - k0) / 4 * kPanel;
-    const bool int4 = g.weights == matrix::Weights::int4;
-    if (int4) unpack_int4_int8(to, from + k0 / 8 * kLaneBytes, k1 - k0);
-    const float* const bytes = int4 ? to : (const float*)(from + k0 / 4 * kLaneBytes);
-    const int excess = int4 ? 8 - kQuadZero : 128;
-    for (i64 i = 0; i < words; i += kLanes) store(to + i, less_bytes(load_unaligned(bytes + i), excess));
-  }
 };
 
 template <class Dot, class T> class TiledGroups {
@@ -103,12 +83,20 @@ template <class Dot, class T> class TiledGroups {
   }
 
   void unpack_panel(int n) {
-    const int elements = g_.weights == matrix::Weights::int4 ? 8 : 4;  // in a lane's 4 bytes
-    const uint8_t* const panel = (const uint8_t*)p_.b + i64(n / kPanel) * p_.k / elements * kLaneBytes;
+    const i64 number = n / kPanel;
+    const uint8_t* const panel = (const uint8_t*)p_.b + number * p_.k / elements_of(g_.weights) * kLaneBytes;
+    const uint8_t* const zeros = g_.b_zero ? g_.b_zero + number * groups_ * kPanel : nullptr;
+    factors_ = g_.b_scale + number * groups_ * kPanel;
+    if (!factors_are_wide(g_.weights) && count_ > 0) {
+      const i64 first = stretch_[0].group;
+      widen_factors(x_.sums + 8 * tiles::kTileWords, g_, number, groups_, first,
+                    int(stretch_[count_ - 1].group - first) + 1);
+      factors_ = x_.sums + 8 * tiles::kTileWords - first * kPanel;
+    }
     float* to = x_.b;
     for (int i = 0; i < count_; ++i) {
       const GroupStretch& s = stretch_[i];
-      GroupWords<Dot>::unpack(to, g_, panel, s.k0, s.k1);
+      GroupWords<Dot>::unpack(to, g_, panel, s.k0, s.k1, zeros ? zeros + s.group * kPanel : nullptr);
       const i64 words = (s.k1 - s.k0) / Dot::kWord * kPanel, all = i64(s.steps) * kStepWords * kPanel;
       __builtin_memset(to + words, 0, (all - words) * sizeof(float));
       to += all;
@@ -123,7 +111,7 @@ template <class Dot, class T> class TiledGroups {
     const float* a = x_.a + i64(m - m0) / kBlockRows * steps_ * (kBlockRows * kStepWords);
     const float* b = x_.b + half;
     float* const sums = sums_of(m, m0, n) + half;
-    const float* const b_scale = g_.b_scale + i64(n / kPanel) * groups_ * kPanel + half;
+    const float* const b_scale = factors_ + half;
     const float* const a_scale = g_.a_scale ? g_.a_scale + m * g_.a_scale_row : nullptr;
     if (count_ == 0) {
       for (int r = 0; r < kBlockRows; ++r) store(sums + r * kPanel, zero()), store(sums + r * kPanel + kLanes, zero());
@@ -207,6 +195,7 @@ template <class Dot, class T> class TiledGroups {
   GroupStretch stretch_[kPieceSteps];
   int count_ = 0, steps_ = 0, turn_ = 0;
   float* last_ = nullptr;
+  const float* factors_ = nullptr;  // of the panel's groups
   Left left_;
 };
 

@@ -18,15 +18,15 @@ constexpr int kStepWords = 16;  // along K
 
 // Products of words by tiles: elements of a word, parts of a number, and the instruction.
 struct Bf16Tiles {
-  static constexpr int kWord = 2, kParts = 1;
+  static constexpr int kWord = 2, kParts = 1, kProducts = 1;
   template <int C, int A, int B> static TILEKILN_INLINE void dot() { tiles::dot_bf16<C, A, B>(); }
 };
 struct Int8Tiles {
-  static constexpr int kWord = 4, kParts = 1;
+  static constexpr int kWord = 4, kParts = 1, kProducts = 1;
   template <int C, int A, int B> static TILEKILN_INLINE void dot() { tiles::dot_ss<C, A, B>(); }
 };
 // A number is two of bf16, its last three bits first: four products are exact.
-struct Fp16Tiles : Bf16Tiles { static constexpr int kParts = 2; };
+struct Fp16Tiles : Bf16Tiles { static constexpr int kParts = 2, kProducts = 4; };
 
 // Functions that make words of a storage type. line: 16 words of a row, of which `elements` >= 1 exist.
 template <class T> struct TileStages {
@@ -64,6 +64,7 @@ template <> struct PartsOf<2> {
   }
   bool special = false;  // some were
 };
+template <> struct PartsOf<3> { bool special = false; };
 
 // Rows of a row-major A.
 template <class T, class Parts>
@@ -142,18 +143,22 @@ void pack_b_parts(float* to, const matrix::Problem& p, int n, int lanes, i64 k0,
   }
 }
 
+template <class T> TILEKILN_INLINE float number_of(T x) { return core::widen(x); }
+// The least magnitude that has no parts.
+template <class T> constexpr float kLeastSpecial = __builtin_inff();
+
 // sums[r kPanel + j] of the rows from m and the columns from n on, and the products that PartsOf left out: of an infinity or a NaN.
 template <class T> void add_specials(const matrix::Problem& p, float* sums, int m, int n, int rows, int columns) {
   const T *const a = (const T*)p.a, *const b = (const T*)p.b;
   const auto a_at = [&](int r, i64 k) {
-    return core::widen(p.a_columns ? a[k * p.lda + m + r] : a[(m + r) * p.lda + k]);
+    return number_of(p.a_columns ? a[k * p.lda + m + r] : a[(m + r) * p.lda + k]);
   };
   const auto b_at = [&](i64 k, int j) {
-    return core::widen(p.b_panels    ? b[(i64(n / kPanel) * p.k + k) * kPanel + j]
-                       : p.b_columns ? b[(n + j) * p.ldb + k]
-                                     : b[k * p.ldb + n + j]);
+    return number_of(p.b_panels    ? b[(i64(n / kPanel) * p.k + k) * kPanel + j]
+                     : p.b_columns ? b[(n + j) * p.ldb + k]
+                                   : b[k * p.ldb + n + j]);
   };
-  const auto is_special = [](float x) { return !(__builtin_fabsf(x) < __builtin_inff()); };
+  const auto is_special = [](float x) { return !(__builtin_fabsf(x) < kLeastSpecial<T>); };
   for (i64 k = 0; k < p.k; ++k) {
     bool any = false;
     for (int r = 0; r < rows; ++r) any |= is_special(a_at(r, k));

@@ -164,26 +164,6 @@ struct GroupStages {
   UnpackCodes codes = nullptr;  // in place of `b`, stretch by stretch
 };
 
-// The fp32 factors of stretches of a panel, kPanelLanes a stretch; half of those of e2m1, whose numbers are doubled.
-inline void widen_factors(float* to, const matrix::Grouped& g, i64 panel, i64 groups, i64 first, int count) {
-  const i64 at = (panel * groups + first) * matrix::kPanelLanes, n = i64(count) * matrix::kPanelLanes;
-  if (g.weights == matrix::Weights::uint4) {
-    const fp16* const from = (const fp16*)g.b_scale + at;
-    for (i64 j = 0; j < n; j += kLanes) store(to + j, widen(from + j));
-    return;
-  }
-  const uint8_t* const from = (const uint8_t*)g.b_scale + at;
-  if (g.weights == matrix::Weights::nvfp4) {
-    for (i64 j = 0; j < n; ++j) to[j] = 0.5f * core::widen(fp8{from[j]});
-    return;
-  }
-  const uint32_t more = g.weights == matrix::Weights::mxfp8;
-  for (i64 j = 0; j < n; ++j) {  // 2^(e - 128 + more): below 2^-126 a subnormal number; 255 is NaN
-    const uint32_t e = from[j] + more, bits = from[j] == 255 ? 0x7fc00000u : e > 1 ? (e - 1) << 23 : 0x200000u << e;
-    __builtin_memcpy(to + j, &bits, sizeof bits);
-  }
-}
-
 // starts[i] = -offset times the sum of row m from k = from[i] to from[i + 1], multiples of kSummed but for the end.
 inline void start_stretches(int* starts, const matrix::Grouped& g, int m, const i64* from, int count, int offset) {
   const i64 blocks = (g.product.k + matrix::kSummed - 1) / matrix::kSummed;

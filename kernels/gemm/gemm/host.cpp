@@ -13,6 +13,7 @@ using matrix::Problem;
 static_assert(static_cast<int>(tilekiln::gemm::Dtype::int8) == static_cast<int>(matrix::Dtype::int8) &&
               static_cast<int>(tilekiln::gemm::Dtype::fp8) == static_cast<int>(matrix::Dtype::fp8) &&
               static_cast<int>(tilekiln::gemm::Dtype::bf8) == static_cast<int>(matrix::Dtype::bf8) &&
+              static_cast<int>(tilekiln::gemm::Precision::bf16x6) == 2 &&
               static_cast<int>(tilekiln::gemm::OutDtype::int32) == static_cast<int>(matrix::OutDtype::int32));
 
 tilekiln_status blocks_of_a(const Args& args, tilekiln_shape* shape) {
@@ -96,6 +97,7 @@ void fill(const Args& args, Call& call) {
   p.bias_of_rows = transposed;
   p.alpha = args.alpha;
   p.beta = args.beta;
+  p.products = static_cast<unsigned char>(3 * static_cast<int>(call.signature.precision));
   p.b_constant = args.b_is_constant != 0 && !transposed;
   p.more = {};
   if (in.a_norm.given()) p.more.norm = in.a_norm.data;

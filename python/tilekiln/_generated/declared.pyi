@@ -417,6 +417,7 @@ class GemmArguments(RunArguments, total=False):
     activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
     clamp_min: float
     clamp_max: float
+    precision: Literal["full", "bf16x3", "bf16x6"]
     norm_epsilon: float
     norm_rounding: Literal["pytorch", "transformers"]
     b_is_constant: bool

@@ -46,6 +46,7 @@ def features(flags: Collection[str], found: Sequence[Library]) -> dict[str, list
         for name in _targets(library):
             held[name] = held[name] or _runs(library, name)
     here = [one for one in _of_this_machine() if set(one.flags) <= set(flags)]
+    here.sort(key=lambda one: one.planned)
     used = {flag for one in here if held.get(one.name) for flag in one.flags}
     unused, left = [], {flag for one in here for flag in one.flags} - used
     for one in here:
@@ -54,7 +55,10 @@ def features(flags: Collection[str], found: Sequence[Library]) -> dict[str, list
             continue
         left -= set(new)
         why = (
-            f"libraries here have {one.name}, and TILEKILN_ISA or the system keeps it from this process"
+            f"and {one.name}, whose kernels would use {'them' if new[1:] else 'it'}, is planned: "
+            "no library holds it yet"
+            if one.planned
+            else f"libraries here have {one.name}, and TILEKILN_ISA or the system keeps it from this process"
             if one.name in held
             else f"no library here is built for it: tools/dev scons receipt=flash target={_asked(one)}"
         )

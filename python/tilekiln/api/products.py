@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from .._core.native import ArgumentError
 from .operators import _call, refuse_gradients
@@ -23,6 +23,7 @@ class ProductArguments(TypedDict, total=False):
     activation: str
     clamp_min: float
     clamp_max: float
+    precision: Literal["full", "bf16x3", "bf16x6"]  # of two matrices that lie as they are
     num_threads: int
     stream: Stream | None
 
@@ -40,7 +41,10 @@ def matmul(a: Array, b: Array, c: Array | None = None, **arguments: Unpack[Produ
         from ..torch.products import product
 
         return product(a, b, c, None, arguments)
-    return _call("batched_gemm" if getattr(a, "ndim", 2) == 3 else "gemm", (a, b), {"c": c, **arguments})
+    batched = getattr(a, "ndim", 2) == 3
+    if batched and (precision := arguments.pop("precision", "full")) != "full":
+        raise ArgumentError(f"precision: was {precision!r}, must be 'full' for batches of matrices")
+    return _call("batched_gemm" if batched else "gemm", (a, b), {"c": c, **arguments})
 
 
 def linear(
@@ -91,6 +95,8 @@ def linear(
             raise ArgumentError(f"c: shape was {tuple(c.shape)}, must be {tuple(shape)}, that of the result")
         c = c.reshape(rows.shape[0], shape[-1])
     if isinstance(weight, (PackedWeight, QuantisedWeight)):
+        if (precision := arguments.pop("precision", "full")) != "full":
+            raise ArgumentError(f"precision: was {precision!r}, must be 'full' for weights that are packed")
         if panels.ndim == 5:
             raise ArgumentError("weight: had groups, must be packed from (n, k): groups are Library.grouped_gemm's")
         if rows.shape[1] != weight.k:

@@ -15,7 +15,8 @@ out = activation(alpha row_i column_j a b + beta c + bias), where row and column
   1.13, in it.
 * function, 0 without one: exp2 (8.3e-8), erf (1.5e-7) and the products around them: 2^-20 of the argument |x|, twice
   the size of the result at most where it matters; tails below 2^-100 may be flushed.
-* lost, of fp8 and bf8 on a GPU (`LOST_OF_BYTES`): its tensor cores keep some 14 bits of a sum of 128 products.
+* lost, of fp32 in parts of bf16 (`LOST_OF_PARTS`) and of fp8 and bf8 on a GPU (`LOST_OF_BYTES`): its tensor cores keep
+  some 14 bits of a sum of 128 products.
 * tiny: half the smallest subnormal of fp16, 2^-25; k 2^-126 else, since a bf16 dot product flushes subnormal numbers.
 
 int32 is exact modulo 2^32: the bound is 0. Scaled products of int8 are rounded to fp32 first, one of the factors.
@@ -55,6 +56,8 @@ LARGEST = {"fp32": 3.4028235677973366e38, "fp16": 65520.0, "bf16": 3.39617752923
 
 BLOCK = 128
 """Numbers along k, and columns, that share a factor of a block."""
+LOST_OF_PARTS = {"full": 0.0, "bf16x3": 3 * 2.0**-16, "bf16x6": 2.0**-23}
+"""Share of a product of fp32 that parts of bf16 leave out, by precision: a part rounds to 2^-8 of itself."""
 LOST_OF_BYTES = 2.0**-9
 """Share of their magnitude that sums of fp8 and bf8 may lose on a GPU: 1.5e-3 of 128 positive numbers, on Hopper."""
 
@@ -119,6 +122,7 @@ def gemm(
     b_scale: Array | None = None,
     dtype: str | None = None,
     lost: float = 0.0,
+    precision: str = "full",
 ) -> Result:
     """activation(alpha a b + beta c + bias): a (m, k), b (k, n), c (m, n), bias (n), in float64.
 
@@ -127,7 +131,7 @@ def gemm(
     row of a, and of 128 x 128 of b, which are multiplied first. dtype: of out, which decides how it is rounded; None
     is that of a, fp16 for fp8 and bf8. "int32", None for int8, is the product of int8, modulo 2^32. With alpha = 0 a
     and b are not looked at, with beta = 0 c is not. lost: a
-    share of the magnitude that the bound gains. Raises KeyError for an unknown activation.
+    share of the magnitude that the bound gains; precision: of `gemm`, which widens the bound. KeyError: unknown word.
     """
     name = dtype or OUT_DTYPE[str(a.dtype)]
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
@@ -160,7 +164,7 @@ def gemm(
             magnitude += np.abs(bias.astype(np.float64))
         low, high = (float(np.float32(end)) for end in clamp)
         out = np.clip(x, low, high) if activation == "clamp" else ACTIVATIONS[activation](x)
-        sums = U * (min(k, 6 * np.sqrt(k)) + 6) + lost
+        sums = U * (min(k, 6 * np.sqrt(k)) + 6) + lost + LOST_OF_PARTS[precision]
         function = 0.0 if activation in EXACT else 2.0**-20
         tiny = 2.0**-25 if name == "fp16" else 2.0**-100 if function else (k + 1) * 2.0**-126
         bound = (

@@ -23,4 +23,6 @@ extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     tilekiln::cpu::kMostTileColumns,
     nullptr,
     0,
-    tilekiln::cpu::kBlockRows};
+    tilekiln::cpu::kBlockRows,
+    {tilekiln::cpu::run_tiles<tilekiln::cpu::FloatTiles<3>, tilekiln::cpu::By3>,
+     tilekiln::cpu::run_tiles<tilekiln::cpu::FloatTiles<6>, tilekiln::cpu::By6>}};

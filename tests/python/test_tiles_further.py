@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""Products by tiles through the host's code: factors of blocks, codes, contractions, and fp32 in parts of bf16."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import tilekiln as tk
+from tilekiln.reference.batched_contraction import excess
+
+from tests.python import test_batched_contraction as contraction
+from tests.python import test_four_bits as codes
+from tests.python import test_gemm as gemm
+from tests.python import test_gemm_lists as lists
+from tests.python import tiles
+
+pytestmark = tiles.of_x86_64
+
+
+@pytest.mark.parametrize("target", tiles.ENGINES)
+def test_factors_of_blocks(load: Callable[..., tk.Library], target: str) -> None:
+    gemm.test_factors_of_blocks(load("gemm_fp8", targets=tiles.TARGETS), target)
+    lists.test_grouped_fp8_with_factors_of_blocks(lambda name, **_: load(name, targets=tiles.TARGETS), target)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("target", tiles.ENGINES)
+@pytest.mark.parametrize("kind", ["mxfp4", "uint4", "mxfp8", "nvfp4", "mxfp4 by int8", "uint4 by int8"])
+def test_codes(load: Callable[..., tk.Library], target: str, kind: str) -> None:
+    word, _, by = kind.partition(" by ")
+    codes.test_against_float64(load("four_bits", targets=tiles.TARGETS), target, "bf16", bool(by), word)
+
+
+def test_experts_of_codes(load: Callable[..., tk.Library]) -> None:
+    codes.test_experts_of_mxfp4(load("four_bits", targets=tiles.TARGETS), "bf16", "silu", False)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_contractions(load: Callable[..., tk.Library], dtype: str) -> None:
+    library, found = load("gemm_default", targets=tiles.TARGETS), set()
+    for name in contraction.SIZES:
+        a, b, how = contraction.draw(name, dtype)
+        for one in library.instances(f"family=batched_contraction dtype={dtype}"):
+            if library.instance_usable(one.number):
+                found.add(one.algorithm["target"])
+                out = library.batched_contraction(a, b, **how, alpha=-0.5, instance=one.number)
+                assert excess(out, a, b, **how, alpha=-0.5) <= 1, (name, one)
+    assert "cpu-amxemulated" in found
+
+
+@pytest.mark.parametrize("precision", ["bf16x3", "bf16x6"])
+@pytest.mark.parametrize("target", tiles.ENGINES)
+def test_fp32_in_parts(load: Callable[..., tk.Library], target: str, precision: str) -> None:
+    """Every layout, edges, epilogues, and numbers that have no parts."""
+    library, random = load("gemm_default", targets=tiles.TARGETS), np.random.default_rng(7)
+    layouts, activations = itertools.product((False, True), repeat=3), itertools.cycle(gemm.ACTIVATIONS)
+    sizes = [
+        (1, 1, 1),
+        (3, 70, 2),
+        (17, 65, 33),
+        (33, 5, 700),
+        (70, 130, 31),
+        (31, 300, 0),
+        (130, 66, 90),
+        (48, 64, 64),
+    ]
+    for (m, n, k), (of_a, of_b, of_out) in zip(sizes, layouts, strict=True):
+        a, b = gemm.draw(random, m, k, "fp32", of_a), gemm.draw(random, k, n, "fp32", of_b)
+        out = gemm.out_like(m, n, "fp32", of_out)
+        more = {"c": gemm.draw(random, m, n, "fp32", False), "bias": gemm.draw(random, 1, n, "fp32", False)[0]}
+        how = {"activation": next(activations), "alpha": 0.5, "beta": 0.75}
+        gemm.check(library, target, a, b, out, precision=precision, **more, **how)
+    a, b = gemm.draw(random, 40, 64, "fp32", False), gemm.draw(random, 64, 70, "fp32", True)
+    a[3, 7], a[9, 1], b[11, 5], b[12, 6] = np.inf, 3.4e38, np.nan, -np.inf
+    gemm.check(library, target, a, b, gemm.out_like(40, 70, "fp32", False), precision=precision)
+
+
+def test_words_of_precision(load: Callable[..., tk.Library]) -> None:
+    library, a = load("gemm_default", targets=tiles.TARGETS), np.ones((4, 4), np.float32)
+    with pytest.raises(tk.ArgumentError, match=r"^precision: was .*bf16x2.*, must be .*full.*bf16x3.*bf16x6"):
+        library.gemm(a, a, precision=cast("Any", "bf16x2"))
+    with pytest.raises(tk.NoKernelError, match="parts of bf16 are those of fp32"):
+        library.gemm(a.astype(np.float16), a.astype(np.float16), precision="bf16x3")
+    with pytest.raises(tk.ArgumentError, match=r"^precision: was 'bf16x3', must be 'full' for batches of matrices$"):
+        tk.matmul(a[None], a[None], precision="bf16x3")
+    with pytest.raises(
+        tk.ArgumentError, match=r"^precision: was 'bf16x6', must be 'full' for weights that are packed$"
+    ):
+        tk.linear(a, tk.PackedWeight(a), precision="bf16x6")
+    with pytest.raises(tk.NoKernelError, match="only tiles multiply fp32 in parts of bf16: cpu-amx"):
+        load("gemm_default", targets="native").gemm(a, a, precision="bf16x3")
