@@ -35,7 +35,7 @@ TILEKILN_DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The same of fp16, whatever the element type.
+// c (16, 8) += a (16, 16) b (16, 8), of fp16 whatever the element type.
 TILEKILN_DEVICE void multiply_add_halves(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "

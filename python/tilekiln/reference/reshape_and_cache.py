@@ -20,7 +20,8 @@ def quantised(x: Array, dtype: Any, scale: Array | None = None) -> Array:
         return x
     by = np.float32(1) if scale is None else np.float32(scale.reshape(-1)[0])
     largest = LARGEST[np.dtype(dtype)]
-    return np.clip(x.astype(np.float32) / by, -largest, largest).astype(dtype)
+    made: Array = np.clip(x.astype(np.float32) / by, -largest, largest).astype(dtype)
+    return made
 
 
 def reshape_and_cache(
