@@ -48,6 +48,12 @@ def python(native: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     return counted
 
 
+def test_a_library_of_an_older_tree_is_left_alone(native: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels would read calls of this one by another schema: attention without its mask, once."""
+    monkeypatch.setattr(native, "_find", lambda: pathlib.Path("libm.so.6"))
+    assert native._start() == "libm.so.6 was built of an older tree: tools/dev --with torch scons torch"
+
+
 def draw(*shape: int, dtype: Any = torch.float32, inside: bool = False) -> Any:
     """(batch, heads, tokens, hdim), heads inside tokens in memory or not."""
     b, h, s, d = shape

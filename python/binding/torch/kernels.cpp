@@ -331,6 +331,9 @@ using namespace tilekiln::torch;
 
 extern "C" {
 
+/* The schema of tilekiln_native::sdpa, which must be defined before tilekiln_torch_start. */
+__attribute__((visibility("default"))) const char* tilekiln_torch_sdpa() { return kSdpa; }
+
 /* Null when kernels may be registered, else what is missing of PyTorch. */
 __attribute__((visibility("default"))) const char* tilekiln_torch_start() {
   if (const char* missing = resolve()) return missing;

@@ -19,7 +19,9 @@ inline void drop_bias(StableIValue given) {
   drop_optional(given);
 }
 
-/* sdpa(Tensor q, Tensor k, Tensor v, bool causal, float? scale, bool grouped, Tensor? bias) -> Tensor */
+/* What lies on sdpa's stack: Python declares the operator by this text, so that neither reads another's. */
+constexpr const char* kSdpa =
+    "(Tensor q, Tensor k, Tensor v, bool causal, float? scale, bool grouped, Tensor? bias=None) -> Tensor";
 inline void sdpa(StableIValue* stack, uint64_t, uint64_t) {
   const AtenTensorHandle tensors[] = {tensor_of(stack[0]), tensor_of(stack[1]), tensor_of(stack[2])};
   double scale = 0;

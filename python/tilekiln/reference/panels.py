@@ -79,6 +79,8 @@ def _draw_words(random: Random, signature: Signature) -> Call:
         given |= {"c": np.ascontiguousarray(c).reshape(m, width // 64, 64), "beta": random.one((1.0, 0.25))}
         known |= {"c": c[:, :n], "beta": given["beta"]}
     factors = random.one((0, 1, groups))
+    if dtype != "int8" and kind != "int4":  # of weights of bytes under rows as they are, a factor a row
+        factors = min(factors, 1)
     if factors and not given["quantise_a"]:
         given["a_scale"] = known["a_scale"] = random.numbers.random((m, factors), np.float32) + np.float32(0.5)
     if to != dtype:

@@ -78,9 +78,10 @@ def _start() -> str:
     if path is None:
         return f"{NAME} is not built: tools/dev --with torch scons torch"
     loaded = ctypes.CDLL(str(path))
-    loaded.tilekiln_torch_start.restype = ctypes.c_char_p
-    schema = "(Tensor q, Tensor k, Tensor v, bool causal, float? scale, bool grouped, Tensor? bias=None) -> Tensor"
-    torch.library.define("tilekiln_native::sdpa", schema)
+    if not hasattr(loaded, "tilekiln_torch_sdpa"):
+        return f"{path} was built of an older tree: tools/dev --with torch scons torch"
+    loaded.tilekiln_torch_start.restype = loaded.tilekiln_torch_sdpa.restype = ctypes.c_char_p
+    torch.library.define("tilekiln_native::sdpa", loaded.tilekiln_torch_sdpa().decode())
     missing = loaded.tilekiln_torch_start()
     if missing is not None:
         return f"PyTorch {torch.__version__} lacks {missing.decode()}"
