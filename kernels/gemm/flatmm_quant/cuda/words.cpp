@@ -105,6 +105,10 @@ tilekiln_status launch_words(const Site& site, const void* problem) {
   words.groups = (p.k + g.group - 1) / g.group;
   if ((!int4 || p.m <= kFewRows) && fill_few(kind, &words)) return launch_few(site, kernel, kind, words);
   TILEKILN_TRY(matrix::refuse_more(p));
+  if (!int4 && g.a_scale != nullptr)
+    return fail_argument("a_scale",
+                         "had a factor a row and group, must have one a row, or rows be int8, on cuda with weights of "
+                         "bytes");
   if (!int4)
     return fail_argument("a",
                          "had rows of %d numbers and groups of %d, must have rows of at most 49152 and groups of 32, "
