@@ -119,8 +119,7 @@ template <Kind kKind> struct FewWords {
     if (at.tile >= tiles || lane % (p.gated ? kPieces / 2 : kPieces) != 0) return;
 #pragma unroll
     for (int i = 0; i < kChunkBytes / 512; ++i) {
-      if (word + i * kLanesRows < p.words)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(at.words + i * kLanesRows * kLineBytes) : "memory");
+      if (word + i * kLanesRows < p.words) prefetch_l2(at.words + i * kLanesRows * kLineBytes);
     }
   }
   // The chunk of a cursor to a stage, and its factors; nothing past the last one, whose group there is all the same.

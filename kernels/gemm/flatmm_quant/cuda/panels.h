@@ -55,16 +55,6 @@ TILEKILN_DEVICE uint32_t four_numbers(uint32_t word) {
   const uint32_t below = __byte_perm(0xfdfeff00u, 0xf4f8fafcu, places), sign = (word >> 7 & 0x01010101u) * 255;
   return (above & ~sign) | (below & sign);
 }
-TILEKILN_DEVICE uint32_t load_one(uint32_t from) {
-  uint32_t v;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
-  return v;
-}
-TILEKILN_DEVICE uint2 load_two(uint32_t from) {
-  uint2 v;
-  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
-  return v;
-}
 // Factors of two columns.
 TILEKILN_DEVICE float2 load_factors(uint32_t from) {
   if constexpr (kSame) {
@@ -77,7 +67,7 @@ TILEKILN_DEVICE float2 load_factors(uint32_t from) {
     };
     return {power(both & 255), power(both >> 8)};
   } else {
-    const uint2 both = load_two(from);
+    const uint2 both = load_shared_pair(from);
     return {__uint_as_float(both.x), __uint_as_float(both.y)};
   }
 }
@@ -175,22 +165,24 @@ template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Ker
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const uint32_t from = words + (16 * atom + 8 * half + 2 * t) * kWordBytes;
-          const uint32_t one = load_one(from), other = load_one(from + kWordBytes);
+          const uint32_t one = load_shared_word(from), other = load_shared_word(from + kWordBytes);
           a[i][2 * half] = __byte_perm(one, other, 0x5410), a[i][2 * half + 1] = __byte_perm(one, other, 0x7632);
         }
       } else if constexpr (kInt8 || kSame) {
         constexpr uint32_t kLess = kInt8 ? 0x80808080u : 0;
-        const uint2 low = load_two(words + (8 * atom + t) * kWordBytes);
-        const uint2 high = load_two(words + (8 * atom + 4 + t) * kWordBytes);
+        const uint2 low = load_shared_pair(words + (8 * atom + t) * kWordBytes);
+        const uint2 high = load_shared_pair(words + (8 * atom + 4 + t) * kWordBytes);
         a[i][0] = low.x ^ kLess, a[i][1] = low.y ^ kLess, a[i][2] = high.x ^ kLess, a[i][3] = high.y ^ kLess;
       } else if constexpr (kNarrow) {
         const int word = 4 * atom + (t >> 1), shift = t & 1 ? 0 : 4;
-        const uint2 low = load_two(words + word * kWordBytes), high = load_two(words + (word + 2) * kWordBytes);
+        const uint2 low = load_shared_pair(words + word * kWordBytes),
+                    high = load_shared_pair(words + (word + 2) * kWordBytes);
         a[i][0] = four_numbers(low.x << shift), a[i][1] = four_numbers(low.y << shift);
         a[i][2] = four_numbers(high.x << shift), a[i][3] = four_numbers(high.y << shift);
       } else {
         const int shift = (t & 1) * 16 + (t >> 1) * 4;
-        const uint2 low = load_two(words + 2 * atom * kWordBytes), high = load_two(words + (2 * atom + 1) * kWordBytes);
+        const uint2 low = load_shared_pair(words + 2 * atom * kWordBytes),
+                    high = load_shared_pair(words + (2 * atom + 1) * kWordBytes);
         a[i][0] = two_numbers(low.x, shift), a[i][1] = two_numbers(low.y, shift);
         a[i][2] = two_numbers(high.x, shift), a[i][3] = two_numbers(high.y, shift);
       }
