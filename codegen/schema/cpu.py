@@ -28,10 +28,10 @@ _CPUINFO = {
     "avx512vnni": "avx512_vnni",
 }
 _CPUINFO_ONLY = {"x86-64-v3": ("abm", "f16c", "movbe", "xsave"), "x86-64-v4": ("abm", "f16c", "movbe", "xsave")}
-# Features that both spell alike and no level has; no library asks for amx_fp16 yet.
-_ALONE = ("avx512vbmi", "amx_fp16")
+# Features that both spell alike and no level has.
+_ALONE = ("avx512vbmi",)
 # Tiles, of which kernels/backends/cpu/tile_permission.h asks the processor and the system together.
-TILES = ("amx_tile", "amx_bf16", "amx_int8")
+TILES = ("amx_tile", "amx_bf16", "amx_int8", "amx_fp16")
 KNOWN = {*LEVELS, *LEVELS["x86-64-v4"], *_CPUINFO, *_ALONE, *TILES}
 # Features of AArch64, in the words of /proc/cpuinfo.
 KNOWN_OF_AARCH64 = {"asimddp", "asimdhp", "bf16", "i8mm"}

@@ -300,11 +300,18 @@ def test_a_target_without_a_family_says_so() -> None:
     assert "target cuda-sm90a: it has no kernels of sample: its histograms of a row need memory that all blocks" in said
 
 
-def test_reasons_for_what_a_backend_lacks_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["cuda", "hip"])
+def test_every_family_that_gpus_lack_has_a_reason(name: str) -> None:
+    root = tree()
+    targets = [target for target in root.every_target.values() if target.backend == name]
+    lacked = {one.name for one in root.families.values() if not any(root.algorithms(t, one) for t in targets)}
+    assert lacked == set(root.backends[name].absent)
+
+
+def test_a_reason_for_what_is_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     hip = tree().backends["hip"]
     reasons = dict(hip.absent)
     for made, says in (
-        ({name: says for name, says in reasons.items() if name != "sample"}, "no reason is given for sample"),
         (reasons | {"rotary": "none"}, "a target of hip has kernels of rotary"),
         (reasons | {"sampel": "none"}, "no family 'sampel'; nearest: sample"),
     ):

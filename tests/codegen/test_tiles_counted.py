@@ -12,7 +12,13 @@ from codegen.schema.select import Clause
 from codegen.schema.tree import tree
 from tests.codegen.test_tiles_answered import FORMATS, PRODUCTS
 
-WITHOUT = {"fmha_fwd": 3888, "fmha_fwd_splitkv": 720, "fmha_fwd_pagedkv": 320, "fmha_mla_decode": 1}
+WITHOUT = {
+    "fmha_fwd": 3888,
+    "fmha_fwd_splitkv": 720,
+    "fmha_fwd_pagedkv": 320,
+    "flatmm_quant": 128,
+    "fmha_mla_decode": 1,
+}
 """Signatures that have a reason in place of an engine, by family: those of the page's table."""
 
 

@@ -19,7 +19,7 @@ inline void drop_bias(StableIValue given) {
   drop_optional(given);
 }
 
-/* What lies on sdpa's stack: Python declares the operator by this text, so that neither reads another's. */
+/* The stack of sdpa: Python declares the operator by this text, so that neither reads another's. */
 constexpr const char* kSdpa =
     "(Tensor q, Tensor k, Tensor v, bool causal, float? scale, bool grouped, Tensor? bias=None) -> Tensor";
 inline void sdpa(StableIValue* stack, uint64_t, uint64_t) {

@@ -25,6 +25,7 @@ from ..layers import GATES
 from ..norms import RMSNorm
 from . import experts
 from .quantised import JoinedQuantised, Kind, quantise_layers
+from .rows import is_plain, norm_options, normed
 
 FEW = 8
 """Rows up to which the kernel of few rows multiplies, which reads weights at memory's rate; beyond, cuBLAS does."""
@@ -97,14 +98,14 @@ class Joined:
     def normed(self, rows: Tensor, norm: Any, how: dict[str, Any]) -> Tensor:
         """The product of rows that a norm has normalised; how: its options of rmsnorm2d."""
         if not self.takes_norms or not are_few(rows):
-            return product(_norm(rows, norm, how), self.weight, self.bias)
-        return product(rows, self.weight, self.bias, **_of_norm(norm, how))
+            return product(normed(rows, norm, how), self.weight, self.bias)
+        return product(rows, self.weight, self.bias, **norm_options(norm, how))
 
     def gated(self, rows: Tensor, norm: Any, how: dict[str, Any], activation: str) -> Tensor:
         """act(gate) up of such rows; the layers are those of gate and up."""
         half = len(self.weight) // 2
         if self.takes_norms and self.bias is None and are_few(rows):
-            more = {"b_up": self.weight[half:].t(), "activation": activation, **_of_norm(norm, how)}
+            more = {"b_up": self.weight[half:].t(), "activation": activation, **norm_options(norm, how)}
             return product(rows, self.weight[:half], **more)
         both = self.normed(rows, norm, how)
         gate = both[:, :half]
@@ -118,7 +119,7 @@ class Joined:
         layer: Any
         for name, layer, place in zip(self.names, self.layers, self._places, strict=True):
             own: Any = owner._modules[name]
-            if own is not layer or not _plain(layer):
+            if own is not layer or not is_plain(layer):
                 return False
             moved = moved or layer.weight.data_ptr() != place
         if moved:
@@ -135,16 +136,11 @@ class Joined:
                 one.data = one.data.clone()
 
 
-def _plain(module: Any) -> bool:
-    """Is there nothing between a module's call and the forward of its class?"""
-    return not module._forward_hooks and not module._forward_pre_hooks and "forward" not in module.__dict__
-
-
 def _linear(owner: torch.nn.Module, name: str) -> Any:
     layer: Any = getattr(owner, name, None)
     if type(layer) is not torch.nn.Linear:
         raise ValueError(f"{name}: is {type(layer).__name__}, not torch.nn.Linear")
-    if not _plain(layer) or torch.nn.utils.parametrize.is_parametrized(layer):
+    if not is_plain(layer) or torch.nn.utils.parametrize.is_parametrized(layer):
         raise ValueError(f"{name}: has hooks, parametrizations or a forward of its own")
     if layer.weight.device.type == "cuda" and layer.weight.dtype not in DTYPES:
         raise ValueError(f"{name}: has weights of {layer.weight.dtype}, a GPU's kernels are of bf16 and fp16")
@@ -219,8 +215,8 @@ class Layer(NamedTuple):
         attention, mlp = self.parts[2:]
         norms = zip(AFTER, (self.norms[1], *self.after), strict=True) if self.after else ()
         return (
-            all(modules[name] is one and _plain(one) for name, one in zip(PARTS, self.parts, strict=True))
-            and all(modules[name] is one and _plain(one) for name, (one, _) in norms)
+            all(modules[name] is one and is_plain(one) for name, one in zip(PARTS, self.parts, strict=True))
+            and all(modules[name] is one and is_plain(one) for name, (one, _) in norms)
             and self.qkv.ready(attention)
             and self.out.ready(attention)
             and (
@@ -235,22 +231,6 @@ def is_ready(model: torch.nn.Module) -> bool:
     """May all layers of a model be computed as they were fused?"""
     fused = ((one, one.__dict__.get(FUSED)) for one in model.modules())
     return all(its.ready(one) for one, its in fused if isinstance(its, Layer))
-
-
-def _factors(module: Any, how: dict[str, Any]) -> Tensor:
-    """Factors of a norm: its weight, or 1 + that."""
-    weight: Tensor = module._parameters["weight"]
-    return weight + how["offset"] if how["offset"] else weight
-
-
-def _norm(x: Tensor, module: Any, how: dict[str, Any]) -> Tensor:
-    made: Tensor = _call("rmsnorm2d", (x, _factors(module, how)), {key: how[key] for key in ("epsilon", "rounding")})
-    return made
-
-
-def _of_norm(module: Any, how: dict[str, Any]) -> dict[str, Any]:
-    """Options of a product by which it normalises its rows so."""
-    return {"a_norm": _factors(module, how), "norm_epsilon": how["epsilon"], "norm_rounding": how["rounding"]}
 
 
 def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) -> Any:
@@ -286,7 +266,7 @@ def _compute(fused: Layer, hidden: Tensor, angles: Any, cache: Any, named: dict[
     cos, sin = cos.flatten(0, 1), sin.flatten(0, 1)
     if fused.head_norms:
         q, k = (
-            _norm(one.reshape(-1, one.shape[-1]), *norm).view(one.shape)
+            normed(one.reshape(-1, one.shape[-1]), *norm).view(one.shape)
             for one, norm in zip((q, k), fused.head_norms, strict=True)
         )
     by_place = step.rooms is not None and step.pads is None and step.angles is not None
@@ -308,16 +288,16 @@ def _compute(fused: Layer, hidden: Tensor, angles: Any, cache: Any, named: dict[
         attended = _attended(attention, fused, q, k, v, cache, named)
     x = _added(fused.out, attended.reshape(len(x), -1), x, fused.after[:1])
     if fused.gate_up is None or fused.down is None:
-        made: Any = mlp(_norm(x, *fused.norms[1]).view(hidden.shape))
+        made: Any = mlp(normed(x, *fused.norms[1]).view(hidden.shape))
         made = (made[0] if isinstance(made, tuple) else made).reshape(x.shape)
-        return (x + (_norm(made, *fused.after[1]) if fused.after else made)).view(hidden.shape)
+        return (x + (normed(made, *fused.after[1]) if fused.after else made)).view(hidden.shape)
     gated = fused.gate_up.gated(x, *fused.norms[1], fused.activation)
     return _added(fused.down, gated, x, fused.after[1:]).view(hidden.shape)
 
 
 def _added(of: Joined | JoinedQuantised, rows: Tensor, x: Tensor, after: Any) -> Tensor:
     """x + the product of rows, which a norm may come after."""
-    return x + _norm(of.product(rows), *after[0]) if after else of.product(rows, x)
+    return x + normed(of.product(rows), *after[0]) if after else of.product(rows, x)
 
 
 def _hidden(said: dict[str, Any], room: int) -> dict[str, Any]:
@@ -370,14 +350,14 @@ def _attended(
 
 def norm_of(module: Any) -> dict[str, Any]:
     """epsilon, rounding and offset of rmsnorm2d that give what a norm gives; ValueError where none do."""
-    if not _plain(module):
+    if not is_plain(module):
         raise ValueError("has a norm with hooks or a forward of its own")
     like = RMSNorm.like(module)
     how = {"epsilon": like.eps, "rounding": like.rounding, "offset": like.offset}
     rows = torch.randn(3, len(module.weight), generator=torch.Generator().manual_seed(0), device="cpu").to(
         module.weight
     )
-    agree(module(rows), _norm(rows, module, how))
+    agree(module(rows), normed(rows, module, how))
     return how
 
 
@@ -387,7 +367,7 @@ def fuse_device_layer(module: Any, activation: Any, undo: list[Any]) -> str:
     first, second, attention, mlp = (getattr(module, name) for name in PARTS)
     if module.training:
         raise ValueError("is in training mode")
-    if not all(map(_plain, (module, attention, mlp))):
+    if not all(map(is_plain, (module, attention, mlp))):
         raise ValueError("has hooks or a forward of its own")
     after: tuple[Any, ...] = ()
     if all(hasattr(module, name) for name in AFTER):
@@ -490,7 +470,7 @@ def last_norm_forward(self: Any, x: Tensor) -> Tensor:
     """A norm behind the decoder layers, in a step."""
     if step.rooms is None:
         return type(self).forward(self, x)  # type: ignore[no-any-return]
-    return _norm(x.reshape(-1, x.shape[-1]), self, self.__dict__[FUSED]).view(x.shape)
+    return normed(x.reshape(-1, x.shape[-1]), self, self.__dict__[FUSED]).view(x.shape)
 
 
 def angles_forward(self: Any, x: Tensor, *args: Any, **named: Any) -> Any:
@@ -503,7 +483,7 @@ def angles_forward(self: Any, x: Tensor, *args: Any, **named: Any) -> Any:
 def fuse_angles(module: Any, undo: list[Any]) -> str:
     """Of a rotary embedding whose angles follow from positions alone; ValueError says why not."""
     kind = getattr(module, "rope_type", None)
-    if kind not in ("default", "linear", "llama3", "yarn") or not _plain(module):
+    if kind not in ("default", "linear", "llama3", "yarn") or not is_plain(module):
         raise ValueError(f"has angles of kind {kind}, or hooks or a forward of its own")
     undo.append(functools.partial(give_back, module))
     module.forward = functools.partial(angles_forward, module)
@@ -512,7 +492,7 @@ def fuse_angles(module: Any, undo: list[Any]) -> str:
 
 def fuse_head(module: Any, undo: list[Any]) -> str:
     """Of an output embedding; ValueError says why not."""
-    if type(module) is not torch.nn.Linear or not _plain(module):
+    if type(module) is not torch.nn.Linear or not is_plain(module):
         raise ValueError("is no torch.nn.Linear, or has hooks or a forward of its own")
     undo.append(functools.partial(give_back, module))
     module.__dict__["forward"] = functools.partial(head_forward, module)

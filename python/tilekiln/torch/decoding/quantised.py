@@ -16,6 +16,7 @@ from torch import Tensor
 from ...api.operators import _call
 from ..layers import GATES
 from ..packed import refuse_training
+from .rows import is_plain, norm_options, normed
 
 Kind = Literal["int4", "int8", "fp8"]
 LANES, WORD = 64, {"int4": 8, "int8": 4, "fp8": 2}
@@ -180,18 +181,16 @@ class JoinedQuantised:
 
     def normed(self, rows: Tensor, norm: Any, how: dict[str, Any]) -> Tensor:
         """The product of rows that a norm has normalised; how: its options of rmsnorm2d."""
-        from .layers import _norm, _of_norm
-
-        return self.product(rows, **_of_norm(norm, how)) if self._few(rows) else self.product(_norm(rows, norm, how))
+        return (
+            self.product(rows, **norm_options(norm, how)) if self._few(rows) else self.product(normed(rows, norm, how))
+        )
 
     def gated(self, rows: Tensor, norm: Any, how: dict[str, Any], activation: str) -> Tensor:
         """act(gate) up of such rows; the layers are those of gate and up."""
-        from .layers import _of_norm
-
         if self._few(rows) and self.bias is None:
             half = len(self.panels) // 2
             up = self.panels[half:].view(BYTES) if self.kind == "fp8" else self.panels[half:]
-            more = {"b_up": up, "b_up_scale": self.scale[half:], "activation": activation, **_of_norm(norm, how)}
+            more = {"b_up": up, "b_up_scale": self.scale[half:], "activation": activation, **norm_options(norm, how)}
             return multiply(rows, self.panels[:half], self.scale[:half], self.kind, **more)
         both = self.normed(rows, norm, how)
         gate, up = both.chunk(2, 1)
@@ -201,10 +200,8 @@ class JoinedQuantised:
 
     def ready(self, owner: torch.nn.Module) -> bool:
         """Are these the layers of the module, without hooks? Panels that were moved are joined anew."""
-        from .layers import _plain
-
         if not all(
-            owner._modules[name] is one and _plain(one) for name, one in zip(self.names, self.layers, strict=True)
+            owner._modules[name] is one and is_plain(one) for name, one in zip(self.names, self.layers, strict=True)
         ):
             return False
         if [one.panels.data_ptr() for one in self.layers] != self._places:
