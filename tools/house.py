@@ -12,7 +12,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import yaml
@@ -114,16 +114,23 @@ def conditionals(tree: Tree) -> Parts:
     return _hits(tree, re.compile(r"^#(?:if|el)", re.MULTILINE), tree.sources(".cu", ".hip"))
 
 
+def _device_texts(tree: Tree) -> Iterator[str]:
+    for name in tree.files:
+        gpu = {"cuda", "hip"} & set(name.split("/"))
+        if name.startswith("kernels/") and gpu and name.endswith((".cu", ".hip", ".h")):
+            yield name
+
+
+def long_lines(tree: Tree) -> Parts:
+    """Lines of GPU kernels of more than 120 characters."""
+    return {name: sum(len(line) > 120 for line in tree.text(name).splitlines()) for name in _device_texts(tree)}
+
+
 def kernel_functions(tree: Tree) -> Parts:
     """Lines of each function of GPU kernels: from the column where it begins to the brace in that column."""
     found: Parts = {}
-    for name in tree.files:
-        if (
-            name.startswith("kernels/")
-            and ({"cuda", "hip"} & set(name.split("/")))
-            and name.endswith((".cu", ".hip", ".h"))
-        ):
-            found |= {f"{name}:{line}": count for line, count in _functions(tree.text(name))}
+    for name in _device_texts(tree):
+        found |= {f"{name}:{line}": count for line, count in _functions(tree.text(name))}
     return found
 
 
@@ -182,6 +189,7 @@ COUNTS: dict[str, tuple[str, Callable[[Tree], Parts], Callable[[Iterable[int]], 
     "words": ("words with a better one", words, sum),
     "comments": ("comments that begin with neither a noun nor a verb", comments, sum),
     "conditionals": ("preprocessor conditionals in .cu and .hip", conditionals, sum),
+    "long-lines": ("lines of a GPU kernel's text above 120 characters", long_lines, sum),
     "kernel-function": ("longest function of a GPU kernel, lines", kernel_functions, max),
     "python-function": ("longest function of Python, lines", python_functions, max),
     "largest-file": ("largest source written by hand, lines", source_files, max),

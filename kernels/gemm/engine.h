@@ -61,9 +61,9 @@ struct Problem {
   bool fast_sums;             // of a GPU: tensor cores may keep fewer bits of sums of fp8 and bf8 than fp32 has
   bool swiglu;  // op d0 is that of clamped_swiglu (kernels/gemm/cpu/epilogue.h), by clamp_min, clamp_max and slope
   unsigned char products;  // of parts of bf16, by which fp32 is multiplied: 3 or 6; 0: as it is
-  bool
-      a_words;  // a is rows of words, lda words apart, from row a_first on: Engine::widen. Of tiles, rows that they are read from as they
-                // lie: each in whole lines, up to a multiple of 16 of them; what lies behind k is finite
+  // a is rows of words, lda words apart, from row a_first on: Engine::widen. Of tiles, rows that they are read from as
+  // they lie: each in whole lines, up to a multiple of 16 of them; what lies behind k is finite.
+  bool a_words;
   int m, n, k;
   int a_first;
   int b_panels;  // b is panels of words of so many elements; 0: it is a matrix

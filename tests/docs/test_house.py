@@ -27,6 +27,7 @@ PLANTED = {
         "int one();  // Of no account: it follows code.\n// Of rows.\n// The next line.\n// Of it.\n",
     ),
     "conditionals": ("kernels/norm/cuda/row.cu", "#if A\n#elif B\n#endif\n"),
+    "long-lines": ("kernels/norm/cuda/long.cu", "// " + "a " * 60 + "\n"),
     "kernel-function": (
         "kernels/norm/cuda/rows.cu",
         "KERNEL void rows(\n    int n) {\n  run();\n" + "  run();\n" * 6 + "}\n",

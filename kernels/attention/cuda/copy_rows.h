@@ -25,7 +25,8 @@ TILEKILN_DEVICE void each_piece(Function&& f) {
   }
 }
 
-// The rows of a tile that exist: [begin, end), and those below `sinks`. The others are zeros, and so are columns from `hdim` on.
+// The rows of a tile that exist: [begin, end), and those below `sinks`. The others are zeros, and so are columns from
+// `hdim` on.
 struct Rows { int begin, end, sinks; };
 
 // Rows of `row_step` elements from `data` on.

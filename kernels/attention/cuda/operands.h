@@ -26,8 +26,8 @@ struct Operand {
 // Refuses an operand whose address or strides neither TMA nor 16-byte accesses can follow.
 tilekiln_status check_operand(const Operand& operand);
 
-// Encodes an operand's map (coordinates.h). `dtype`: TILEKILN_FP16 and so on. `other`: any address of the device, for an array without
-// rows.
+// Encodes an operand's map (coordinates.h). `dtype`: TILEKILN_FP16 and so on. `other`: any address of the device, for
+// an array without rows.
 tilekiln_status encode_operand(const Operand& operand, bool packed, int dtype, int batch, const void* other, int device,
                                TensorMap* map);
 
@@ -36,8 +36,8 @@ struct Packing {
   bool packed;
   i64 rows_q, rows_k;
 
-  // Step from one sequence to the next of an array of `row_step`: a row is counted from its sequence's start, which batch mode's own
-  // strides hold already.
+  // Step from one sequence to the next of an array of `row_step`: a row is counted from its sequence's start, which
+  // batch mode's own strides hold already.
   i64 step_q(bool group, i64 sequence, i64 row_step) const {
     return !packed ? sequence : group ? 0 : sequence - rows_q * row_step;
   }

@@ -59,7 +59,8 @@ TILEKILN_DEVICE U2 widen_four(u32 bytes) {
   return U2{upper_halves(low[0], low[1]), upper_halves(high[0], high[1])};
 }
 #else
-/// bf16 holds e4m3 times 2^-120 under other exponents: the same bits, four places lower. A NaN would be 480: all its bits are set.
+/// bf16 holds e4m3 times 2^-120 under other exponents: the same bits, four places lower. A NaN would be 480: all its
+/// bits are set.
 TILEKILN_DEVICE u32 widen_two(u32 in_high_bytes) {
   const u32 bits = (in_high_bytes & 0x80008000u) | (in_high_bytes >> 4 & 0x07f007f0u);
   const u32 nan = ((in_high_bytes & 0x7f007f00u) + 0x01000100u) >> 15 & 0x00010001u;
@@ -81,8 +82,8 @@ TILEKILN_DEVICE u32 widen_two(u32 bytes, bool upper) {
 }
 TILEKILN_DEVICE U2 widen_four(u32 bytes) { return U2{widen_two(bytes, false), widen_two(bytes, true)}; }
 #else
-/// fp16 holds e4m3 times 2^-8 under other exponents: the same bits, one place lower. By 146 in place of 1 the product with 2^8 is exact,
-/// and of a NaN, which would be 480, infinity; infinity times 0 makes it NaN again.
+/// fp16 holds e4m3 times 2^-8 under other exponents: the same bits, one place lower. By 146 in place of 1 the product
+/// with 2^8 is exact, and of a NaN, which would be 480, infinity; infinity times 0 makes it NaN again.
 constexpr float kOfWidened = 1.f / 146;
 TILEKILN_DEVICE u32 widen_two(u32 in_high_bytes) {
   const u32 bits = (in_high_bytes & 0x80008000u) | (in_high_bytes >> 1 & 0x3f803f80u);

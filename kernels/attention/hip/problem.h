@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The argument of a forward kernel of a HIP target, by value, and a code object's constants: plain data, the same on the host.
+// The argument of a forward kernel of a HIP target, by value, and a code object's constants: plain data, the same on
+// the host.
 #pragma once
 
 namespace tilekiln::hip {
@@ -17,8 +18,9 @@ enum Feature : int {
   kRoundUp = 512,    // to nearest, halves up
 };
 
-/// Strides are in elements; of a row, a head, a batch. Packed sequences have no batches: their rows begin at seqstart_q[b].
-/// Row i of a sequence sees key j where j <= i + shift + right and j >= i + shift - left or j < sink_keys; shift is seqlen_k - seqlen_q, or 0 with kTopLeft.
+/// Strides are in elements; of a row, a head, a batch. Packed sequences have no batches: their rows begin at
+/// seqstart_q[b]. Row i of a sequence sees key j where j <= i + shift + right and j >= i + shift - left or j <
+/// sink_keys; shift is seqlen_k - seqlen_q, or 0 with kTopLeft.
 struct ForwardProblem {
   const void *q, *k, *v;
   void* out;
@@ -46,8 +48,8 @@ struct ForwardProblem {
   int total_q, total_k;  // rows of packed arrays: no start is beyond
 };
 
-/// Problem of a code object of fp8. Scales are one number each, or one for 2^scale_shift rows: q_descale[b batch + head + (row >>
-/// scale_shift)]; in packed sequences from scale_start_q[b] on. Null: 1.
+/// Problem of a code object of fp8. Scales are one number each, or one for 2^scale_shift rows: q_descale[b batch + head
+/// + (row >> scale_shift)]; in packed sequences from scale_start_q[b] on. Null: 1.
 struct ScaledProblem : ForwardProblem {
   const float *q_descale, *k_descale, *v_descale;
   const int *scale_start_q, *scale_start_k;
@@ -73,7 +75,8 @@ struct CachePlaces {
   int total_q, seqlen_q_most, seqlen_k_most;
 };
 
-/// Problem of a code object over a KV cache. k_batch and v_batch step from page to page, or from row to row of a contiguous cache.
+/// Problem of a code object over a KV cache. k_batch and v_batch step from page to page, or from row to row of a
+/// contiguous cache.
 struct CacheProblem : ForwardProblem {
   CachePlaces at;
   long long k_chunk, v_chunk;  // eight neighbours in the head dim; v_chunk of vectorized pages: eight neighbouring keys
@@ -85,7 +88,8 @@ struct CacheProblem : ForwardProblem {
   float* part_lse;  // [(b seqlen_q + i) nhead_q + h][splits], base 2; -inf for a part without keys
 };
 
-/// Problem of a cache whose keys and values are of 8 bits. Scales are one number each, or of k and v one for a page and key head.
+/// Problem of a cache whose keys and values are of 8 bits. Scales are one number each, or of k and v one for a page and
+/// key head.
 struct ScaledCacheProblem : CacheProblem {
   const float *q_descale, *k_descale, *v_descale;  // null: 1
   const float *k_page_scale, *v_page_scale;        // [page page_scale_page + key head page_scale_head]; null: none

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The image of a kernel that a library holds as its changes to another one's, as build_support/toolchains/cubin.py writes them: the bytes of
-// both, as numbers; then of each change how many bytes are the same before it, how many are others, and these. Last: 0 0.
-// A number is 7 bits a byte, low ones first; a byte of 128 and more has another one after it.
+// The image of a kernel that a library holds as its changes to another one's, as build_support/toolchains/cubin.py
+// writes them: the bytes of both, as numbers; then of each change how many bytes are the same before it, how many are
+// others, and these. Last: 0 0. A number is 7 bits a byte, low ones first; a byte of 128 and more has another one after
+// it.
 #pragma once
 #include <stdlib.h>
 #include <string.h>

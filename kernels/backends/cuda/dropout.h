@@ -9,7 +9,8 @@
 
 namespace tilekiln::cuda {
 
-// A call's dropout: a probability is dropped iff its byte > threshold, that is, iff byte + (255 - threshold) has a carry.
+// A call's dropout: a probability is dropped iff its byte > threshold, that is, iff byte + (255 - threshold) has a
+// carry.
 struct Dropout {
   uint64_t seed, offset;
   uint32_t over;  // 255 - threshold in both halves of the word
@@ -45,7 +46,8 @@ TILEKILN_DEVICE RandomWords philox(uint64_t seed, uint64_t counter, uint32_t row
   return {{c0, c1, c2, c3}};
 }
 
-// Philox of keys one after the other under one counter and row32: what the first three rounds do to those is worked out once.
+// Philox of keys one after the other under one counter and row32: what the first three rounds do to those is worked out
+// once.
 class PhiloxOfKeys {
  public:
   PhiloxOfKeys() = default;
@@ -106,10 +108,11 @@ TILEKILN_DEVICE uint32_t dropped_bits(uint32_t low, uint32_t high, uint32_t over
          (permute(even_high, odd_high, 0x7351) << 4);  // the carries are bits 8 and 24
 }
 
-// Dropout for S = q k^T of a warp whose 16 rows are those of one half of a patch: 8 half + 0..7 and 16 + 8 half + 0..7. Lane (i, c) =
-// (lane / 4, lane % 4) holds of both the i-th, and the keys 8 j + 2 c + {0, 1}. A lane draws the bytes of one key of 32, for all
-// rows; they go through shared memory, 16 bytes a key, and come back transposed: a word holds of both rows the bytes of two keys.
-// kRoom: keys that the warp has shared memory for. Of all kKeys, they stay there until they are asked for; else in registers.
+// Dropout for S = q k^T of a warp whose 16 rows are those of one half of a patch: 8 half + 0..7 and 16 + 8 half + 0..7.
+// Lane (i, c) = (lane / 4, lane % 4) holds of both the i-th, and the keys 8 j + 2 c + {0, 1}. A lane draws the bytes of
+// one key of 32, for all rows; they go through shared memory, 16 bytes a key, and come back transposed: a word holds of
+// both rows the bytes of two keys. kRoom: keys that the warp has shared memory for. Of all kKeys, they stay there until
+// they are asked for; else in registers.
 template <int kKeys, int kRoom> struct DroppedHalf {
   static constexpr bool kStay = kRoom >= kKeys;
   static_assert(kKeys % 16 == 0 && (kStay ? kRoom % 32 == 0 : kRoom == 16 || kRoom == 32));
@@ -121,7 +124,8 @@ template <int kKeys, int kRoom> struct DroppedHalf {
     PhiloxOfKeys keys;
     uint32_t room, lane, limit;
     Source() = default;
-    // head: batch nhead_q + head. row: of the warp's patch, a multiple of 32. key: the first, a multiple of 16. room: of the warp, 16 kRoom bytes.
+    // head: batch nhead_q + head. row: of the warp's patch, a multiple of 32. key: the first, a multiple of 16. room:
+    // of the warp, 16 kRoom bytes.
     __device__ __forceinline__ Source(const Dropout& d, int head, int row, int half, int key, uint32_t to)
         : lane(uint32_t(fresh_lane())) {
       keys = PhiloxOfKeys(d.seed, d.offset + uint64_t(head) * 64 + uint64_t(32 * half) + (uint32_t(key) + lane) % 32,
@@ -174,15 +178,16 @@ template <int kKeys, int kRoom> struct DroppedHalf {
     if constexpr (kStay) load_transposed(from + 512 * chunk, bytes);
   }
 
-  // The packed pair of block j (keys e = 0, 1) and row: dropped ones become zero. Bytes compare as numbers of fp16 below the normal ones.
+  // The packed pair of block j (keys e = 0, 1) and row: dropped ones become zero. Bytes compare as numbers of fp16
+  // below the normal ones.
   __device__ __forceinline__ uint32_t apply(uint32_t pair, int j, int row) const {
     return pair & at_most(permute(bytes[kStay ? j % 4 : j], 0, row ? 0x4341 : 0x4240), limit);
   }
 };
 
-// Dropout for S = q k^T, 16 rows of a warp x 8 kBlocks keys from `key`. Lane (i, c) = (lane / 4, lane % 4) holds the rows i and
-// i + 8 and the keys 8 j + 2 c + {0, 1}. It draws the keys of j = i, for all eight rows of either half, as eight nibbles;
-// transposing the nibbles over the eight lanes i gives each lane its own rows of j = 0..7.
+// Dropout for S = q k^T, 16 rows of a warp x 8 kBlocks keys from `key`. Lane (i, c) = (lane / 4, lane % 4) holds the
+// rows i and i + 8 and the keys 8 j + 2 c + {0, 1}. It draws the keys of j = i, for all eight rows of either half, as
+// eight nibbles; transposing the nibbles over the eight lanes i gives each lane its own rows of j = 0..7.
 template <int kBlocks> struct DroppedRows {
   static constexpr int kWords = (kBlocks + 7) / 8;
   uint32_t word[kWords];  // j, key parity e, half: bit 8 (j % 4) + 4 (j / 4 % 2) + 2 e + half of word j / 8
@@ -238,9 +243,9 @@ template <int kBlocks> struct DroppedRows {
   }
 };
 
-// Dropout for S^T = k q^T, 16 keys of a warp x 8 kBlocks rows from `row`. Lane (i, c) holds the keys i and i + 8 (half = 0, 1) and the rows
-// 8 j + 2 c + {0, 1}. The four lanes of a quad need the bytes of the same calls of Philox: each makes a quarter of them, for key i +
-// 8 (c % 2), and hands the bits round.
+// Dropout for S^T = k q^T, 16 keys of a warp x 8 kBlocks rows from `row`. Lane (i, c) holds the keys i and i + 8 (half
+// = 0, 1) and the rows 8 j + 2 c + {0, 1}. The four lanes of a quad need the bytes of the same calls of Philox: each
+// makes a quarter of them, for key i + 8 (c % 2), and hands the bits round.
 template <int kBlocks> struct DroppedKeys {
   static constexpr int kWords = (kBlocks + 7) / 8;
   // Block j, half, row parity e: bit 16 (j / 4 % 2) + 8 e + 4 half + (j / 2 % 2) + 2 (j % 2) of word j / 8.
@@ -253,7 +258,8 @@ template <int kBlocks> struct DroppedKeys {
     for (int w = 0; w < kWords; ++w) word[w] = 0;
   }
 
-  // head: batch nhead_q + head. row: a multiple of 32 in its sequence; of 16, where that is all. key: the warp's first, a multiple of 16.
+  // head: batch nhead_q + head. row: a multiple of 32 in its sequence; of 16, where that is all. key: the warp's first,
+  // a multiple of 16.
   __device__ __forceinline__ void draw(const Dropout& d, int head, int row, int key) {
     static_assert(kBlocks == 2 || kBlocks % 8 == 0, "half of a patch of 32 rows, or two patches a word");
     const int lane = fresh_lane(), i = lane >> 2, c = lane & 3;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The kernels that a library holds, for the host functions of the rooms. Compiled with -DTILEKILN_KERNELS=<K(name) for every kernel there
-// is>; those that no row of the library needs are null.
+// The kernels that a library holds, for the host functions of the rooms. Compiled with -DTILEKILN_KERNELS=<K(name) for
+// every kernel there is>; those that no row of the library needs are null.
 #pragma once
 
 #include "kernels/backends/cuda/kernel.h"

@@ -60,7 +60,8 @@ struct RowArray {
 [[nodiscard]] tilekiln_status encode(const RowArray& array, uint32_t rows, int device, TensorMap* map);
 
 // A word on the device that is zero, for a kernel that leaves zero behind. No two launches that may run at once share
-// one: words go round (65,536 launches later one comes again), and a launch that is captured into a graph keeps its own.
+// one: words go round (65,536 launches later one comes again), and a launch that is captured into a graph keeps its
+// own.
 [[nodiscard]] tilekiln_status zero_word(int device, NativeStream stream, unsigned** word);
 
 // Memory of one launch, which its blocks share: taken before it, given back behind it in stream order.
@@ -80,8 +81,8 @@ class LaunchMemory {
   unsigned* zeros_ = nullptr;
 };
 
-// Memory in stream order. It is of a pool of the device's own, which keeps what comes back: the driver's default pool unmaps it whenever
-// a stream is waited for.
+// Memory in stream order. It is of a pool of the device's own, which keeps what comes back: the driver's default pool
+// unmaps it whenever a stream is waited for.
 [[nodiscard]] tilekiln_status allocate(int device, NativeStream stream, size_t bytes, Pointer* memory);
 
 }  // namespace tilekiln::cuda

@@ -9,7 +9,8 @@ namespace tilekiln::cuda {
 constexpr bool kBlocksMeet = true;
 constexpr int kMostPolls = 1 << 22;  // of a word before the kernel traps: a hang would take the device along
 
-// All blocks of a cooperative launch: what they wrote before is there for all behind it. `word` is zero, and zero again when all have left.
+// All blocks of a cooperative launch: what they wrote before is there for all behind it. `word` is zero, and zero again
+// when all have left.
 TILEKILN_DEVICE void meet_blocks(unsigned* word) {
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -26,8 +27,8 @@ TILEKILN_DEVICE void meet_blocks(unsigned* word) {
   __syncthreads();
 }
 
-// Tells whether this block is the last of `all` that come here: what the others wrote before is there for it. `word` is zero, and zero
-// again when all have come; `shared`: a word of this block's.
+// Tells whether this block is the last of `all` that come here: what the others wrote before is there for it. `word` is
+// zero, and zero again when all have come; `shared`: a word of this block's.
 TILEKILN_DEVICE bool is_last(unsigned* word, unsigned all, unsigned* shared) {
   __syncthreads();
   if (threadIdx.x == 0) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The PTX words of the CUDA kernels, one function an instruction: mbarriers, tensor copies, wgmma fences, barriers, arithmetic.
+// The PTX words of the CUDA kernels, one function an instruction: mbarriers, tensor copies, wgmma fences, barriers,
+// arithmetic.
 //
 // Names follow the PTX ISA. An address of shared memory is a uint32_t (`shared_address`); a phase is a parity, 0 or 1.
 #pragma once
@@ -15,8 +16,8 @@ namespace tilekiln::cuda {
 constexpr float kInfinity = __builtin_huge_valf(), kLargest = 3.402823466e38f;
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-// A value that is the same in every lane, so that ptxas knows it. Without this, control flow and descriptors around wgmma
-// go through WARPSYNC and R2UR: 6 % (head dim 128) to 16 % (64) of the forward on an H100.
+// A value that is the same in every lane, so that ptxas knows it. Without this, control flow and descriptors around
+// wgmma go through WARPSYNC and R2UR: 6 % (head dim 128) to 16 % (64) of the forward on an H100.
 TILEKILN_DEVICE int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 // The lane, asked for anew: what is worked out from it takes no registers in loops that do not need it.
@@ -26,7 +27,8 @@ TILEKILN_DEVICE int fresh_lane() {
   return lane;
 }
 
-// A word of shared memory that is the same for all lanes. What is read again wherever it is needed takes no registers in loops.
+// A word of shared memory that is the same for all lanes. What is read again wherever it is needed takes no registers
+// in loops.
 TILEKILN_DEVICE int field(const int& from) { return uniform(*const_cast<const volatile int*>(&from)); }
 
 TILEKILN_DEVICE uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
@@ -74,13 +76,14 @@ TILEKILN_DEVICE void named_arrive(int id, int threads) {
 }
 
 #if __CUDA_ARCH__ >= 900
-// A launch that begins under the one before it: what that one wrote is there behind the wait. It begins when all blocks of the other have said
-// so, or have ended.
+// A launch that begins under the one before it: what that one wrote is there behind the wait. It begins when all blocks
+// of the other have said so, or have ended.
 TILEKILN_DEVICE void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 TILEKILN_DEVICE void let_next_launch_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 constexpr int kEarly = 1;
 
-// Clusters of blocks. All threads of all blocks of it arrive and wait, in turn; what they stored before is there behind the wait.
+// Clusters of blocks. All threads of all blocks of it arrive and wait, in turn; what they stored before is there behind
+// the wait.
 TILEKILN_DEVICE int cluster_rank() {
   int rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -134,7 +137,8 @@ constexpr int kEarly = 0;
 TILEKILN_DEVICE void ask_for(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 #endif
 
-// The first of a kernel of little work: it waits, and where it has few blocks the launch behind it need not wait for room.
+// The first of a kernel of little work: it waits, and where it has few blocks the launch behind it need not wait for
+// room.
 TILEKILN_DEVICE void begin_between_launches() {
   constexpr unsigned few = 64;
   if (gridDim.x <= few) let_next_launch_begin();
@@ -195,7 +199,8 @@ TILEKILN_DEVICE void store_four_words(bool condition, uint32_t to, const uint32_
 // Makes this thread's ordinary stores to shared memory visible to wgmma and to TMA.
 TILEKILN_DEVICE void async_shared_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// wgmma: the products themselves are in wgmma.h. A descriptor of a tile whose rows are 128 bytes, swizzled by 128 bytes.
+// wgmma: the products themselves are in wgmma.h. A descriptor of a tile whose rows are 128 bytes, swizzled by 128
+// bytes.
 TILEKILN_DEVICE uint64_t tile_descriptor(uint32_t address, int leading_bytes, int stride_bytes) {
   constexpr uint64_t kSwizzle128 = 1ull << 62;
   return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(leading_bytes >> 4) << 16 | uint64_t(stride_bytes >> 4) << 32 |
@@ -241,7 +246,8 @@ template <int kRegisters> TILEKILN_DEVICE void more_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Four neighbours in global memory: stored, or an fp32 add. By a predicate: at a branch ptxas would wait for all products in flight.
+// Four neighbours in global memory: stored, or an fp32 add. By a predicate: at a branch ptxas would wait for all
+// products in flight.
 TILEKILN_DEVICE void store_or_add(bool store, float4* to, float4 part) {
   asm volatile(
       "{.reg .pred p; setp.ne.b32 p, %5, 0; @p st.global.v4.f32 [%0], {%1, %2, %3, %4}; "
@@ -305,8 +311,8 @@ TILEKILN_DEVICE void store_if(bool condition, void* to, uint4 line) {
                : "memory");
 }
 
-// A vector, or zeros where it is not `there`: by a predicate, since loads at branches are waited for one after the other. `load_vector_once` leaves L1
-// to vectors that are read again.
+// A vector, or zeros where it is not `there`: by a predicate, since loads at branches are waited for one after the
+// other. `load_vector_once` leaves L1 to vectors that are read again.
 #define TILEKILN_LOAD_IF(name, hint)                                                                            \
   TILEKILN_DEVICE uint4 name(bool there, const void* from) {                                                    \
     uint4 v;                                                                                                    \
@@ -503,7 +509,8 @@ TILEKILN_DEVICE float element(uint16_t bits) {
   return x;
 }
 #elif defined(TILEKILN_EXCHANGED)
-// The PTX of fp16 is made of this one's (build_support/toolchains/exchange.py), which must tell conversions from other shifts.
+// The PTX of fp16 is made of this one's (build_support/toolchains/exchange.py), which must tell conversions from other
+// shifts.
 TILEKILN_DEVICE void unpack(uint32_t word, float& low, float& high) {
   asm("{shl.b32 %0, %2, 16; and.b32 %1, %2, 0xffff0000;}" : "=f"(low), "=f"(high) : "r"(word));
 }
@@ -520,8 +527,8 @@ TILEKILN_DEVICE void unpack(uint32_t word, float& low, float& high) {
 TILEKILN_DEVICE float element(uint16_t bits) { return __uint_as_float(uint32_t(bits) << 16); }
 #endif
 
-// Accumulators hold columns 8 j + 2 (lane % 4) + {0, 1}. Four such words of one row, of j .. j + 3, become the lane's eight
-// neighbours 8 (lane % 4) + 0..7 from column 8 j: a 4 x 4 transpose inside the lane quad.
+// Accumulators hold columns 8 j + 2 (lane % 4) + {0, 1}. Four such words of one row, of j .. j + 3, become the lane's
+// eight neighbours 8 (lane % 4) + 0..7 from column 8 j: a 4 x 4 transpose inside the lane quad.
 TILEKILN_DEVICE uint4 quad_transpose(int lane, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
   const bool odd = lane & 1, upper = lane & 2;
   uint32_t u = __shfl_xor_sync(~0u, odd ? a0 : a1, 1), v = __shfl_xor_sync(~0u, odd ? a2 : a3, 1);

@@ -29,9 +29,9 @@ struct Site {
   const Choice* choice;
 };
 
-// The engine of one pipeline on this backend. `launch` checks what only the device demands, fills the kernel's problem and
-// launches it; `any` is one of the kernels that the library holds, null for none: a device that loads it runs the target.
-// A kernel of fixed features has an Engine of its own: {null, the kernel, its pipeline's, the kernel}.
+// The engine of one pipeline on this backend. `launch` checks what only the device demands, fills the kernel's problem
+// and launches it; `any` is one of the kernels that the library holds, null for none: a device that loads it runs the
+// target. A kernel of fixed features has an Engine of its own: {null, the kernel, its pipeline's, the kernel}.
 struct Engine {
   tilekiln_status (*launch)(const Site& site, const void* problem);
   const Kernel* (*any)();

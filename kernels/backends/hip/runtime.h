@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The HIP runtime, found when it is first needed: no library that holds HIP kernels is linked to one.
 //
-// Handles are those of hip_runtime_api.h as plain words, so that nothing here needs a header of ROCm. Only functions whose
-// arguments are the same in ROCm 5, 6 and 7 are used.
+// Handles are those of hip_runtime_api.h as plain words, so that nothing here needs a header of ROCm. Only functions
+// whose arguments are the same in ROCm 5, 6 and 7 are used.
 #pragma once
 #include "kernels/runtime/backend.h"
 
@@ -49,7 +49,8 @@ struct Runtime {
   const char* trouble;  // why there is no device, as a sentence's end; null: there is one
 };
 
-// Looked for once in a process: TILEKILN_HIP_LIBRARY, the runtime that the process has already, libamdhip64.so of ROCm 7 to 5.
+// Looked for once in a process: TILEKILN_HIP_LIBRARY, the runtime that the process has already, libamdhip64.so of ROCm
+// 7 to 5.
 const Runtime& runtime();
 
 // OK, or that `what` failed, in the runtime's words.

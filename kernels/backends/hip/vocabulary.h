@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Operations that differ between AMD's architectures, under one set of names: matrix products of 16-bit operands, the
-// layout of their registers, the other half of a wave, buffers with a range check. Compiled by clang, without ROCm's headers.
+// layout of their registers, the other half of a wave, buffers with a range check. Compiled by clang, without ROCm's
+// headers.
 //
 // An accumulator holds a kRows x kColumns block of a product; a lane holds part of one of its columns. Lanes l and
 // l + kHalf share a column: half h of lane is 0 or 1.
@@ -16,8 +17,8 @@
 #define TILEKILN_LAMBDA __attribute__((always_inline))  // behind a lambda's parameters
 #define TILEKILN_KERNEL(threads) extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads)))
 
-// Macros that neither builds.yaml nor the dtype defines: a KV cache; q, k and v of 8 bits, or k and v of a cache alone; 1: e4m3fnuz,
-// 2: e5m2fnuz, 0: OCP e4m3.
+// Macros that neither builds.yaml nor the dtype defines: a KV cache; q, k and v of 8 bits, or k and v of a cache alone;
+// 1: e4m3fnuz, 2: e5m2fnuz, 0: OCP e4m3.
 #ifndef CACHE
 #define CACHE 0
 #endif
@@ -74,7 +75,8 @@ template <bool first, class A, class B> struct Chosen { using Type = A; };
 template <class A, class B> struct Chosen<false, A, B> { using Type = B; };
 template <bool first, class A, class B> using Choose = typename Chosen<first, A, B>::Type;
 
-// Pointers to global memory, which are flat else out of a struct and count twice, to LDS, and to what is the same for all.
+// Pointers to global memory, which are flat else out of a struct and count twice, to LDS, and to what is the same for
+// all.
 template <class Value> using Global = __attribute__((address_space(1))) Value*;
 template <class Value> using Local = __attribute__((address_space(3))) Value*;
 template <class Value> using ConstantMemory = __attribute__((address_space(4))) Value*;
@@ -145,8 +147,8 @@ TILEKILN_DEVICE int row_of(int r, int half) {
 #endif
 }
 
-/// The place in kDepth at which a lane's fragment begins, when it is loaded in one piece. Any order of the depth that A and
-/// B share gives the same product.
+/// The place in kDepth at which a lane's fragment begins, when it is loaded in one piece. Any order of the depth that A
+/// and B share gives the same product.
 TILEKILN_DEVICE int depth_of([[maybe_unused]] int half) {
 #if defined(__GFX11__)
   return 0;
@@ -229,7 +231,8 @@ template <bool kCut> TILEKILN_DEVICE u32 pack(float a, float b) {
   return bit_cast<u32>(T2{T(a), T(b)});
 }
 
-/// e4m3 of a number, rounded to nearest even and saturated. Not every architecture has an instruction for it, and gfx942's is of another e4m3.
+/// e4m3 of a number, rounded to nearest even and saturated. Not every architecture has an instruction for it, and
+/// gfx942's is of another e4m3.
 TILEKILN_DEVICE u32 as_fp8(float x) {
   const float size = __builtin_fabsf(x);
   const u32 bits = bit_cast<u32>(size), rounded = (bits + 0x7ffffu + (bits >> 20 & 1)) - (120u << 23);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// CUDA's words on AMD's architectures, so that one text of rows, moves and choices compiles for both (kernels/backends/words.h).
+// CUDA's words on AMD's architectures, so that one text of rows, moves and choices compiles for both
+// (kernels/backends/words.h).
 //
-// A warp is 32 lanes on all of them: on CDNA a wave of 64 holds two, which exchange nothing. Blocks never wait for each other here.
-// Emulated (functional), never run on AMD silicon. -D: TILEKILN_FP16, TILEKILN_FP32.
+// A warp is 32 lanes on all of them: on CDNA a wave of 64 holds two, which exchange nothing. Blocks never wait for each
+// other here. Emulated (functional), never run on AMD silicon. -D: TILEKILN_FP16, TILEKILN_FP32.
 #pragma once
 #include <stdint.h>
 
@@ -14,8 +15,10 @@
 #define threadIdx (tilekiln::hip::Index{unsigned(__builtin_amdgcn_workitem_id_x())})
 #define blockIdx (tilekiln::hip::Index{unsigned(__builtin_amdgcn_workgroup_id_x())})
 // The runtime's own arguments behind a kernel's (LLVM, AMDGPUUsage, code object version 5).
-#define gridDim (tilekiln::hip::Index{((tilekiln::hip::ConstantMemory<const uint32_t>)__builtin_amdgcn_implicitarg_ptr())[0]})
-#define blockDim (tilekiln::hip::Index{((tilekiln::hip::ConstantMemory<const uint16_t>)__builtin_amdgcn_implicitarg_ptr())[6]})
+#define gridDim \
+  (tilekiln::hip::Index{((tilekiln::hip::ConstantMemory<const uint32_t>)__builtin_amdgcn_implicitarg_ptr())[0]})
+#define blockDim \
+  (tilekiln::hip::Index{((tilekiln::hip::ConstantMemory<const uint16_t>)__builtin_amdgcn_implicitarg_ptr())[6]})
 
 #pragma clang diagnostic ignored "-Wmissing-field-initializers"  // of builds' constants, whose rest is 0
 

@@ -28,8 +28,8 @@ TILEKILN_DEVICE uint32_t same_value(int value, int bits) {
   return same;
 }
 
-// f(token, choice, expert, whether the item is there, how many of the warp's before it are of the expert, and of all those): of items
-// [first, last), 32 at a time; expert -1 of those that count nowhere.
+// f(token, choice, expert, whether the item is there, how many of the warp's before it are of the expert, and of all
+// those): of items [first, last), 32 at a time; expert -1 of those that count nowhere.
 template <class Function>
 TILEKILN_DEVICE void each_item(const Items& of, long long first, long long last, Function&& f) {
   const int lane = threadIdx.x & 31;

@@ -3,11 +3,12 @@
 //   dx = inverse (g - mean(g) - z mean(g z))      (rmsnorm2d: z = x inverse, no mean(g))
 //   dgamma = sum of dy z over rows, dbeta = sum of dy
 //
-// A block is teams of threads that have a row each at a time, every thread the same columns of all of them: their sums over rows stay in
-// registers until the last row, the teams' are added in shared memory, and the blocks' by `join`, when all have met or in a launch of its own, each in one order. Columns beyond those
-// held add to the block's part in memory. The next rows are on their way to shared memory, each vector to the thread that asked for it.
-// -D: HELD (vectors of 16-bit elements; twice as many of fp32), STAGES (rows of a team on their way at most), NORM (1 layer, 2 rms);
-// TILEKILN_FP16, TILEKILN_FP32.
+// A block is teams of threads that have a row each at a time, every thread the same columns of all of them: their sums
+// over rows stay in registers until the last row, the teams' are added in shared memory, and the blocks' by `join`,
+// when all have met or in a launch of its own, each in one order. Columns beyond those held add to the block's part in
+// memory. The next rows are on their way to shared memory, each vector to the thread that asked for it.
+// -D: HELD (vectors of 16-bit elements; twice as many of fp32), STAGES (rows of a team on their way at most), NORM (1
+// layer, 2 rms); TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/norm/cuda/rows.h"
 
 namespace tilekiln::cuda::norm {
@@ -42,7 +43,8 @@ TILEKILN_DEVICE Pair sum_of(Pair v, int team, int lanes, Pair* shared) {
 
 using Sums = float[kVectors][kWide];  // of a thread's columns over its rows
 
-// The sums of the teams of a block, added in turn, become its part. sums: (teams, step * kVectors), dgamma before dbeta.
+// The sums of the teams of a block, added in turn, become its part. sums: (teams, step * kVectors), dgamma before
+// dbeta.
 TILEKILN_DEVICE void add_teams(const Sums& of_gamma, const Sums& of_beta, int teams, int team, int step, int mine,
                                int columns, float* sums, float* dgamma, float* dbeta) {
   constexpr int kSums = kThreads * kVectors * kWide;
@@ -199,8 +201,8 @@ TILEKILN_DEVICE void derive(const BackwardParams& p) {
   add_teams(of_gamma, of_beta, teams, team, step, mine, a.columns, reinterpret_cast<float*>(ring), dgamma, dbeta);
 }
 
-// dgamma and dbeta of the block's columns, kCount in a row of a thread at once: several threads have the same ones, each adds every so many
-// parts, and their sums are added in turn.
+// dgamma and dbeta of the block's columns, kCount in a row of a thread at once: several threads have the same ones,
+// each adds every so many parts, and their sums are added in turn.
 template <int kCount> TILEKILN_DEVICE void join(const BackwardParams& p) {
   __shared__ float shared[kThreads][kCount];
   const Problem& a = p.problem;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A checked backward becomes rows, whose blocks leave sums of columns, and these sums together: in the same launch or another.
+// A checked backward becomes rows, whose blocks leave sums of columns, and these sums together: in the same launch or
+// another.
 #pragma once
 #include "kernels/norm/backward_engine.h"
 #include "kernels/norm/cuda/launch.h"
@@ -28,7 +29,8 @@ template <bool kMeets> tilekiln_status launch_backward(const Site& site, const v
   const int stage = vectors * kBackwardThreads * 16 * 2;
   params.stages = stages_of(site, build, stage);
   const auto shared = static_cast<unsigned>(params.stages * stage), count = static_cast<unsigned>(blocks);
-  // Meeting pays from so many columns on: with fewer, and twice as many sums, blocks wait for each other longer than a second launch takes.
+  // Meeting pays from so many columns on: with fewer, and twice as many sums, blocks wait for each other longer than a
+  // second launch takes.
   [[maybe_unused]] constexpr int least_met = 2048;
   if constexpr (kBlocksMeet && kMeets) {
     if (p.columns >= least_met) {

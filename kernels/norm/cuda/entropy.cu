@@ -3,7 +3,8 @@
 //   loss = lse - on s[l] - off sum(s) + lse_square_scale lse^2
 //   dx = dloss logit_scale (exp(s - lse) (1 + 2 lse_square_scale lse) - off - on [j = l])
 //
-// A row is read once: each thread keeps the greatest s so far and the sum of exponentials less it, and both are joined in one order.
+// A row is read once: each thread keeps the greatest s so far and the sum of exponentials less it, and both are joined
+// in one order.
 // -D: HELD (vectors that a thread reads at once), STAGES (0), BACKWARD (0, 1); TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/norm/cuda/rows.h"
 

@@ -22,8 +22,8 @@ TILEKILN_DEVICE Sloped silu_sloped(float x) {
 }
 
 TILEKILN_DEVICE float within(float x, float most) { return x > most ? most : x < -most ? -most : x; }
-// Gelu, F = (1 + erf(x / sqrt 2)) / 2: x F and F + x exp(-x^2 / 2) / sqrt(2 pi), which is 0 or 1 far from 0. 1 - erf by Abramowitz and Stegun
-// 7.1.26, absolute error 1.5e-7.
+// Gelu, F = (1 + erf(x / sqrt 2)) / 2: x F and F + x exp(-x^2 / 2) / sqrt(2 pi), which is 0 or 1 far from 0. 1 - erf by
+// Abramowitz and Stegun 7.1.26, absolute error 1.5e-7.
 TILEKILN_DEVICE Sloped gelu_sloped(float x) {
   const float near = within(x, 50.f), size = fabsf(near), z = 0.70710678118655f * size;
   const float gauss = exp2_approx(-kLog2E * z * z), t = __fdividef(1.f, fmaf(0.3275911f, z, 1.f));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A checked call over rows becomes the parameters of one launch. Included once, by the file of a pipeline, which is compiled with
-// -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
+// A checked call over rows becomes the parameters of one launch. Included once, by the file of a pipeline, which is
+// compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <algorithm>
 #include <initializer_list>
@@ -58,8 +58,9 @@ tilekiln_status launch_rows(const Site& site, const Problem& p, std::initializer
   return launch(site, {kernel, "rows", {grid, 1, 1}, threads, 0, &params, false, build.early != 0});
 }
 
-// Rows of whole vectors are read once, by `whole` where registers of a block hold them, by rows_staged where its shared memory does;
-// others are taken as they may be. `even`: what the caller knows of arrays that are not among `arrays`. `cluster`: as `whole`, null: there is none.
+// Rows of whole vectors are read once, by `whole` where registers of a block hold them, by rows_staged where its shared
+// memory does; others are taken as they may be. `even`: what the caller knows of arrays that are not among `arrays`.
+// `cluster`: as `whole`, null: there is none.
 template <class Problem> tilekiln_status launch_once(const Site& site, const Problem& p, const char* whole, bool even,
                                                      int most, std::initializer_list<ArrayRows> arrays,
                                                      const char* cluster = nullptr) {
@@ -76,7 +77,8 @@ template <class Problem> tilekiln_status launch_once(const Site& site, const Pro
   Params<Problem> params = {p, 1, lanes == 32 ? 1 : 0,
                             build.stages > 0 ? stages_of(site, build, 16 * kStagedThreads) : 0};
   constexpr long long staged_from = 32768;  // bytes: of longer rows a processor has one at a time
-  // A longer row than that lies in the registers of several processors: in shared memory of one it has no room beside the next.
+  // A longer row than that lies in the registers of several processors: in shared memory of one it has no room beside
+  // the next.
   constexpr long long clustered_from = 65536;
   if (cluster != nullptr && build.clusters != 0 && vectors * 16 > clustered_from &&
       vectors <= 1ll * kCluster * kClusterThreads * build.held && p.rows <= most_rows / kCluster) {
@@ -104,7 +106,8 @@ template <class Problem> tilekiln_status launch_once(const Site& site, const Pro
              wide = uintptr_t{16} / static_cast<uintptr_t>(bytes);
   const bool even = !quantised || (at % wide == 0 && (p.rows == 1 || row % wide == 0) && p.unquantised == nullptr &&
                                    p.rounding == 0 && reinterpret_cast<uintptr_t>(p.smooth_scale) % 16 == 0);
-  // Clusters gain where numbers of columns are read (layernorm2d: .70 to .75 of a copy, with a residual .91 to .96), else lose (.88 to .79).
+  // Clusters gain where numbers of columns are read (layernorm2d: .70 to .75 of a copy, with a residual .91 to .96),
+  // else lose (.88 to .79).
   const bool beside = p.gamma != nullptr || p.smooth_scale != nullptr;
   return launch_once(site, p, p.residual != nullptr ? "added_whole" : "rows_whole", even, INT32_MAX,
                      {{p.x, p.x_row, bytes},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Rows normalised, and quantised: rmsnorm2d, layernorm2d, smoothquant and the two norms that quantise.
 //
-// Statistics are of the row as it is held. Deviations are from the mean as fp32 has it, and what that is off is taken from them. Everything is fp32,
-// in one order.
+// Statistics are of the row as it is held. Deviations are from the mean as fp32 has it, and what that is off is taken
+// from them. Everything is fp32, in one order.
 // -D: HELD, STAGES, NORM (0 none, 1 layer, 2 rms), QUANTISED; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/norm/cuda/quantise.h"
 #include "kernels/norm/cuda/staged.h"
@@ -55,8 +55,8 @@ TILEKILN_DEVICE float over_warps(const Team& team, float v) {
   return v;
 }
 
-// Combines (count, mean, M2) of all warps of a team as Chan et al. do, relative to the first warp's mean: nothing is lost in a
-// difference of large sums.
+// Combines (count, mean, M2) of all warps of a team as Chan et al. do, relative to the first warp's mean: nothing is
+// lost in a difference of large sums.
 TILEKILN_DEVICE Statistics joined_moments(const Problem& a, const Team& team, Moments of, float4* shared) {
   const float by = 1 / float(a.columns);
   of.squares = over_warp(of.squares), of.off = over_warp(of.off);
@@ -100,7 +100,8 @@ TILEKILN_DEVICE void put_statistics(const Problem& a, const Team& team, long lon
   if (NORM != 0 && a.inverse) a.inverse[m] = of.inverse;
 }
 
-// `pass(f)`: f(vector, elements of it that are there), of each vector of a thread; `kPartly`: some have not all, else all or none.
+// `pass(f)`: f(vector, elements of it that are there), of each vector of a thread; `kPartly`: some have not all, else
+// all or none.
 template <bool kPartly, class Pass>
 TILEKILN_DEVICE Statistics statistics_of(const Problem& a, const Team& team, float4* shared, Pass&& pass) {
   if constexpr (NORM == 0) return {};
@@ -258,7 +259,8 @@ TILEKILN_DEVICE void put_quantised(const Problem& a, const Team& team, long long
     put([&](const float* v) { return quantised(v, to.by * by, false); });
 }
 
-// A row whose largest magnitude follows from that of x gamma smooth_scale: that and the sum of squares are taken in one pass.
+// A row whose largest magnitude follows from that of x gamma smooth_scale: that and the sum of squares are taken in one
+// pass.
 template <class Source>
 TILEKILN_DEVICE void quantise_whole(const Problem& a, const Team& team, long long m, Source& row, Shared& shared) {
   const auto scale = [&](const Vectors& vector, Place at, Values& made, auto&& look) __attribute__((always_inline)) {

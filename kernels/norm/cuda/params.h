@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Parameters of CUDA's kernels over rows of arrays: a checked problem, and how its rows may be read. What one build is made for.
+// Parameters of CUDA's kernels over rows of arrays: a checked problem, and how its rows may be read. What one build is
+// made for.
 #pragma once
 
 #include "kernels/norm/backward_engine.h"

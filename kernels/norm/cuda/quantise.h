@@ -20,7 +20,8 @@ TILEKILN_DEVICE uint32_t e4m3(float x) {
 }
 #endif
 
-// Four bytes of numbers of at most `largest`: int8 by the low byte of a sum whose last place is 1, rounded to nearest even.
+// Four bytes of numbers of at most `largest`: int8 by the low byte of a sum whose last place is 1, rounded to nearest
+// even.
 TILEKILN_DEVICE uint32_t quantised(const float* v, float by, bool fp8) {
   if (fp8) {
 #if __CUDA_ARCH__ < 900

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A row in the registers of a warp or of a block, in vectors of 16 bytes; what does not fit is read again for each pass.
+// A row in the registers of a warp or of a block, in vectors of 16 bytes; what does not fit is read again for each
+// pass.
 //
 // With warps of their own, four rows share a block of 128 threads and meet no barrier; else a block has one row.
 #pragma once
@@ -82,7 +83,8 @@ template <class Value, class Combine> TILEKILN_DEVICE Value told(const Team& tea
   return v;
 }
 
-// The values of all threads of a team combined in one order, in every thread. `shared`: kClusterWarps words that no other call of a row uses.
+// The values of all threads of a team combined in one order, in every thread. `shared`: kClusterWarps words that no
+// other call of a row uses.
 template <class Value, class Combine> TILEKILN_DEVICE Value joined(const Team& team, Value v, Value* shared,
                                                                    Combine&& combine) {
 #pragma unroll

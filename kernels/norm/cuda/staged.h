@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Rows too long for a few registers: a block has one in shared memory, and while it works on it the next one is on its way there, as far as there is room.
-// A thread reads what it asked for itself, so that no barrier is needed for it.
+// Rows too long for a few registers: a block has one in shared memory, and while it works on it the next one is on its
+// way there, as far as there is room. A thread reads what it asked for itself, so that no barrier is needed for it.
 #pragma once
 
 #include "kernels/norm/cuda/whole.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Rows of whole vectors at 16 bytes, read once: those of a warp or a block that its registers hold. Vectors are asked for by predicates, kHeld before
-// the first of them is used, so that a block waits for memory once; what a thread has no column for is zeros, which change no sum and no maximum.
+// Rows of whole vectors at 16 bytes, read once: those of a warp or a block that its registers hold. Vectors are asked
+// for by predicates, kHeld before the first of them is used, so that a block waits for memory once; what a thread has
+// no column for is zeros, which change no sum and no maximum.
 #pragma once
 
 #include "kernels/norm/cuda/rows.h"
@@ -53,7 +54,8 @@ TILEKILN_DEVICE void forget(Vectors& of) {
   for (int i = 0; i < kHeld; ++i) keep_in_registers(of[i]);
 }
 
-// Place of a thread of a team: a warp's vectors lie next to each other, so that the places of all follow from the first by constants.
+// Place of a thread of a team: a warp's vectors lie next to each other, so that the places of all follow from the first
+// by constants.
 TILEKILN_DEVICE Place place_of(const Team& team, int columns) {
   return {((team.lane & ~31) * kHeld + (team.lane & 31)) * kWide, 32 * kWide, columns};
 }
@@ -75,7 +77,8 @@ template <bool kGamma> struct Whole {
     if constexpr (kGamma) forget(gammas);
   }
   template <class F> __device__ __forceinline__ void last_pass(F&& f) { f(vector, at); }
-  // Values that `make(vectors, place, values)` makes, and then `use(values, place)`: they take the vectors' registers, which nobody needs then.
+  // Values that `make(vectors, place, values)` makes, and then `use(values, place)`: they take the vectors' registers,
+  // which nobody needs then.
   template <class Make> __device__ __forceinline__ void keep(Make&& make) { make(vector, at, made); }
   template <class Make, class Use> __device__ __forceinline__ void kept(Make&&, Use&& use) { use(made, at); }
   __device__ __forceinline__ void gamma(Place, const void* from, Vectors& to) const {

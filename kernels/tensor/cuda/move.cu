@@ -34,7 +34,8 @@ TILEKILN_DEVICE unsigned long long divided(unsigned long long a, unsigned long l
 
 constexpr int kTogether = 4;  // vectors of a thread in flight
 
-// Copies rows, both contiguous along columns. A block takes THREADS / lanes rows, of kTogether vectors a thread at a time.
+// Copies rows, both contiguous along columns. A block takes THREADS / lanes rows, of kTogether vectors a thread at a
+// time.
 template <class Vector> TILEKILN_DEVICE void copy_rows(const Params& p) {
   const tensor::Move& a = p.move;
   const int lane = threadIdx.x & (p.lanes - 1), at = threadIdx.x / p.lanes, per_block = THREADS / p.lanes;
@@ -68,7 +69,8 @@ TILEKILN_DEVICE void turn_words(const uint32_t (&line)[4], uint32_t (&row)[4]) {
   row[2] = __byte_perm(high0, high1, 0x5410), row[3] = __byte_perm(high0, high1, 0x7632);
 }
 
-// kRows vectors of y, of 16 bytes along columns, of the words that `line(e)` has of as many lines as a vector has elements.
+// kRows vectors of y, of 16 bytes along columns, of the words that `line(e)` has of as many lines as a vector has
+// elements.
 template <class E, int kRows, class Line> TILEKILN_DEVICE void gather_rows(uint4 (&row)[kRows], Line&& line) {
   if constexpr (sizeof(E) == 8) {
     const uint2 first = line(0), second = line(1);
@@ -96,8 +98,8 @@ template <class E, int kRows, class Line> TILEKILN_DEVICE void gather_rows(uint4
   }
 }
 
-// x contiguous along rows, y along columns. Tiles lie in shared memory as in x, a line's words (pairs of words of 8 bytes) exchanged
-// so that neither those who write a line nor those who read a word of many lines meet in a bank.
+// x contiguous along rows, y along columns. Tiles lie in shared memory as in x, a line's words (pairs of words of 8
+// bytes) exchanged so that neither those who write a line nor those who read a word of many lines meet in a bank.
 template <class E, int kSide> TILEKILN_DEVICE void turn_tiles(const Params& p, uint32_t* shared) {
   constexpr int kWide = 16 / sizeof(E), kVectors = kSide / kWide;  // of a line
   constexpr int kLine = kSide * int(sizeof(E)) / 4;                // words

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Attention forward by mma.sync and cp.async, for every GPU from sm_80 on: out = softmax(softmax_scale q k^T, masked) v, 16 bits.
+// Attention forward by mma.sync and cp.async, for every GPU from sm_80 on: out = softmax(softmax_scale q k^T, masked)
+// v, 16 bits.
 //
-// A CTA is one block of queries of one head; a warp holds kBlocks blocks of 16 rows, and all warps share a tile of keys and one of values:
+// A CTA is one block of queries of one head; a warp holds kBlocks blocks of 16 rows, and all warps share a tile of keys
+// and one of values:
 //
 //     S = q k(n)^T      while v(n) comes          O += P v(n)      while k(n - 1) comes
 //
-// Two CTAs share a processor, so that one's softmax lies under the other's products. Masks, alibi, bias, soft cap, the running softmax and
-// the order of tiles are those of the other kernels (score.h, softmax.h, tile.h, finish.h). The loop has a copy for plain scores and one that asks for
-// every feature; keys in pages have a kernel of their own, which looks up every row of a tile.
+// Two CTAs share a processor, so that one's softmax lies under the other's products. Masks, alibi, bias, soft cap, the
+// running softmax and the order of tiles are those of the other kernels (score.h, softmax.h, tile.h, finish.h). The
+// loop has a copy for plain scores and one that asks for every feature; keys in pages have a kernel of their own, which
+// looks up every row of a tile.
 //
 // -D: HDIM_Q, HDIM_V (multiples of 64), WARPS, BLOCKS, KEYS (at most 64); TILEKILN_FP16 for fp16.
 #include "kernels/attention/cuda/copy_rows.h"

@@ -21,7 +21,8 @@ void fill_scores(const Problem& p, int features, Params* params) {
     params->score_scale_log2 = p.softcap * log2_e;
     params->bias_scale = log2_e / params->score_scale_log2;
   }
-  // Weights are between 2^-126 and 2^(2 a - 126) or 1, a = score_scale_log2: what keeps them in range is known beforehand.
+  // Weights are between 2^-126 and 2^(2 a - 126) or 1, a = score_scale_log2: what keeps them in range is known
+  // beforehand.
   const bool alone = p.features.softcap && p.features.bias == fmha::Bias::none && !p.features.dropout;
   if (alone && params->score_scale_log2 <= 100)
     params->capped_top = std::floor(std::min(params->score_scale_log2 + 1, 126 - params->score_scale_log2));

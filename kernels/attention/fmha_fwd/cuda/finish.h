@@ -32,8 +32,8 @@ struct Place {
   __device__ __forceinline__ int64_t line(const Params& p, int at) const {
     return b * p.out_batch + h * p.out_head + (start_q + at) * p.out_row;
   }
-  // The factor of o of a row; its LSE, with the sink logit's share, goes to global memory. `scale_log2` is what scores were
-  // multiplied with, `of_values` the factor of o.
+  // The factor of o of a row; its LSE, with the sink logit's share, goes to global memory. `scale_log2` is what scores
+  // were multiplied with, `of_values` the factor of o.
   __device__ __forceinline__ float end(const Params& p, int half, int lane, const SoftmaxState& r, float scale_log2,
                                        float of_values) const {
     constexpr float kWeight = kFp8 ? 1.f / 256 : 1.f;  // 2^-kWeightExponent

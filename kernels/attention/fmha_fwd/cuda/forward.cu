@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT
 // Attention forward on Hopper: out = softmax(softmax_scale q k^T, masked) v for q, k and v of 16 bits or e4m3 (fp8.h).
 //
-// A CTA is a producer warpgroup (load_apart.h, load_bytes.h) and kWarpgroups consumers of 64 query rows. The producer deals out tiles (query
-// blocks, from a counter that all CTAs share) and runs ahead of the consumers through pipelines of key and value tiles. A consumer does, for
-// key tiles n:
+// A CTA is a producer warpgroup (load_apart.h, load_bytes.h) and kWarpgroups consumers of 64 query rows. The producer
+// deals out tiles (query blocks, from a counter that all CTAs share) and runs ahead of the consumers through pipelines
+// of key and value tiles. A consumer does, for key tiles n:
 //
 //     S(n) = q k(n)^T          issued before          O += P(n + 1) v(n + 1),     so that the tensor cores work
 //     P(n) = softmax of S(n)   while                  that product runs
 //
 // and the consumers take turns on the tensor cores (WarpgroupOrder), so one's softmax lies under another's products.
 // The first S of the next tile runs under the epilogue of this one. The loop over key tiles has a masked body and one
-// without a mask; soft cap, alibi and dropout have copies of the latter (`Extras`) and share a masked body that asks for them, chosen once a
-// tile: a feature that is off costs nothing.
+// without a mask; soft cap, alibi and dropout have copies of the latter (`Extras`) and share a masked body that asks
+// for them, chosen once a tile: a feature that is off costs nothing.
 //
-// -D: HDIM_Q, HDIM_V (multiples of 16), WARPGROUPS, KEYS, STAGES, QUERY_STAGES, LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16,
-// TILEKILN_FP8 for e4m3 with an out of bf16, or fp32 with TILEKILN_FP32.
+// -D: HDIM_Q, HDIM_V (multiples of 16), WARPGROUPS, KEYS, STAGES, QUERY_STAGES, LOADER_REGISTERS, REGISTERS;
+// TILEKILN_FP16 for fp16, TILEKILN_FP8 for e4m3 with an out of bf16, or fp32 with TILEKILN_FP32.
 #include "kernels/attention/fmha_fwd/cuda/finish.h"
 #include "kernels/attention/fmha_fwd/cuda/halves.h"
 #include "kernels/attention/fmha_fwd/cuda/load_apart.h"
@@ -109,8 +109,8 @@ struct QueryRows {
       n = following(tile);
     }
   }
-  // Moves on to a tile, and issues its first product (of whatever lies there if it has none: wgmma stays out of branches, or ptxas makes all of
-  // it wait).
+  // Moves on to a tile, and issues its first product (of whatever lies there if it has none: wgmma stays out of
+  // branches, or ptxas makes all of it wait).
   __device__ __forceinline__ void begin() {
     q = queries.wait().from(0).kept();
     const Tile& tile = this->tile();
@@ -135,10 +135,10 @@ struct QueryRows {
     auto drawn = softmax.template draw<kExtras>(n);
     wgmma_wait<1>(scores);
     keys.release(), keys.advance();
-    // q is free: the next tile's comes under the last softmax. ptxas keeps the wait for the second product and the loads
-    // of random bytes behind this arrival. Dropout: where a late wait is quicker (d128: 549 TFLOP/s, else 537) the
-    // arrival waits for a weight, and those are not negative; of three warpgroups an early one is (d64: 1.2 %), so the
-    // arrival is last.
+    // q is free: the next tile's comes under the last softmax. ptxas keeps the wait for the second product and the
+    // loads of random bytes behind this arrival. Dropout: where a late wait is quicker (d128: 549 TFLOP/s, else 537)
+    // the arrival waits for a weight, and those are not negative; of three warpgroups an early one is (d64: 1.2 %), so
+    // the arrival is last.
     constexpr bool kHolds = kExtras == kDropped && kWarpgroups == 2 && kSameSource,
                    kLast = kExtras == kDropped && kWarpgroups == 3;
     if constexpr (!kHolds && !kLast) queries.release_if<kExtras == kCapped>(n == final);
@@ -223,7 +223,7 @@ struct QueryRows {
     } else {
       begin();
       finish(p, tile, row(), lane, o.v, softmax.state, launch.scale_log2, softmax.of_values, rows_apart(p));
-      __syncwarp();  // ptxas makes branches of predicated stores at the loop's end, and takes lanes for parted behind them
+      __syncwarp();  // ptxas makes branches of predicated stores, and takes lanes for parted behind them
     }
     wgmma_wait<0>(scores);
   }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
 // The forward's further steps when q, k and v are e4m3.
 //
-// wgmma of 8 bits wants both operands along the keys in O += P v, and v lies along the head dim. So three warps of the loader's
-// warpgroup turn each tile of v over in shared memory, in the order in which the lanes hold P:
+// wgmma of 8 bits wants both operands along the keys in O += P v, and v lies along the head dim. So three warps of the
+// loader's warpgroup turn each tile of v over in shared memory, in the order in which the lanes hold P:
 //
-//   keys: position 4 t + i of 16 holds key 2 t + i for i < 2, 8 + 2 t + i - 2 else: what lane t of a quad has of the scores
-//   hdim: row 16 m + r of the turned tile holds column 16 m + 2 r for r < 8, 16 m + 2 (r - 8) + 1 else: so lane t of a quad has
-//         the four neighbours 16 m + 4 t + 0..3 of O, and no lane's matrices meet in a bank
+//   keys: position 4 t + i of 16 holds key 2 t + i for i < 2, 8 + 2 t + i - 2 else: what lane t of a quad has
+//   hdim: row 16 m + r of the turned tile holds column 16 m + 2 r for r < 8, 16 m + 2 (r - 8) + 1 else: so lane t of a
+//         quad has the four neighbours 16 m + 4 t + 0..3 of O, and no lane's matrices meet in a bank
 //
-// P is rounded to e4m3 as 2^8 P, whose largest value is 256 of 448. What undoes the quantisation of q and k is a factor of the scores;
-// of v, a factor of O: with scales of blocks O is kept in units of the scale of the last block, and rescaled as the maximum moves.
+// P is rounded to e4m3 as 2^8 P, whose largest value is 256 of 448. What undoes the quantisation of q and k is a factor
+// of the scores; of v, a factor of O: with scales of blocks O is kept in units of the scale of the last block, and
+// rescaled as the maximum moves.
 #pragma once
 
 #include "kernels/attention/fmha_fwd/cuda/shared.h"

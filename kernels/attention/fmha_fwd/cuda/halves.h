@@ -8,8 +8,8 @@ namespace tilekiln::cuda::fmha_fwd {
 
 constexpr bool kSameSource = kKeys % 32 == 0;  // what bytes are drawn from is the same for all tiles of keys
 
-// Weights of a warpgroup's rows of a tile. Key tile n: draw, while its scores are made; update, scores to weights; to_weights, rounded. What a copy
-// of a loop is made for comes as kExtras.
+// Weights of a warpgroup's rows of a tile. Key tile n: draw, while its scores are made; update, scores to weights;
+// to_weights, rounded. What a copy of a loop is made for comes as kExtras.
 struct SoftmaxOfHalves {
   struct Launch {
     float scale_log2;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Parameters of the kernels from a checked call of fmha_fwd: what the pipelines have in common. Included once, by the file of a pipeline,
-// which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
+// Parameters of the kernels from a checked call of fmha_fwd: what the pipelines have in common. Included once, by the
+// file of a pipeline, which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <initializer_list>
 

@@ -9,8 +9,8 @@ namespace tilekiln::cuda::fmha_fwd {
 // The position in the order of tiles that a CTA does after those before it. The counter wraps to zero by itself.
 TILEKILN_DEVICE int next_position(const Params& p) { return int(atomicInc(p.next_tile, p.tiles - 1)) + int(gridDim.x); }
 
-// The next tile is asked for when so many of `tiles` key tiles are loaded: earlier, and CTAs run out of work at different times (6 % of a causal
-// forward); later, and the answer is waited for.
+// The next tile is asked for when so many of `tiles` key tiles are loaded: earlier, and CTAs run out of work at
+// different times (6 % of a causal forward); later, and the answer is waited for.
 TILEKILN_DEVICE int ask_at(int tiles) { return max(tiles - 2, 0); }
 
 // TMA's coordinates of row 0 of a sequence: of packed sequences by how much the row behind the last is ahead of it.

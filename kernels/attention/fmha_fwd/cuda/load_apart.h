@@ -46,8 +46,8 @@ enum Boxes {
   kMany    // more boxes: by a warp, a lane a box
 };
 
-// Keys or values of all tiles, of pages of `page_rows` rows. Over a cache, rows from keys.count on, and boxes before key
-// `low` that hold no sink column, are zero: what lies there, and in which page, means nothing.
+// Keys or values of all tiles, of pages of `page_rows` rows. Over a cache, rows from keys.count on, and boxes before
+// key `low` that hold no sink column, are zero: what lies there, and in which page, means nothing.
 template <Boxes kBoxes, class Pipe>
 TILEKILN_DEVICE void load_tiles(const Params& p, OwnOfHalves& own, Loader<Pipe> to, const TensorMap& map,
                                 int page_rows) {

@@ -47,8 +47,9 @@ struct alignas(128) Params {
   uint64_t dropout_seed, dropout_offset;
   uint32_t dropout_over;  // 0x10001 (255 - threshold)
   float keep_scale;       // 1 / (1 - p)
-  // Weights are 2^(score_scale_log2 s). Without a soft cap s = q k^T and score_scale_log2 = softmax_scale log2(e) > 0; with one
-  // s = tanh(softcap_inner q k^T), softcap_inner = softmax_scale / softcap, and score_scale_log2 = softcap log2(e).
+  // Weights are 2^(score_scale_log2 s). Without a soft cap s = q k^T and score_scale_log2 = softmax_scale log2(e) > 0;
+  // with one s = tanh(softcap_inner q k^T), softcap_inner = softmax_scale / softcap, and score_scale_log2 = softcap
+  // log2(e).
   float score_scale_log2;
   float softcap_inner;
   // Integer that all rows take, with a soft cap alone, for score_scale_log2 times their maximum; 0: it is found.
@@ -66,8 +67,8 @@ struct alignas(128) Params {
   int total_q, total_k;  // rows of packed arrays: starts that the host has not seen are kept within
   int min_seqlen_q;      // sequences with at most so many rows are left to another call
   int features;
-  // Fields of a cache: those of kernels/attention/places.h. A page is `k_page` rows of k from the one before it; the map of k has
-  // boxes of `box` rows, which lie in one page each.
+  // Fields of a cache: those of kernels/attention/places.h. A page is `k_page` rows of k from the one before it; the
+  // map of k has boxes of `box` rows, which lie in one page each.
   const int* first_key;
   const int* row_k;
   const int* table;
@@ -85,8 +86,8 @@ struct alignas(128) Params {
   int page_size;
   int page_shift;
   int box;
-  // Scales of e4m3: what undoes the quantisation, or null. One value each; or with kBlockScales of head h and block i of sequence b that at
-  // [b q_scale_batch + h q_scale_head + scale_start_q[b] + i], of q_scales blocks of a head.
+  // Scales of e4m3: what undoes the quantisation, or null. One value each; or with kBlockScales of head h and block i
+  // of sequence b that at [b q_scale_batch + h q_scale_head + scale_start_q[b] + i], of q_scales blocks of a head.
   const float* q_descale;
   const float* k_descale;
   const float* v_descale;

@@ -10,14 +10,14 @@
 
 namespace tilekiln::cuda::fmha_fwd {
 
-// The copies of the loops. A branch between a product and the wait for it makes ptxas wait at the branch, so what is asked for often
-// has a copy of its own without any; kGeneral asks the features: bias, and dropout together with other things.
-// e4m3 has kPlain, kScaled (scales of blocks) and kGeneral (soft cap).
+// The copies of the loops. A branch between a product and the wait for it makes ptxas wait at the branch, so what is
+// asked for often has a copy of its own without any; kGeneral asks the features: bias, and dropout together with other
+// things. e4m3 has kPlain, kScaled (scales of blocks) and kGeneral (soft cap).
 enum Extras : int { kPlain, kCapped, kSloped, kDropped, kGeneral, kScaled };
 constexpr int kExtraFeatures = kSoftcap | kAlibi | kBias | kDropout;
 
-// The copies that a tile's key tiles go through, which f is called with: of the first one and of those with a mask, and of those without.
-// general: all go through the one with a mask.
+// The copies that a tile's key tiles go through, which f is called with: of the first one and of those with a mask, and
+// of those without. general: all go through the one with a mask.
 template <int kExtras> struct OneCopy {
   static constexpr bool general = kExtras == kGeneral;
   template <class F> __device__ __forceinline__ void masked(F&& f) const { f(Constant<kExtras>{}); }
@@ -44,8 +44,8 @@ struct CopyByFeature {
   }
 };
 
-// The rows of warp `warp` of a warpgroup of Hopper. With dropout they are those of half of a patch of random bytes (DroppedHalf): the
-// loader loads q in that order.
+// The rows of warp `warp` of a warpgroup of Hopper. With dropout they are those of half of a patch of random bytes
+// (DroppedHalf): the loader loads q in that order.
 TILEKILN_DEVICE int row_of_warp(const Params& p, int warp) {
   return !kFp8 && features_of(p) & kDropout ? warp / 2 * 32 + warp % 2 * 8 : warp * 16;
 }
@@ -54,9 +54,9 @@ TILEKILN_DEVICE int rows_apart(const Params& p, bool may_drop = true) {
   return !kFp8 && may_drop && features_of(p) & kDropout ? 16 : 8;
 }
 
-// Alibi: the slope of a tile's head, in units of raw scores, and how far the lane's first row is from its first key of key tile 0.
-// A loop without a mask asks for both before it begins: a load from memory in it makes ptxas wait for both products at once, and the
-// softmax runs under none (d128 at 8k: 1.18 of a plain call's time).
+// Alibi: the slope of a tile's head, in units of raw scores, and how far the lane's first row is from its first key of
+// key tile 0. A loop without a mask asks for both before it begins: a load from memory in it makes ptxas wait for both
+// products at once, and the softmax runs under none (d128 at 8k: 1.18 of a plain call's time).
 TILEKILN_DEVICE float slope_of(const Params& p, const Tile& tile) {
   return p.alibi_slopes[field(tile.b) * p.alibi_batch + field(tile.h)] * p.bias_scale;
 }
@@ -81,8 +81,8 @@ template <int N> TILEKILN_DEVICE void slant(float (&s)[N], float slope, float di
   for (int j = 0; j < N; ++j) s[j] -= slope * fabsf(distance + float(half_of(j) * apart - column_of(j)));
 }
 
-// The bias of a warp's 16 rows by 128 keys in shared memory: asked for under the products, 16 bytes a copy. Piece c of row
-// r lies at c ^ r % 8.
+// The bias of a warp's 16 rows by 128 keys in shared memory: asked for under the products, 16 bytes a copy. Piece c of
+// row r lies at c ^ r % 8.
 struct BiasPieces {
   static constexpr int kKeys = 128, kPieces = kKeys / 8, kBytes = 16 * kKeys * 2;
   uint32_t place;

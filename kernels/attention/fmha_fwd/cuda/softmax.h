@@ -18,14 +18,15 @@ constexpr float kWeightExponent = kFp8 ? 8 : 0;
 TILEKILN_DEVICE int half_of(int j) { return j >> 1 & 1; }
 TILEKILN_DEVICE int column_of(int j) { return (j >> 2) * 8 + (j & 1); }
 
-// Elements of every 8, as bits, whose exp2 is a polynomial: the special function unit makes 16 a clock, and of e4m3 it is as busy as the
-// tensor cores at 128 columns; a soft cap takes two of it an element. The polynomial is one for weights of 8 or 16 bits (see
-// reference/tolerance.py). More of them lose: d128 of e4m3 822 TFLOP/s without, 884, 873, 844 with 1, 2, 3 (8k); d64 640, 623 with 1.
+// Elements of every 8, as bits, whose exp2 is a polynomial: the special function unit makes 16 a clock, and of e4m3 it
+// is as busy as the tensor cores at 128 columns; a soft cap takes two of it an element. The polynomial is one for
+// weights of 8 or 16 bits (see reference/tolerance.py). More of them lose: d128 of e4m3 822 TFLOP/s without, 884, 873,
+// 844 with 1, 2, 3 (8k); d64 640, 623 with 1.
 constexpr unsigned kWeighedByFma = std::is_same_v<BuildOut, float> || (HDIM_Q != 128 && HDIM_Q != 192) ? 0 : 0x10;
 constexpr unsigned kCappedByFma = 0x0f;
 
-// True where a soft cap alone makes all rows take the same maximum (Params::capped_top). Weights of fp16 have no room for that, and PTX that
-// fp16 shares has not, either.
+// True where a soft cap alone makes all rows take the same maximum (Params::capped_top). Weights of fp16 have no room
+// for that, and PTX that fp16 shares has not, either.
 constexpr bool kCappedTop = std::is_same_v<BuildElement, bf16> && !kExchanged;
 
 // 2^(f + n + kWeightExponent) for |f| <= 1 / 2, within 7.5e-5 of itself, of an integer n in the low bits of `rounded`.
@@ -50,7 +51,8 @@ struct SoftmaxState {
   float correction[2];                                               // what earlier sums must be multiplied with
 
   // m' = max(m, max_j s_j); c = 2^(a m - a m'); s_j = 2^(a s_j - a m' + kWeightExponent); sum = c sum + sum_j s_j.
-  // kByFma: as kWeighedByFma. A weight below 2^-126 is 2^-126 there, so no score may be hidden; NaN stays. keep: m stays.
+  // kByFma: as kWeighedByFma. A weight below 2^-126 is 2^-126 there, so no score may be hidden; NaN stays. keep: m
+  // stays.
   template <unsigned kByFma = 0, int N>
   __device__ __forceinline__ void update(float (&s)[N], float a, bool keep = false) {
     float top[2];
@@ -86,8 +88,8 @@ struct SoftmaxState {
 #pragma unroll
     for (int j = 0; j < N; ++j) sum[half_of(j)] += s[j];
   }
-  // update where all rows take `top` for their maximum: scores are in [-1, 1], and 126 >= a + top. NaN becomes NaN or the largest
-  // float, whose like no sum of other weights comes near.
+  // update where all rows take `top` for their maximum: scores are in [-1, 1], and 126 >= a + top. NaN becomes NaN or
+  // the largest float, whose like no sum of other weights comes near.
   template <int N> __device__ __forceinline__ void update_capped(float (&s)[N], float a, float top) {
 #pragma unroll
     for (int j = 0; j < N; ++j) {

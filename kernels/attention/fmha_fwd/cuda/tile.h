@@ -15,7 +15,8 @@ namespace tilekiln::cuda::fmha_fwd {
 using fmha::KeyMask;
 using fmha::KeyRange;
 
-// The features that a launch asks for. A kernel of fixed features (TILEKILN_CODES: its signature, packed) knows what a signature says.
+// The features that a launch asks for. A kernel of fixed features (TILEKILN_CODES: its signature, packed) knows what a
+// signature says.
 #ifdef TILEKILN_CODES
 constexpr fmha::FwdFeatures kKnown = fmha::features_of(tilekiln::fmha_fwd::unpack(TILEKILN_CODES));
 TILEKILN_DEVICE int features_of(const Params& p) {
@@ -51,8 +52,9 @@ template <int kQueryRows, int kKeys> struct Tiles {
     return max(min(said, most), 0);
   }
 
-  // Fills `tile` for position t of the order; false: the sequence has no such rows. keys.first: as start_q; of a cache, all of it.
-  // Heads go in groups whose keys and values fit into L2; inside a group all heads of a block, then the next block.
+  // Fills `tile` for position t of the order; false: the sequence has no such rows. keys.first: as start_q; of a cache,
+  // all of it. Heads go in groups whose keys and values fit into L2; inside a group all heads of a block, then the next
+  // block.
   static __device__ bool decode(const Params& p, int t, Tile& tile, Keys& keys) {
     const int heads = p.batch * p.nhead_q, group_tiles = p.head_group * p.query_blocks, group = t / group_tiles;
     const int in_group = min(p.head_group, heads - group * p.head_group), at = t - group * group_tiles;

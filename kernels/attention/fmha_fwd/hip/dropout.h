@@ -4,8 +4,9 @@
 
 namespace tilekiln::hip {
 
-/// Probabilities whose random byte is above the threshold become 0. A 32 x 32 patch of bytes is 64 calls of Philox of 16 bytes
-/// each; the lanes of a wave share them through `bytes`, 1024 of LDS that are the wave's own. The sum of a row is that before.
+/// Probabilities whose random byte is above the threshold become 0. A 32 x 32 patch of bytes is 64 calls of Philox of
+/// 16 bytes each; the lanes of a wave share them through `bytes`, 1024 of LDS that are the wave's own. The sum of a row
+/// is that before.
 TILEKILN_DEVICE void drop(const Problem& p, const Work& w, const Query& query, int n, unsigned char* bytes, Scores& x) {
   const u64 offset = p.dropout_offset + u64(w.batch * p.nhead_q + w.head) * 64;
   const int row = query.row % 32, mine = row / 8 % 2 * 32 * 16 + row / 16 * 8 + row % 8;

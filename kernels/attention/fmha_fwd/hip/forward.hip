@@ -5,19 +5,21 @@
 //   S^T = K Q^T    P^T = exp2(S^T c - m)    O^T = V^T P^T    O = O^T / l    LSE = m + ln l
 //
 // A lane owns one query: maxima and sums over keys stay in the lane and its other half. The accumulator of S^T is, but
-// for its rounding, the fragment of P^T that the second product wants, so P never touches LDS. K lies in LDS as it came,
-// V transposed. Emulated (functional), never run on AMD silicon.
+// for its rounding, the fragment of P^T that the second product wants, so P never touches LDS. K lies in LDS as it
+// came, V transposed. Emulated (functional), never run on AMD silicon.
 //
-// With CACHE the keys lie in a KV cache, paged or not, a tile's rows may be pairs of a query and one of the heads that share a key
-// head, and a workgroup may have a part of the keys (the splits of decode).
+// With CACHE the keys lie in a KV cache, paged or not, a tile's rows may be pairs of a query and one of the heads that
+// share a key head, and a workgroup may have a part of the keys (the splits of decode).
 //
-// With FP8 q, k and v are of 8 bits, which fp16 holds exactly; with KV_FP8 k and v of a cache alone, which bf16 holds. Where the architecture
-// multiplies the format, q and k meet as they are; else they are widened on their way to LDS and registers, as v always is: P is fp16.
+// With FP8 q, k and v are of 8 bits, which fp16 holds exactly; with KV_FP8 k and v of a cache alone, which bf16 holds.
+// Where the architecture multiplies the format, q and k meet as they are; else they are widened on their way to LDS and
+// registers, as v always is: P is fp16.
 //
-// P becomes 16 bits by cutting (CK's default), or to even, or with halves up (kRoundEven, kRoundUp), where no instruction does it.
+// P becomes 16 bits by cutting (CK's default), or to even, or with halves up (kRoundEven, kRoundUp), where no
+// instruction does it.
 //
-// -D: TILEKILN_FP16, FP8 (0, 1: out is bf16, of a cache also e4m3, 2: out is fp32), KV_FP8, FNUZ, HDIM_Q, HDIM_V, TILE_K, WAVES, RELOAD_Q,
-// DROPOUT, CACHE, and of a kernel of fixed features TILEKILN_CODES, its signature, packed.
+// -D: TILEKILN_FP16, FP8 (0, 1: out is bf16, of a cache also e4m3, 2: out is fp32), KV_FP8, FNUZ, HDIM_Q, HDIM_V,
+// TILE_K, WAVES, RELOAD_Q, DROPOUT, CACHE, and of a kernel of fixed features TILEKILN_CODES, its signature, packed.
 #include "kernels/attention/hip/fragments.h"
 #include "kernels/attention/hip/places.h"
 #include "kernels/attention/hip/problem.h"
@@ -36,8 +38,8 @@ constexpr int kWaves = WAVES;
 using Problem =
     Choose<kCache, Choose<kScaled, ScaledCacheProblem, CacheProblem>, Choose<kFp8 != 0, ScaledProblem, ForwardProblem>>;
 using Out = Choose<kFp8 == 2, float, Choose<kFp8 != 0, __bf16, T>>;
-/// The features that a launch asks for. A kernel of fixed features knows what its signature says; the origin of the diagonal, whether
-/// sinks are logits and how P is rounded, it asks.
+/// The features that a launch asks for. A kernel of fixed features knows what its signature says; the origin of the
+/// diagonal, whether sinks are logits and how P is rounded, it asks.
 #ifdef TILEKILN_CODES
 constexpr tilekiln::fmha_fwd::Signature kKnown = tilekiln::fmha_fwd::unpack(TILEKILN_CODES);
 constexpr int kKnownOn = (kKnown.mask == tilekiln::fmha_fwd::Mask::window ? kWindow : 0) |
@@ -151,8 +153,8 @@ struct Mover {
   bool one_page;        // a tile never lies in two
   fmha::SeenKeys seen;  // by some row: what no row sees is not read, and its page may be another's
 
-  /// Eight elements of a row of K or V, or four of vectorized V: `at` elements from the head's first one. Where offsets of the pool
-  /// fit a buffer's, by one buffer that ends with the pool; else by 64-bit addresses.
+  /// Eight elements of a row of K or V, or four of vectorized V: `at` elements from the head's first one. Where offsets
+  /// of the pool fit a buffer's, by one buffer that ends with the pool; else by 64-bit addresses.
   template <class Piece> TILEKILN_DEVICE Piece piece(Global<const KeyElement> from, int bytes, i64 at, bool inside) {
     if (bytes != 0) {
       const auto pool = buffer((const void*)from, bytes);
@@ -234,8 +236,8 @@ struct Mover {
     }
   }
 
-  /// Keys from n on. Rows past the sequence and columns past the head dim are 0. The buffers begin at the tile and end with
-  /// it, so offsets stay small however long the sequence, and nothing past it is claimed.
+  /// Keys from n on. Rows past the sequence and columns past the head dim are 0. The buffers begin at the tile and end
+  /// with it, so offsets stay small however long the sequence, and nothing past it is claimed.
   TILEKILN_DEVICE void load(Mover& m, int n) {
     if constexpr (kCache) return load_cache(m, *m.p, n);
     const int rows = m.seqlen_k - n < kTileK ? m.seqlen_k - n : kTileK;
@@ -572,7 +574,8 @@ TILEKILN_KERNEL(kThreads) __attribute__((amdgpu_waves_per_eu(1, 2))) void tileki
   fmha::KeyRange range = fmha::KeyRange::of<kTileK>(mask, w.first_query, queries, w.seqlen_k);
   const auto whole = fmha::KeyRange::whole<kTileK>(mask, w.first_query, queries, w.seqlen_k, range.first);
   if constexpr (kCache) deal_out(p, w, range);
-  // First the tiles of sink columns. A step from one range to the other in the inner loop would cost 30 registers of copies.
+  // First the tiles of sink columns. A step from one range to the other in the inner loop would cost 30 registers of
+  // copies.
   int from = range.sinks > 0 ? 0 : range.first, to = range.sinks > 0 ? range.sinks : range.last;
   for (;;) {
     for (int i = from; i < to; i++) {

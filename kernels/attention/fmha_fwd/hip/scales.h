@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Scales that undo the quantisation of q, k and v. Nothing here branches between a product and its first use: clang 22 counts too few
-// wait states where branches meet.
+// Scales that undo the quantisation of q, k and v. Nothing here branches between a product and its first use: clang 22
+// counts too few wait states where branches meet.
 // Problem, Work and Query are forward.hip's, which includes this.
 #pragma once
 

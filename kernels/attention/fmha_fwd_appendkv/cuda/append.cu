@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// New keys and values into a KV cache in place, rotated on the way; queries rotated in place. A CTA is a token of a sequence.
+// New keys and values into a KV cache in place, rotated on the way; queries rotated in place. A CTA is a token of a
+// sequence.
 //
 // A rotation is in fp32, every product and sum rounded, and the result once: the bytes are those of the CPU.
 // -D: THREADS; TILEKILN_FP16 for fp16.

@@ -8,7 +8,8 @@
 
 namespace tilekiln::cuda::fmha_append {
 
-// Strides are in elements of 16 bits. The fields from `seqstart_q` to `page_shift` are those of kernels/attention/places.h.
+// Strides are in elements of 16 bits. The fields from `seqstart_q` to `page_shift` are those of
+// kernels/attention/places.h.
 struct Params {
   uint16_t* q;  // rotated in place; or null
   uint16_t* k;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// New keys and values into a KV cache in place, rotated on the way; queries rotated in place. A workgroup is a token of a sequence.
+// New keys and values into a KV cache in place, rotated on the way; queries rotated in place. A workgroup is a token of
+// a sequence.
 //
 // A rotation is in fp32, every product and sum rounded, and the result once: the bytes are those of the CPU.
 // Emulated (functional), never run on AMD silicon. -D: TILEKILN_FP16, FP8 (bytes, without rotation), THREADS.
@@ -15,7 +16,8 @@ TILEKILN_DEVICE float entry(const AppendProblem& p, const void* table, i64 at) {
   return p.rotary_fp32 ? ((Global<const float>)table)[at] : float(((Global<const Element>)table)[at]);
 }
 
-/// a b, rounded: a compiler that is told to be fast makes one operation of a product and the sum it goes into, whatever a pragma says.
+/// a b, rounded: a compiler that is told to be fast makes one operation of a product and the sum it goes into, whatever
+/// a pragma says.
 TILEKILN_DEVICE float product(float a, float b) {
   float made = a * b;
   asm("" : "+v"(made));

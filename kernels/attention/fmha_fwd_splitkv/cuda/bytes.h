@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Words of decode.cu for a cache of bytes. A fragment of mma.m16n8k16 has two elements of 16 bits, and two more 8 behind them; four neighbouring
-// bytes of a lane of ldmatrix serve as them in another order of the 16:
+// Words of decode.cu for a cache of bytes. A fragment of mma.m16n8k16 has two elements of 16 bits, and two more 8
+// behind them; four neighbouring bytes of a lane of ldmatrix serve as them in another order of the 16:
 //
 //     positions 2 c, 2 c + 1, 2 c + 8, 2 c + 9  are  4 c, .. 4 c + 3,   c = lane % 4
 //
-// So are the head dims in q k^T, and the keys in both products. Linear V comes with two keys of a pair of head dims in a word: the even head dims
-// of 16 are one product, the odd ones another.
+// So are the head dims in q k^T, and the keys in both products. Linear V comes with two keys of a pair of head dims in
+// a word: the even head dims of 16 are one product, the odd ones another.
 #pragma once
 
 #include "kernels/attention/fmha_fwd_splitkv/cuda/params.h"
@@ -34,7 +34,8 @@ TILEKILN_DEVICE void multiply_bytes(float (&c)[4], const uint32_t (&a)[4], uint3
   unpack_e4m3(four, low, high);
   multiply_add_halves(c, a, low, high);
 }
-// Weights are so many times as large in fp16: those above 2^-29 keep all its bits. Sums of out are in units of `unit` / kWeightTimes.
+// Weights are so many times as large in fp16: those above 2^-29 keep all its bits. Sums of out are in units of `unit` /
+// kWeightTimes.
 constexpr float kWeightTimes = 0x1p15f;
 TILEKILN_DEVICE uint32_t two_weights(const float* x) { return kOfBytes ? pack_halves(x[0], x[1]) : pack(x[0], x[1]); }
 
@@ -43,7 +44,8 @@ TILEKILN_DEVICE void scale_weights(float (&score)[2][4], float by) {
   for (int j = 0; j < 8; ++j) score[j >> 2][j & 3] *= by;
 }
 
-// A lane's two rows of q from bf16 to fp16, by a power of two each, which `up` undoes: the largest of a row is then 2^14 or more.
+// A lane's two rows of q from bf16 to fp16, by a power of two each, which `up` undoes: the largest of a row is then
+// 2^14 or more.
 template <int N> TILEKILN_DEVICE void halve_queries(const Params& p, uint32_t (&q)[N][4], float (&up)[2]) {
   if (p.features & kBytesIn) return;  // fp16 already
 #pragma unroll
@@ -90,8 +92,8 @@ TILEKILN_DEVICE float bias_of(const Params& p, const void* row, int key) {
   return element(static_cast<const uint16_t*>(row)[key]);
 }
 
-// Factors that undo the quantisation of a chunk: of the scores, that of q too; of the weights that of the values' page. That of all values is a factor
-// of out.
+// Factors that undo the quantisation of a chunk: of the scores, that of q too; of the weights that of the values' page.
+// That of all values is a factor of out.
 struct ChunkScales { float keys = 1.f, values = 1.f; };
 TILEKILN_DEVICE ChunkScales scales_of(const Params& p, uint32_t of_page) {
   ChunkScales s;

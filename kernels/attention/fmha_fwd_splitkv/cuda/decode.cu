@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: MIT
-// Decode over a KV cache: few query rows a sequence. The 16 rows of mma.m16n8k16 are pairs of a query and a query head, of those that share
-// a key head.
+// Decode over a KV cache: few query rows a sequence. The 16 rows of mma.m16n8k16 are pairs of a query and a query head,
+// of those that share a key head.
 //
-// Bound by memory. A CTA takes a share of one sequence's keys for one key head; each of its warps fills a ring by cp.async with chunks of
-// 16 keys. Of up to 16 rows (kTiles = 1) every warp reads its own chunks alone, without a block barrier in the loop, and the warps merge by
-// log-sum-exp. Of more rows (kTiles = kWarps) every warp has a tile of 16 rows of its own and reads the chunks of all warps, between two
-// barriers, so that a key is fetched once for all of the CTA's rows; rows past kTiles * 16 have more CTAs, which read the keys again.
-// Of one split that is the result, and a second kernel merges several:
+// Bound by memory. A CTA takes a share of one sequence's keys for one key head; each of its warps fills a ring by
+// cp.async with chunks of 16 keys. Of up to 16 rows (kTiles = 1) every warp reads its own chunks alone, without a block
+// barrier in the loop, and the warps merge by log-sum-exp. Of more rows (kTiles = kWarps) every warp has a tile of 16
+// rows of its own and reads the chunks of all warps, between two barriers, so that a key is fetched once for all of the
+// CTA's rows; rows past kTiles * 16 have more CTAs, which read the keys again. Of one split that is the result, and a
+// second kernel merges several:
 //
 //     m = max_s lse_s,  out = sum_s 2^(lse_s - m) out_s / sum_s 2^(lse_s - m)
 //
 // Masks, soft cap, alibi, bias and scales that are not above 0 have kernels of their own (kGeneral).
 //
-// A cache of bytes (BYTES) is e4m3, under queries of bf16 or e4m3: products are then of fp16, without loss, in an order of their own (bytes.h).
+// A cache of bytes (BYTES) is e4m3, under queries of bf16 or e4m3: products are then of fp16, without loss, in an order
+// of their own (bytes.h).
 // -D: HDIM (32, 64, 128 or 256), STAGES, WARPS, BYTES (0 or 1); TILEKILN_FP16 for fp16.
 #include <type_traits>
 
@@ -68,16 +70,16 @@ TILEKILN_DEVICE Seen find_seen(const Params& p, int first_row, int last_row, int
 
 // The offset of piece `piece` of row `row` in a tile of rows of kHdim elements, in bytes.
 TILEKILN_DEVICE uint32_t place(int row, int piece) { return place_of_piece<kPieces>(row, piece, position_of(row)); }
-// Vectorized chunks lie as in the cache, so that lanes next to each other write next to each other: K as [piece][key], V as [group of
-// kVector keys][head dim], 16 bytes each.
+// Vectorized chunks lie as in the cache, so that lanes next to each other write next to each other: K as [piece][key],
+// V as [group of kVector keys][head dim], 16 bytes each.
 TILEKILN_DEVICE uint32_t place_k(int key, int piece) { return (piece * kChunk + position_of(key)) * 16; }
 TILEKILN_DEVICE uint32_t place_v(int dim, int group) { return (group * kHdim + dim) * 16; }
 
-// Chunks of 16 keys of K and V to shared memory; keys that the tile does not see are zero there (in vectorized V: groups of kVector past the
-// last), and so are columns past the head dims. Neither they nor their pages' numbers are read. The numbers of a chunk's pages are
-// asked for when the chunk before it is loaded, of whole chunks in a page those of 32 at a time.
-// A lane's 16-byte pieces lie a fixed step apart, and lanes take neighbouring pieces: of a key's row in linear caches, of kVector
-// keys (V) or head dims (K) in vectorized ones.
+// Chunks of 16 keys of K and V to shared memory; keys that the tile does not see are zero there (in vectorized V:
+// groups of kVector past the last), and so are columns past the head dims. Neither they nor their pages' numbers are
+// read. The numbers of a chunk's pages are asked for when the chunk before it is loaded, of whole chunks in a page
+// those of 32 at a time. A lane's 16-byte pieces lie a fixed step apart, and lanes take neighbouring pieces: of a key's
+// row in linear caches, of kVector keys (V) or head dims (K) in vectorized ones.
 template <bool kVectorized> struct Loader {
   static constexpr int kLines = kVectorized ? kChunk : 32 / kPieces;  // keys that 32 lanes cover at a time
   const Params& p;
@@ -154,7 +156,7 @@ template <bool kVectorized> struct Loader {
   }
 };
 
-// The sums of one warp's 16 rows: lane (i, c) = (lane / 4, lane % 4) holds rows i and i + 8. Of bytes: up and unit of bytes.h.
+// The sums of one warp's 16 rows: lane (i, c) = (lane / 4, lane % 4) holds rows i and i + 8; bytes.h: up and unit.
 struct Sums { float out[kHdim / 8][4], maximum[2], sum[2], up[2], unit; };
 
 // One of the two rows of a lane, as the general kernels mask and bias it.
@@ -220,7 +222,7 @@ TILEKILN_DEVICE void weigh(const Params& p, float (&score)[kCount][2][4], float 
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
     most = fmaxf(most, s.maximum[half]);
     const float top = most == -kInfinity ? 0.f : most * p.score_scale_log2;
-    // A subtraction of its own: fused with the product, the factor would not be 1 where the maximum stays, chunk after chunk.
+    // A subtraction of its own: fused with the product, the factor would not be 1 where the maximum stays.
     correction[half] = exp2_approx(__fsub_rn(s.maximum[half] * p.score_scale_log2, top));
     s.maximum[half] = most;
     s.sum[half] *= correction[half];
@@ -313,7 +315,7 @@ template <int kTiles> TILEKILN_DEVICE void wait_for_warps() {
   if constexpr (kTiles != 1) __syncthreads();
 }
 
-// The rows of a CTA, of the sequence b and the key head `head`: its `rows` from first_row on, and of them this warp's from tile_row on.
+// The rows of a CTA, of sequence b and key head `head`: from first_row on, and of them this warp's from tile_row on.
 struct Block {
   const Params& p;
   int b, head, split, first_row, rows, tile_row, warp, lane;
@@ -360,7 +362,7 @@ struct Block {
     }
   }
 
-  // Two columns of a row: the sums of every kTiles-th warp merged by log-sum-exp, and stored as the result or as a split's.
+  // Two columns of a row: the sums of every kTiles-th warp merged by log-sum-exp, and stored.
   template <int kTiles, bool kSteps>
   __device__ __forceinline__ void merge(int row, int d, const float* outs, const float* ends,
                                         const ClusterParts& parts) const {
@@ -417,7 +419,7 @@ TILEKILN_DEVICE void merge_warps(const Block& of, Sums& sums, char* raw, const C
   }
 }
 
-// A CTA: x = (sequence, key head, split), y = kTiles tiles of rows. Warp w has the rows of tile w % kTiles. kSteps: see step.h.
+// A CTA: x = (sequence, key head, split), y = kTiles tiles of rows. Warp w has the rows of tile w % kTiles.
 template <bool kVectorized, bool kGeneral, int kTiles, bool kSteps = false>
 TILEKILN_DEVICE void decode(const Params& p, char* raw, const Step* step = nullptr) {
   static_assert(kTiles == 1 || kTiles == kWarps, "a tile of rows is read by every warp, or has a warp of its own");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Rows of the kernels from a checked call over a KV cache: what the stages have in common. Included once, by the file of a pipeline,
-// which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
+// Rows of the kernels from a checked call over a KV cache: what the stages have in common. Included once, by the file
+// of a pipeline, which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <string.h>
 

@@ -8,7 +8,8 @@
 
 namespace tilekiln::cuda::fmha_decode {
 
-// Bits of Params::features; each is uniform over a launch. Those of kGeneral are asked for by the general kernels alone.
+// Bits of Params::features; each is uniform over a launch. Those of kGeneral are asked for by the general kernels
+// alone.
 enum Feature : int {
   kMask = 1,  // left, right, sink_keys
   kSoftcap = 2,
@@ -19,8 +20,9 @@ enum Feature : int {
   kBytesOut = 64,
 };
 
-// Pages lie anywhere; every offset has 64 bits. The fields from `seqstart_q` to `page_shift` say where sequences are, by the
-// names that places.h reads. Of a build of bytes k and v are e4m3, q with kBytesIn, out with kBytesOut: the bias is then fp32.
+// Pages lie anywhere; every offset has 64 bits. The fields from `seqstart_q` to `page_shift` say where sequences are,
+// by the names that places.h reads. Of a build of bytes k and v are e4m3, q with kBytesIn, out with kBytesOut: the bias
+// is then fp32.
 struct Params {
   const void* q;
   const void* k;
@@ -65,8 +67,8 @@ struct Params {
   int hdim_q, hdim_v;  // of 16 bytes of the cache, or more of them
   int splits;
   int features;
-  // Weights are 2^(score_scale_log2 s). Plain kernels: s = q k^T, score_scale_log2 = softmax_scale log2(e) > 0. General ones:
-  // s = softmax_scale q k^T, capped, with bias or alibi, and score_scale_log2 = log2(e).
+  // Weights are 2^(score_scale_log2 s). Plain kernels: s = q k^T, score_scale_log2 = softmax_scale log2(e) > 0. General
+  // ones: s = softmax_scale q k^T, capped, with bias or alibi, and score_scale_log2 = log2(e).
   float score_scale_log2;
   float softmax_scale;
   float softcap;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Many queries over a KV cache by the kernels of fmha_fwd: what its pipelines have in common. Included once, by the file of a pipeline.
+// Many queries over a KV cache by the kernels of fmha_fwd: what its pipelines have in common. Included once, by the
+// file of a pipeline.
 #pragma once
 #include "kernels/attention/fmha_fwd/cuda/fill.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/launch.h"
@@ -53,7 +54,8 @@ tilekiln_status fill_tiles(const KvKernelProblem& of, const Build& build, Params
   return fill_tiles(of, 2, build, params);
 }
 
-// Sets the places of results and the other inputs of scores; the steps from one sequence to the next as the kernel counts them.
+// Sets the places of results and the other inputs of scores; the steps from one sequence to the next as the kernel
+// counts them.
 void fill_results(const KvKernelProblem& of, i64 out_batch, i64 out_row, i64 lse_batch, i64 bias_batch,
                   Params* params) {
   const KvProblem& p = of.problem;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A decode step in one launch: the new key and value of a sequence go into its cache, rotated on the way, as kernels/attention/fmha_fwd_appendkv/cuda
-// has them, queries are rotated in registers, and splits, the CTAs of a cluster, merge in the shared memory of its first one. Linear caches of 16 bits.
+// A decode step in one launch: the new key and value of a sequence go into its cache, rotated on the way, as
+// kernels/attention/fmha_fwd_appendkv/cuda has them, queries are rotated in registers, and splits, the CTAs of a
+// cluster, merge in the shared memory of its first one. Linear caches of 16 bits.
 #pragma once
 
 #include "kernels/attention/cuda/places.h"
@@ -46,7 +47,8 @@ TILEKILN_DEVICE void rotate_words(uint32_t& x, uint32_t& y, float2 cos, float2 s
            __fadd_rn(__fmul_rn(y1, cos.y), __fmul_rn(x1, sin.y)));
 }
 
-// Asks L2 for what the warp reads first, keys and angles, before the launch before has ended: as far as seqlen_k says now.
+// Asks L2 for what the warp reads first, keys and angles, before the launch before has ended: as far as seqlen_k says
+// now.
 template <int kHdim, int kWarps, int kChunk, int kStages>
 TILEKILN_DEVICE void ask_for_keys(const Params& p, const Step& s, int b, int head, int split, int warp, int lane) {
   if (p.table != nullptr || p.first_key != nullptr || p.row_k != nullptr) return;
@@ -69,7 +71,8 @@ TILEKILN_DEVICE void ask_for_keys(const Params& p, const Step& s, int b, int hea
               keys * (lane < 16 ? s.cos_row : s.sin_row) * bytes + at);
 }
 
-// A new key and value of a head as a warp has them: words lane + 32 i of the first half of the key, of the other, and of the value.
+// A new key and value of a head as a warp has them: words lane + 32 i of the first half of the key, of the other, and
+// of the value.
 struct NoKey {
   __device__ __forceinline__ NoKey(const Params&, const Step*, int, int, int) {}
 };
@@ -151,7 +154,8 @@ TILEKILN_DEVICE void store_queries(const Params& p, const Step& s, int b, int he
   }
 }
 
-// Parts of splits in the shared memory of the first CTA of a cluster: out [split][row][hdim_v], then log2 of their sums.
+// Parts of splits in the shared memory of the first CTA of a cluster: out [split][row][hdim_v], then log2 of their
+// sums.
 struct ClusterParts {
   uint32_t at;
   int rows, columns;

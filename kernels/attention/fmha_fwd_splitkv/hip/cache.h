@@ -37,8 +37,8 @@ void fill_cache_places(const KvKernelProblem& of, CachePlaces* at) {
 
 i64 key_bytes(const KvProblem& p) { return p.dtype == fmha::KvDtype::fp16 || p.dtype == fmha::KvDtype::bf16 ? 2 : 1; }
 
-// The bytes from a head's first element of `size` to the end of a pool of so many pages; 0: not known, or more than a buffer's offsets
-// reach.
+// The bytes from a head's first element of `size` to the end of a pool of so many pages; 0: not known, or more than a
+// buffer's offsets reach.
 i64 pool_bytes(i64 size, i64 pages, i64 page, i64 last) {
   if (pages <= 0 || page > most_bytes / size / pages) return 0;
   const i64 bytes = size * ((pages - 1) * page + last);

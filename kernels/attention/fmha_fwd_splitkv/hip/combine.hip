@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // One result of the parts that forward.hip left of a query and head, when its keys were split:
 //
-//     m = max_s lse_s,  w_s = 2^(lse_s - m),  O = sum_s w_s O_s / sum_s w_s,  LSE = ln 2 (m + log2 sum_s w_s);  m = -inf: O = 0
+//     m = max_s lse_s,  w_s = 2^(lse_s - m),  O = sum_s w_s O_s / sum_s w_s
+//     LSE = ln 2 (m + log2 sum_s w_s);  m = -inf: O = 0
 //
-// A workgroup is a query and a head, a wave of it. Source: Dao et al., "Flash-Decoding for long-context inference" (2023).
-// Emulated (functional), never run on AMD silicon. -D: TILEKILN_FP16, FP8 (out is e4m3).
+// A workgroup is a query and a head, a wave of it. Source: Dao et al., "Flash-Decoding for long-context inference"
+// (2023). Emulated (functional), never run on AMD silicon. -D: TILEKILN_FP16, FP8 (out is e4m3).
 #include "kernels/attention/hip/places.h"
 #include "kernels/attention/hip/problem.h"
 

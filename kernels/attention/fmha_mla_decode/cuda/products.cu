@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Latent attention on Hopper by products of warpgroups, for 64 pairs of a query and a head.
 //
-// Tiles of 64 rows of the cache come into two stages, by TMA, or by a warpgroup: of e4m3, which it widens, and where TMA
-// does not follow. Consumer w owns the tiles of stage w:
+// Tiles of 64 rows of the cache come into two stages, by TMA, or by a warpgroup: of e4m3, which it widens, and where
+// TMA does not follow. Consumer w owns the tiles of stage w:
 //
 //   s = q row^T, p = exp2(scale s - most)     of the tiles that it owns; most is that of all tiles before, too
 //   o += p row                                of all tiles, for columns [256 w, 256 w + 256)
@@ -12,7 +12,8 @@
 //
 // Shared memory: q 72 KB, two stages of 72 KB, p 8 KB. Registers of a consumer: o 128, s 32, p 16.
 //
-// -D: LOADER_REGISTERS, REGISTERS, MOVER_REGISTERS, FEWER_REGISTERS (of loaders and consumers; where a warpgroup stores rows).
+// -D: LOADER_REGISTERS, REGISTERS, MOVER_REGISTERS, FEWER_REGISTERS (of loaders and consumers; where a warpgroup stores
+// rows).
 #include <type_traits>
 
 #include "kernels/attention/cuda/coordinates.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Convolutions on Hopper: products of boxes of pixels, which TMA copies from where a tap meets them, by filters.
 //
-// A box has a power of two of pixels along each dimension and across images, strides of the convolution are those of the
-// map, and padding is what lies outside of the array: no image column is laid out. Roles, pipeline and stream-K are those
-// of GEMM (gemm.cu). What TMA cannot follow is packed before (pack.h); few channels a group are summed without tensor
-// cores (direct.h).
+// A box has a power of two of pixels along each dimension and across images, strides of the convolution are those of
+// the map, and padding is what lies outside of the array: no image column is laid out. Roles, pipeline and stream-K are
+// those of GEMM (gemm.cu). What TMA cannot follow is packed before (pack.h); few channels a group are summed without
+// tensor cores (direct.h).
 //
 // -D: LOADER_REGISTERS, REGISTERS; TILEKILN_FP16.
 #include "kernels/backends/cuda/tile/cluster_sum.h"
@@ -155,7 +155,8 @@ using namespace tilekiln::cuda;
 extern "C" __constant__ conv::Build conv_build = {conv::Warps::kThreads, conv::kSharedBytes,
                                                   std::is_same_v<BuildHalf, fp16>};
 #define PRODUCT(name, form)                                                                                            \
-  extern "C" __global__ void __launch_bounds__(conv::Warps::kThreads, 1) name(const __grid_constant__ conv::Params p) { \
+  extern "C" __global__ void __launch_bounds__(conv::Warps::kThreads, 1)                                               \
+      name(const __grid_constant__ conv::Params p) {                                                                   \
     conv::Kernel<form>::run(p);                                                                                        \
   }
 PRODUCT(conv_256, 0)

@@ -60,8 +60,8 @@ TILEKILN_DEVICE void direct(const Direct& p, i64 thread) {
   *element_of(p.of.y, pixel, output) = finished(p.of, sum, pixel, output);
 }
 
-// kAcross pixels along x a thread, of one output or, of one output a channel, of a word of two in x, w and y: filters of any length, kTaps at
-// a time, which step by kStep pixels.
+// kAcross pixels along x a thread, of one output or, of one output a channel, of a word of two in x, w and y: filters
+// of any length, kTaps at a time, which step by kStep pixels.
 template <int kTaps, int kStep, bool kPair> TILEKILN_DEVICE void depthwise(const Direct& p, i64 thread) {
   if (thread >= p.all) return;
   constexpr int kEach = kPair ? 2 : 1, kWindow = (kAcross - 1) * kStep + kTaps;

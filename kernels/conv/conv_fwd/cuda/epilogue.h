@@ -58,8 +58,8 @@ TILEKILN_DEVICE void prefetch_bias(const Output& of, int group, int output, int 
     prefetch_l1(of.bias + i64(group) * of.outputs + output + lane * 8);
 }
 
-// Sums of rows `row` and row + 8 of a tile of pixels, over columns that are outputs from `output` of `group` on; of their turns of 32 those
-// from `begun` to `ends`.
+// Sums of rows `row` and row + 8 of a tile of pixels, over columns that are outputs from `output` of `group` on; of
+// their turns of 32 those from `begun` to `ends`.
 template <int N>
 TILEKILN_DEVICE void finish_down(const Output& of, const Corner& corner, float (&sum)[N], int group, int output,
                                  int row, int lane, int begun, int ends) {
@@ -105,7 +105,8 @@ TILEKILN_DEVICE void finish_down(const Output& of, const Corner& corner, float (
   gemm::in_turns<16>(sum, finish, begun, ends);
 }
 
-// Sums of rows that are outputs `output` and output + 8 of `group`, over columns that are pixels, whole eighths of which lie along x.
+// Sums of rows that are outputs `output` and output + 8 of `group`, over columns that are pixels, whole eighths of
+// which lie along x.
 template <int N>
 TILEKILN_DEVICE void finish_across(const Output& of, const Corner& corner, float (&sum)[N], int group, int output,
                                    int lane, int begun, int ends) {

@@ -44,8 +44,8 @@ TILEKILN_DEVICE void pack_few(const Packed& p) {
   }
 }
 
-// One tile of kPackPixels pixels by kPackChannels of a group a block, through shared memory: lanes read along whichever of both lies
-// together, and write along channels.
+// One tile of kPackPixels pixels by kPackChannels of a group a block, through shared memory: lanes read along whichever
+// of both lies together, and write along channels.
 TILEKILN_DEVICE void pack(const Packed& p, uint16_t (&tile)[kPackChannels][kPackPixels + 2]) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   constexpr int kWarps = kPackThreads / 32;

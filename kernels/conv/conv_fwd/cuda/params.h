@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Parameters of CUDA's convolutions, each the one argument of its kernels. Plain data. Spatial dimensions are x, y, z here: fastest first.
+// Parameters of CUDA's convolutions, each the one argument of its kernels. Plain data. Spatial dimensions are x, y, z
+// here: fastest first.
 #pragma once
 
 #include "kernels/backends/cuda/tensor_map.h"
@@ -32,8 +33,9 @@ struct Output {
   int outputs, features;
 };
 
-// Products: tiles of 2^shift[0] x ... pixels by outputs of a group, kDepth channels of a tap a step. Of the map of x the
-// dimensions are channels, x, y, z, images, or where `groups_apart` groups in place of z; of w's channels, outputs, taps, groups.
+// Products: tiles of 2^shift[0] x ... pixels by outputs of a group, kDepth channels of a tap a step. Of the map of x
+// the dimensions are channels, x, y, z, images, or where `groups_apart` groups in place of z; of w's channels, outputs,
+// taps, groups.
 struct alignas(128) Params {
   TensorMap x, w;
   Output of;
@@ -56,7 +58,8 @@ struct Direct {
 };
 constexpr int kDirectThreads = 256, kAcross = 8;
 
-// A copy of an array as TMA can follow it: (image, z, y, x, group, channel) without gaps, zeros where there is no pixel, or no channel.
+// A copy of an array as TMA can follow it: (image, z, y, x, group, channel) without gaps, zeros where there is no
+// pixel, or no channel.
 struct Packed {
   const char* from;
   char* to;
@@ -70,7 +73,8 @@ struct Packed {
 constexpr int kPackThreads = 256, kPackPixels = 64, kPackChannels = 64, kPackFew = 8;
 
 constexpr int kTileRows = 128, kDepth = 64;
-// Kernels of products, all with a CTA's shared memory. across: rows are outputs and columns pixels, of a y with pixels side by side.
+// Kernels of products, all with a CTA's shared memory. across: rows are outputs and columns pixels, of a y with pixels
+// side by side.
 struct Form {
   const char* function;
   int columns, stages;

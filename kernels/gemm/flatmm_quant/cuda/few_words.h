@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Products of up to 8 rows with packed weights of int4, int8 or e4m3: bound by the reading of b.
 //
-// A CTA has tiles of 32 columns, gated ones of 16 and the same 16 of up; its warps share k in chunks of 2 KB of words. Each warp reads its
-// chunks ahead into a ring of its own (cp.async), with their factors, and meets the others once a tile, to add their sums in one order.
-// Columns of b are the 16 rows of mma.m16n8k16, rows of a its 8 columns; lane 4 g + t has eight numbers along k of columns 4 g to 4 g + 3,
-// and the same eight of row g of a. Rows of a, normalised on their way if there is a norm, lie in shared memory.
-// What a launch reads of b first is on its way while the launch before it ends: to L2 alone, where that one may write b.
+// A CTA has tiles of 32 columns, gated ones of 16 and the same 16 of up; its warps share k in chunks of 2 KB of words.
+// Each warp reads its chunks ahead into a ring of its own (cp.async), with their factors, and meets the others once a
+// tile, to add their sums in one order. Columns of b are the 16 rows of mma.m16n8k16, rows of a its 8 columns; lane 4 g
+// + t has eight numbers along k of columns 4 g to 4 g + 3, and the same eight of row g of a. Rows of a, normalised on
+// their way if there is a norm, lie in shared memory. What a launch reads of b first is on its way while the launch
+// before it ends: to L2 alone, where that one may write b.
 #pragma once
 
 #include "kernels/backends/cuda/mma.h"
@@ -141,7 +142,8 @@ template <Kind kKind> struct FewWords {
     copy_async_commit();
   }
 
-  // The sums of two tiles of 16 columns; of nibbles those with kMany added to each, of the upper ones of bytes apart, and of a alone.
+  // The sums of two tiles of 16 columns; of nibbles those with kMany added to each, of the upper ones of bytes apart,
+  // and of a alone.
   struct Part {
     float of[2][4] = {}, upper[2][4] = {}, a[4] = {};
     __device__ __forceinline__ float sum(int tile, int c) const {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Parameters of CUDA's products with quantised panels (panels.h), their one argument, and sizes that the host shares. Plain data.
+// Parameters of CUDA's products with quantised panels (panels.h), their one argument, and sizes that the host shares.
+// Plain data.
 #pragma once
 
 #include <cstdint>

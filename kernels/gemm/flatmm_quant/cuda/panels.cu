@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Products of rows with a quantised weight in panels on Hopper (panels.h); rows of 16 bits become int8 before, where the call asks for it.
+// Products of rows with a quantised weight in panels on Hopper (panels.h); rows of 16 bits become int8 before, where
+// the call asks for it.
 //
 // -D: WEIGHTS, a matrix::Weights or kOfRows; TILEKILN_FP16 for fp16; TILEKILN_INT8: rows are int8.
 #include "kernels/gemm/flatmm_quant/cuda/narrow.h"

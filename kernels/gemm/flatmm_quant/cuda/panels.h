@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Products with a quantised weight in panels on Hopper: out[i][j] = sum over groups of factor[group][j] (sum of x[i] w[j]), for x of 16 bits
-// or int8 and w of int4 or e2m1, or both int8, or both of 16 bits, without factors.
+// Products with a quantised weight in panels on Hopper: out[i][j] = sum over groups of factor[group][j] (sum of x[i]
+// w[j]), for x of 16 bits or int8 and w of int4 or e2m1, or both int8, or both of 16 bits, without factors.
 //
-// The weight is the first operand of wgmma and comes from registers, 64 columns of it a warpgroup; x the second, tokens its columns. Words
-// of panels lie in memory in the order of their copies (bulk), a stage being 128 along k. A lane takes two neighbouring columns of a warp's
-// sixteen, so that it stores pairs; its numbers of a word are those that wgmma wants of a row, so x stays in its order.
+// The weight is the first operand of wgmma and comes from registers, 64 columns of it a warpgroup; x the second, tokens
+// its columns. Words of panels lie in memory in the order of their copies (bulk), a stage being 128 along k. A lane
+// takes two neighbouring columns of a warp's sixteen, so that it stores pairs; its numbers of a word are those that
+// wgmma wants of a row, so x stays in its order.
 //
 // -D: WEIGHTS, a matrix::Weights; TILEKILN_FP16 for fp16, TILEKILN_INT8 for rows of int8.
 #pragma once
@@ -47,7 +48,8 @@ TILEKILN_DEVICE uint32_t two_numbers(uint32_t word, int shift) {
     return multiply_add_twice((two & 0x000f000f) | kMany, kOne, kLess);
   }
 }
-// Four numbers of a word's lower halves, which are in its upper ones, as int8: 16 times those of int4, twice those of e2m1.
+// Four numbers of a word's lower halves, which are in its upper ones, as int8: 16 times those of int4, twice those of
+// e2m1.
 TILEKILN_DEVICE uint32_t four_numbers(uint32_t word) {
   if constexpr (!kE8m0) return (word & 0xf0f0f0f0u) ^ 0x80808080u;
   const uint32_t low = word >> 4 & 0x07070707u, places = __byte_perm(low | low >> 4, 0, 0x4420);
@@ -72,7 +74,8 @@ TILEKILN_DEVICE float2 load_factors(uint32_t from) {
   }
 }
 
-// A worker's items: 128 rows of a group by a tile of columns and a part of k; inside a group rows first, so that its columns stay in L2.
+// A worker's items: 128 rows of a group by a tile of columns and a part of k; inside a group rows first, so that its
+// columns stay in L2.
 struct Items {
   const PanelProduct& p;
   int item, items;
@@ -98,8 +101,9 @@ struct Items {
   }
 };
 
-// kTokens rows at a time. kGated: one warpgroup has gate, the other up. kFine: a stage is of several groups. kClusters: the parts of k of an
-// item are those of a cluster, which adds them up, and of which a CTA has one item; else they lie apart.
+// kTokens rows at a time. kGated: one warpgroup has gate, the other up. kFine: a stage is of several groups. kClusters:
+// the parts of k of an item are those of a cluster, which adds them up, and of which a CTA has one item; else they lie
+// apart.
 template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Kernel {
   static constexpr int kTokens = kPanelForms[kForm].tokens, kTogether = kPanelForms[kForm].together;
   using Warps = Roles<2, 40, kTogether == 2 ? 96 : 232>;
@@ -212,7 +216,8 @@ template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Ker
       clear_words(stage, w.index, p.words - step * kWords, w.thread / 32 * 16, w.lane());
     convert(words_of(stage, w.index, column), 0, w.lane() & 3, a);
   }
-  // Adds the products of steps [first, last), of rows from `row` on. Numbers are converted under the products before theirs.
+  // Adds the products of steps [first, last), of rows from `row` on. Numbers are converted under the products before
+  // theirs.
   static __device__ __forceinline__ void multiply(const PanelProduct& p, Consumer<Pipe>& pipe, Warpgroup w,
                                                   const Items& item, int row, int column, float (&sum)[kSums]) {
     const int first = uniform(item.first), last = uniform(item.last), t = w.lane() & 3;

@@ -9,7 +9,8 @@ namespace tilekiln::cuda::words {
 struct Words {
   matrix::Grouped of;
   int panels, words, groups;
-  // Fields of few rows alone: rows of a CTA; rows of factors of a chunk, or a shift of chunks to their group; steps of 32 numbers with one, less 1.
+  // Fields of few rows alone: rows of a CTA; rows of factors of a chunk, or a shift of chunks to their group; steps of
+  // 32 numbers with one, less 1.
   int rows, factor_rows, group_shift, group_mask;
   bool gated;
 };

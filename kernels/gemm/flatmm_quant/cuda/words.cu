@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Products of few rows with a weight of int4 packed in words: out = activation(sum over groups of b_scale (a b) + beta c
-// + bias) for a of 16 bits. Memory bounds them: a warp reads 512 bytes of words at a time, which are in the order of
+// Products of few rows with a weight of int4 packed in words: out = activation(sum over groups of b_scale (a b) + beta
+// c + bias) for a of 16 bits. Memory bounds them: a warp reads 512 bytes of words at a time, which are in the order of
 // mma.sync's fragments as they lie, and 512 of factors.
 //
 // A word holds 8 numbers along k of a column. Of 32 along k, lane 4 g + t has words t of columns 4 g .. 4 g + 3: rows g

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Matrix products by mma.sync and cp.async, for every GPU from sm_80 on: out = epilogue(a b) for 16-bit a and b, summed in fp32.
+// Matrix products by mma.sync and cp.async, for every GPU from sm_80 on: out = epilogue(a b) for 16-bit a and b, summed
+// in fp32.
 //
-// A CTA is four warps that compute a tile of 128 x 128, a quarter each, with a ring of kStages tiles of kSteps along k that
-// cp.async fills. The order of tiles, how they are shared (tile/scheduler.h) and the epilogue are those of the Hopper kernels. Either operand may be
-// contiguous along k or along its lines (rows of a, columns of b): four builds, of which only the places in shared memory and the ldmatrix
-// differ. What copies of 16 bytes cannot follow is gathered element by element.
+// A CTA is four warps that compute a tile of 128 x 128, a quarter each, with a ring of kStages tiles of kSteps along k
+// that cp.async fills. The order of tiles, how they are shared (tile/scheduler.h) and the epilogue are those of the
+// Hopper kernels. Either operand may be contiguous along k or along its lines (rows of a, columns of b): four builds,
+// of which only the places in shared memory and the ldmatrix differ. What copies of 16 bytes cannot follow is gathered
+// element by element.
 //
 // -D: LINES_A, LINES_B (1: contiguous along its lines), STAGES; TILEKILN_FP16 for fp16.
 #include "kernels/backends/cuda/mma.h"
@@ -23,7 +25,8 @@ template <bool kLines> TILEKILN_DEVICE uint32_t place(int row, int piece) {
   return place_of_piece<kLines ? 16 : 4>(row, piece);
 }
 
-// A stage of an operand: 128 lines from `line`, kSteps steps from `step`; what is not there is zero. `first`: the element at both.
+// A stage of an operand: 128 lines from `line`, kSteps steps from `step`; what is not there is zero. `first`: the
+// element at both.
 template <bool kLines> TILEKILN_DEVICE void load_stage(const Gathered& from, bool gather, uint32_t to, int lines,
                                                        int steps, int line, int step, const uint16_t* first) {
   // A thread has one column of pieces, of rows kStep apart.

@@ -11,7 +11,8 @@ template <int kParts> struct BlockFactors {
   int64_t step_a, step_b;
   float a[2], b[kParts], next_a[2], next_b[kParts];
 
-  // Factors of rows `row` and row + 8 of a, or of the `last` that there is, and of blocks block(i) of b; steps [begin, end).
+  // Factors of rows `row` and row + 8 of a, or of the `last` that there is, and of blocks block(i) of b; steps [begin,
+  // end).
   template <class Block>
   __device__ __forceinline__ BlockFactors(const Factors& a, int row, int last, const Factors& b, Block&& block,
                                           int begin, int end)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The epilogue of a tile's sums: scales, bias and matrices; the activation; rounding and stores.
 //
-// `finish` takes 16 sums after each other and looks at every element's place: 2.5 us a tile where that of tiles inside out takes 0.5
-// (aligned.h, H100).
+// `finish` takes 16 sums after each other and looks at every element's place: 2.5 us a tile where that of tiles inside
+// out takes 0.5 (aligned.h, H100).
 #pragma once
 
 #include "kernels/backends/cuda/ptx.h"

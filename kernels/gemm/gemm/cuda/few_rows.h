@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // A product of up to kFewRows rows with b contiguous along k: bound by the reading of b, the weight of a linear layer.
 //
-// A CTA has tiles of eight columns of out, its warps share k in chunks of 64. Each warp reads its chunks ahead into a ring of its own
-// (cp.async) and meets the others once every kFewTiles tiles, to add their sums in one order. In mma.m16n8k16 the rows of a are the 16 and
-// the columns of b the 8; elements along k are taken in the order in which 16 bytes hold them, of both alike.
-// What a launch reads of b first is on its way while the launch before it ends: to L2 alone, as that one may write b, unless it is said not to.
-// L2 asked for kAhead chunks of a warp all the way was slower: 11264 x 2048 19.3 us for 15.7 (H200).
-// Rows of a may be normalised on their way to shared memory (norm). Of a product with `up` a tile of columns is one of b, then the same of
-// up: out = activation(a b) (a up).
+// A CTA has tiles of eight columns of out, its warps share k in chunks of 64. Each warp reads its chunks ahead into a
+// ring of its own (cp.async) and meets the others once every kFewTiles tiles, to add their sums in one order. In
+// mma.m16n8k16 the rows of a are the 16 and the columns of b the 8; elements along k are taken in the order in which 16
+// bytes hold them, of both alike. What a launch reads of b first is on its way while the launch before it ends: to L2
+// alone, as that one may write b, unless it is said not to. L2 asked for kAhead chunks of a warp all the way was
+// slower: 11264 x 2048 19.3 us for 15.7 (H200). Rows of a may be normalised on their way to shared memory (norm). Of a
+// product with `up` a tile of columns is one of b, then the same of up: out = activation(a b) (a up).
 #pragma once
 
 #include "kernels/backends/cuda/mma.h"

@@ -9,8 +9,8 @@
 
 namespace tilekiln::cuda::gemm {
 
-// Gathers by 128 threads the tile from `line` and `step` on, of `lines` and `steps` that there are; zeros beyond them, as TMA
-// has them.
+// Gathers by 128 threads the tile from `line` and `step` on, of `lines` and `steps` that there are; zeros beyond them,
+// as TMA has them.
 template <class Tile>
 TILEKILN_DEVICE void gather(Tile& tile, const Gathered& from, int lines, int steps, int line, int step, int batch,
                             int thread) {

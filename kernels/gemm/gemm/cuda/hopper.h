@@ -6,8 +6,8 @@
 namespace tilekiln::cuda::gemm {
 namespace {
 
-// Rates of an H100, bytes a ns: L2 to one processor and to all, parts of tiles, which leave L2 on their way, and memory. A processor
-// multiplies 128 x 64 by a column in 2.77 ns.
+// Rates of an H100, bytes a ns: L2 to one processor and to all, parts of tiles, which leave L2 on their way, and
+// memory. A processor multiplies 128 x 64 by a column in 2.77 ns.
 constexpr double one_l2 = 100, all_l2 = 9300, parts_l2 = 2000, memory = 2900, column_ns = 2.77;
 constexpr double split_ns = 2000;   // that a cluster takes to add up its parts
 constexpr double memory_ns = 4000;  // of parts and counters, which come between two launches
@@ -48,8 +48,8 @@ Tiles choose(const Batch& of, const Build& build, i64 workers, Shares* shares) {
     }
     Shares its = share(one, all, steps, workers / ctas, least_ns);
     if (its.whole < all) its.ns += memory_ns;
-    // Full turns are preferred for products of bytes that memory alone bounds: one turn of as many CTAs as there are asks for most at
-    // once: 16 and 128 rows take .89 of the time.
+    // Full turns are preferred for products of bytes that memory alone bounds: one turn of as many CTAs as there are
+    // asks for most at once: 16 and 128 rows take .89 of the time.
     const bool fuller = size == 1 && its.ns == shares->ns && its.ns <= least_ns && its.grid == its.whole &&
                         its.grid * ctas > shares->grid * best.ctas * best.splits;
     if (best.function == nullptr || its.ns < shares->ns || fuller) best = one, *shares = its;

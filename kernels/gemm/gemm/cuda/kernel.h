@@ -7,15 +7,17 @@
 // (tile/cluster_sum.h) or by way of memory (tile/scheduler.h). Of large products two CTAs, a cluster, have tiles one
 // below the other: each multicasts half of b's columns to both, a third less for L2 to send, whose power the clock gets
 // (8192^3: 1,425 MHz for 1,395, H100).
-// Either operand may be contiguous along k or along its lines (rows of a, columns of b): four builds. Operands of 8 bits
-// are contiguous along k (wgmma turns no others), and the sums of every stage of 128 are added in fp32 (kApart): the
-// tensor cores keep 14 bits of a sum, which is a per cent of it after some thousands of k. gemm_hopper_fast does not.
-// Factors of blocks are those of such a stage, and of 128 columns: they multiply its sums on their way.
+// Either operand may be contiguous along k or along its lines (rows of a, columns of b): four builds. Operands of 8
+// bits are contiguous along k (wgmma turns no others), and the sums of every stage of 128 are added in fp32 (kApart):
+// the tensor cores keep 14 bits of a sum, which is a per cent of it after some thousands of k. gemm_hopper_fast does
+// not. Factors of blocks are those of such a stage, and of 128 columns: they multiply its sums on their way.
 //
-// Members of How, which a source's kernels are of: form(i), the i-th Form; loader(form) and consumer(form), registers of
-// a thread; shares(form): CTAs may share a tile's steps; kPlain: alpha is the whole epilogue, and nothing is gathered.
-// -D: LINES_A, LINES_B (1: contiguous along its lines); TILEKILN_FP16 for fp16; BLOCKS (1: with factors of blocks, of e4m3);
-// TILEKILN_FP8 for e4m3, TILEKILN_BF8 for e5m2, TILEKILN_INT8, of whose products TILEKILN_FP16 makes fp16, else bf16.
+// Members of How, which a source's kernels are of: form(i), the i-th Form; loader(form) and consumer(form), registers
+// of a thread; shares(form): CTAs may share a tile's steps; kPlain: alpha is the whole epilogue, and nothing is
+// gathered.
+// -D: LINES_A, LINES_B (1: contiguous along its lines); TILEKILN_FP16 for fp16; BLOCKS (1: with factors of blocks, of
+// e4m3); TILEKILN_FP8 for e4m3, TILEKILN_BF8 for e5m2, TILEKILN_INT8, of whose products TILEKILN_FP16 makes fp16, else
+// bf16.
 #pragma once
 
 #include "kernels/backends/cuda/tile/cluster_sum.h"
@@ -126,8 +128,8 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
     int turn_of = 0;                             // tiles so far
     for (WorkTile work; scheduler.next(work);) {
       const int first = uniform(work.first), last = uniform(work.last);
-      // The one multiplies while the other stores. It begins when the other has seen its last stage: parities tell two rounds
-      // of the ring apart, not three.
+      // The one multiplies while the other stores. It begins when the other has seen its last stage: parities tell two
+      // rounds of the ring apart, not three.
       if constexpr (kTurns) {
         if (turn_of++ % 2 != w.index) {
           pipe.at.skip(last - first);

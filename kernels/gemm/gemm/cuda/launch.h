@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Parameters of the kernels from a checked product: what the pipelines have in common. Included once, by the file of a pipeline,
-// which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
+// Parameters of the kernels from a checked product: what the pipelines have in common. Included once, by the file of a
+// pipeline, which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <algorithm>
 
@@ -27,7 +27,8 @@ constexpr i64 bytes_of(Dtype dtype) {
   return dtype == Dtype::fp8 || dtype == Dtype::bf8 || dtype == Dtype::int8 ? 1 : 2;
 }
 
-// The kernel of the operands' layouts; without one, as of a matrix of one row, which is of both layouts, any: its loader gathers.
+// The kernel of the operands' layouts; without one, as of a matrix of one row, which is of both layouts, any: its
+// loader gathers.
 const Kernel* find_kernel(const Problem& p, bool groups = false, bool tiles = false) {
   const Kernel* other = nullptr;
   for (const Kernel* kernel : held) {
@@ -198,7 +199,8 @@ Gathered gathered(const Operand& of) {
   return divide_up(of.first.m, form.rows) * divide_up(of.first.n, form.columns) * of.count;
 }
 
-// One launch. `choose` gives the tiles and their shares; `place` says in the parameters how an operand is read, `gather` being its feature.
+// One launch. `choose` gives the tiles and their shares; `place` says in the parameters how an operand is read,
+// `gather` being its feature.
 template <class Choose, class Place>
 tilekiln_status launch_product(const Site& site, const void* problem, const Choose& choose, const Place& place) {
   const auto& of = *static_cast<const Batch*>(problem);

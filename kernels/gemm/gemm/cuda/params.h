@@ -74,10 +74,10 @@ enum class Buffers : int { ring, two, most };  // values of the algorithm axis
 struct Form {
   const char* function;
   int columns, stages;
-  int boxes;   // through which a warp stores
-  int ctas;    // 2: two may share their reads of b
-  int splits;  // of k among CTAs of a cluster, at most; 1: none
-  int apart;  // columns of 8-bit operands whose sums of a stage are added together: registers hold them beside the tile's
+  int boxes;          // through which a warp stores
+  int ctas;           // 2: two may share their reads of b
+  int splits;         // of k among CTAs of a cluster, at most; 1: none
+  int apart;          // columns of 8-bit operands whose sums of a stage are added at once, held beside the tile's
   int consumers = 2;  // warpgroups of 64 rows each
   int deep = 1;       // lines of 128 bytes along k of a stage
   int together = 1;   // CTAs that a processor has room for
@@ -91,8 +91,9 @@ constexpr Form kForms[] = {{"gemm_hopper", 256, 4, 2, 2, 1, 128},
                            {"gemm_hopper_64", 64, 8, 1, 1, 2, 64}};
 constexpr int kFastColumns = 256;  // of gemm_hopper_fast, the first form with sums that the tensor cores keep
 
-// The kernel of few rows (few_rows.h): warps, the stages of a warp's ring, of eight columns of b by 64 along k, and tiles of eight columns
-// between two meetings of the warps. Two CTAs of it have room on a processor, so that one launch begins under the other.
+// The kernel of few rows (few_rows.h): warps, the stages of a warp's ring, of eight columns of b by 64 along k, and
+// tiles of eight columns between two meetings of the warps. Two CTAs of it have room on a processor, so that one launch
+// begins under the other.
 constexpr int kFewRows = 8, kFewWarps = 8, kFewStages = 9, kFewColumns = 8, kFewDepth = 64, kFewTiles = 2;
 constexpr int few_row_bytes(int k) { return (k + kFewDepth - 1) / kFewDepth * kFewDepth * 2 + 64; }
 constexpr int64_t few_shared_bytes(int m, int k) {

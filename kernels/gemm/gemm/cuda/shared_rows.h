@@ -67,7 +67,8 @@ template <int kWarps, int kRows> struct SharedRows {
       sum = fmaf(low, low, sum), sum = fmaf(high, high, sum);
     }
   }
-  // x / sqrt(mean(x^2) + epsilon) norm, as rmsnorm2d rounds it, of the pieces that this thread has stored; gamma: norm's of the first.
+  // x / sqrt(mean(x^2) + epsilon) norm, as rmsnorm2d rounds it, of the pieces that this thread has stored; gamma:
+  // norm's of the first.
   __device__ __forceinline__ void normalise(const float* part, uint4 gamma) const {
     static_assert(kRows == 8 && kWarps == 8, "four lanes add up a row");
     float sum = lane / 4 < m ? part[lane * 2] + part[lane * 2 + 1] : 0.f;

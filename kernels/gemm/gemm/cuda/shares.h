@@ -36,7 +36,8 @@ struct Shares {
 
 inline i64 divide_up(i64 a, i64 b) { return (a + b - 1) / b; }
 
-// Tiles of one turn of `workers` CTAs after the other; the last turn, where it is not full, may be shared. Nothing takes less than `least_ns`.
+// Tiles of one turn of `workers` CTAs after the other; the last turn, where it is not full, may be shared. Nothing
+// takes less than `least_ns`.
 inline Shares share(const Tiles& of, i64 tiles, i64 steps, i64 workers, double least_ns) {
   constexpr i64 least = 4, most = i64(1) << 31;  // steps of a CTA; of 32 bits
   const i64 rest = tiles % workers;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Matrix products on AMD GPUs: out = activation(alpha row_scale column_scale a b + bias, extras), a workgroup a tile (tile.h).
-// Emulated (functional), never run on AMD silicon.
+// Matrix products on AMD GPUs: out = activation(alpha row_scale column_scale a b + bias, extras), a workgroup a tile
+// (tile.h). Emulated (functional), never run on AMD silicon.
 #include "kernels/gemm/gemm/hip/tile.h"
 
 using namespace tilekiln::hip;

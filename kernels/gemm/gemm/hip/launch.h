@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Parameters of the kernels from a checked product, and the launch of a workgroup a tile. Included once, by the file of a pipeline, which is
-// compiled with -DTILEKILN_TARGET=<the target's name> and as kernels/backends/hip/held.h says.
+// Parameters of the kernels from a checked product, and the launch of a workgroup a tile. Included once, by the file of
+// a pipeline, which is compiled with -DTILEKILN_TARGET=<the target's name> and as kernels/backends/hip/held.h says.
 #pragma once
 #include <algorithm>
 

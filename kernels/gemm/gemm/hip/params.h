@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Parameters of HIP's matrix products: the one argument of the kernel, and what one code object is made for. Plain data.
+// Parameters of HIP's matrix products: the one argument of the kernel, and what one code object is made for. Plain
+// data.
 #pragma once
 
 namespace tilekiln::hip::gemm {
@@ -42,7 +43,8 @@ struct Params {
   int features;
 };
 
-// A product whose steps along k `workers` workgroups share: `steps` in all, a tile has tile_steps. parts: two for each worker, a tile's sums.
+// A product whose steps along k `workers` workgroups share: `steps` in all, a tile has tile_steps. parts: two for each
+// worker, a tile's sums.
 struct StreamParams {
   Params product;
   float* parts;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Stream-K on AMD GPUs: the steps along k of all tiles (tile.h) as one row, of which every workgroup has an equal share. One that begins or
-// ends inside a tile leaves its sums in memory, and a second launch adds those of a tile in the order of k: the same bits in every run.
-// Emulated (functional), never run on AMD silicon.
+// Stream-K on AMD GPUs: the steps along k of all tiles (tile.h) as one row, of which every workgroup has an equal
+// share. One that begins or ends inside a tile leaves its sums in memory, and a second launch adds those of a tile in
+// the order of k: the same bits in every run. Emulated (functional), never run on AMD silicon.
 #include "kernels/gemm/gemm/hip/tile.h"
 
 namespace tilekiln::hip::gemm {

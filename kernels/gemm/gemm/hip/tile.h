@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // A tile of a matrix product on AMD GPUs: sums of steps along k, in fp32, and the epilogue.
 //
-// A workgroup has a tile of 128 x 128: waves two by two (MFMA), or two by four (WMMA), of 64 rows each. a and b lie in LDS in lines along k,
-// whatever their strides; the next 32 of k are on their way in registers while these are multiplied.
+// A workgroup has a tile of 128 x 128: waves two by two (MFMA), or two by four (WMMA), of 64 rows each. a and b lie in
+// LDS in lines along k, whatever their strides; the next 32 of k are on their way in registers while these are
+// multiplied.
 // -D: TILEKILN_FP16, WAVES (4 of 64 lanes, 8 of 32).
 #pragma once
 #include "kernels/backends/hip/vocabulary.h"
@@ -183,7 +184,8 @@ template <class Number> TILEKILN_DEVICE void finish_block(const Params& p, const
   for (int r = 0; r < kAccumulator; r++) finish(p, t.batch, i + row_of(r, t.half), j, number(r));
 }
 
-/// The epilogue of a tile. It has one copy of its code: a lane's sums go through words of LDS of its own, for registers have no index.
+/// The epilogue of a tile. It has one copy of its code: a lane's sums go through words of LDS of its own, for registers
+/// have no index.
 TILEKILN_DEVICE void finish_tile(const Params& p, const Tile& t, T* shared, const Sums& sum) {
   __builtin_amdgcn_s_barrier();
   float* const mine = (float*)shared + thread();

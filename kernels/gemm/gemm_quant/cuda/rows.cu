@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Rows of a product, quantised: a block has a row, which it reads twice, the second time from the cache. By a scale that is given, what is beyond
-// the largest number becomes that, and a NaN -128 in int8.
+// Rows of a product, quantised: a block has a row, which it reads twice, the second time from the cache. By a scale
+// that is given, what is beyond the largest number becomes that, and a NaN -128 in int8.
 //
 // -D: THREADS, TILEKILN_FP32.
 #include "kernels/gemm/gemm_quant/cuda/params.h"

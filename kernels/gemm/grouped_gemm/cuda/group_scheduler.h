@@ -2,8 +2,8 @@
 // Persistent CTAs over the tiles of a grouped GEMM, whose groups of rows only the device knows.
 //
 // Invariants: a worker is a CTA, or a cluster of two with the same rows and neighbouring columns. All warps of a worker
-// walk the same tiles in the same order, a group after the other, and inside a group rows of tiles first: its columns of
-// b stay in L2 for all of them. Rows lie in [0, rows), whatever the starts say.
+// walk the same tiles in the same order, a group after the other, and inside a group rows of tiles first: its columns
+// of b stay in L2 for all of them. Rows lie in [0, rows), whatever the starts say.
 #pragma once
 
 #include "kernels/backends/cuda/ptx.h"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Grouped GEMM on Hopper: rows in groups, each with a b of its own, whose places are on the device; the roles, the
-// pipeline and the epilogue are those of gemm's kernel.h. Of two CTAs, a cluster, with the same rows each multicasts half of
-// them to both. e4m3 has factors of blocks, which multiply the sums of a stage on their way, int8 those of rows and columns; of both out is bf16.
+// pipeline and the epilogue are those of gemm's kernel.h. Of two CTAs, a cluster, with the same rows each multicasts
+// half of them to both. e4m3 has factors of blocks, which multiply the sums of a stage on their way, int8 those of rows
+// and columns; of both out is bf16.
 //
 // -D: LINES_B (1: b is contiguous along its columns, 0: along k), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16,
 // TILEKILN_FP8 for e4m3, TILEKILN_INT8 for int8.

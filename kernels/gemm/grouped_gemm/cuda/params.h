@@ -6,8 +6,8 @@
 
 namespace tilekiln::cuda::gemm {
 
-// Groups of rows: rows [starts[g], starts[g + 1]) of a and out are multiplied by the g-th b. A group whose end is below its
-// start is empty; rows end where a does, and after counts[g] of them.
+// Groups of rows: rows [starts[g], starts[g + 1]) of a and out are multiplied by the g-th b. A group whose end is below
+// its start is empty; rows end where a does, and after counts[g] of them.
 struct GroupParams {
   Params product;                   // of the first group, with all rows; its grid holds steps and pairs alone
   const int *starts, *counts;       // the second null: without

@@ -5,10 +5,10 @@
 //   s = h down^T                                                  fp32, a row each
 //   out[token] = sum of weight * s[row]                           in the order of experts: no atomics, the same bits
 //
-// Roles, pipeline and stores are those of grouped products. Tiles are of 128 rows of one expert; a warpgroup without rows
-// lets stages go by. Rows are gathered beforehand, for TMA, and two CTAs with the same rows multicast half of them each:
-// copied one by one in the load (cp.async), behind which stages land late, many took 1.12 of the time (8,192 rows of
-// Mixtral, H200), and few read weights at .74 of memory's speed.
+// Roles, pipeline and stores are those of grouped products. Tiles are of 128 rows of one expert; a warpgroup without
+// rows lets stages go by. Rows are gathered beforehand, for TMA, and two CTAs with the same rows multicast half of them
+// each: copied one by one in the load (cp.async), behind which stages land late, many took 1.12 of the time (8,192 rows
+// of Mixtral, H200), and few read weights at .74 of memory's speed.
 //
 // Of e4m3, rows and h are e4m3, too, 128 numbers along k by a factor, and weights have one a block of 128 x 128: the
 // sums of a stage, 128 of k, are multiplied by both on their way, and a tile's h becomes e4m3 before it is stored.
@@ -30,8 +30,8 @@ constexpr bool kBytes = BuildElement::kBytes == 1;
 constexpr int kDepth = 128 / BuildElement::kBytes, kBlock = 128;
 using Warps = Roles<2, LOADER_REGISTERS, REGISTERS>;
 
-// Workers, CTAs or clusters of two with neighbouring columns, walk the tiles of rows that `lists` made; inside an expert
-// rows first: its columns of b stay in L2.
+// Workers, CTAs or clusters of two with neighbouring columns, walk the tiles of rows that `lists` made; inside an
+// expert rows first: its columns of b stay in L2.
 template <int kColumns> struct Scheduler {
   const Rows& p;
   int tiles_n, tile, tiles;
@@ -101,8 +101,8 @@ template <int kFormIndex, bool kGated, bool kNarrows = false> struct Kernel {
       gemm::each_column(v, d, [&](int, float& one, float& other) { one += two.x, other += two.y; });
     }
   }
-  // Columns 64 at and on: h = act(gate + its bias), rounded unless h becomes e4m3, times up + its bias. c has the sums of
-  // gate, then those of up; or of the one matrix there is.
+  // Columns 64 at and on: h = act(gate + its bias), rounded unless h becomes e4m3, times up + its bias. c has the sums
+  // of gate, then those of up; or of the one matrix there is.
   static __device__ __forceinline__ void join(const Rows& p, const OfGroup& of, const float (&c)[kColumns / 2], int at,
                                               int column, float (&h)[32]) {
 #pragma unroll

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A mixture of experts of quantised panels on Hopper: as experts.cu, by the products of flatmm_quant/cuda/panels.h. Rows become int8
-// before each product, a factor each, where the build is of those.
+// A mixture of experts of quantised panels on Hopper: as experts.cu, by the products of flatmm_quant/cuda/panels.h.
+// Rows become int8 before each product, a factor each, where the build is of those.
 //
 // -D: WEIGHTS, a matrix::Weights; TILEKILN_FP16 for fp16; TILEKILN_INT8: rows become int8.
 #include "kernels/gemm/flatmm_quant/cuda/narrow.h"

@@ -48,7 +48,8 @@ struct Rows {
   float* scale;            // of out of e4m3, (rows, n / 128)
 };
 
-// out[token] = the sum over its rows, in their order, of the router's weight times the row of `sums`, whose parts are added first.
+// out[token] = the sum over its rows, in their order, of the router's weight times the row of `sums`, whose parts are
+// added first.
 struct Sums {
   const float *sums, *weights;  // rows sums_row and weights_row elements apart
   const int *places, *local_tokens;

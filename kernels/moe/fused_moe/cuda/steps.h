@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Kernels of a mixture of experts beside its products, of every build: the rows of each expert, their gathering, the sums.
+// Kernels of a mixture of experts beside its products, of every build: the rows of each expert, their gathering, the
+// sums.
 #pragma once
 
 #include "kernels/moe/fused_moe/cuda/lists.h"

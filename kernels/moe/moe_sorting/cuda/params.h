@@ -10,8 +10,8 @@ struct Params {
   tilekiln::moe::MoeSorting sorting;
   int chunks;   // of tokens and slots, a warp each
   int* counts;  // (chunks, experts): how many a chunk has of an expert, then where its first goes
-  int *begins,
-      *heres;  // (experts): where an expert's tokens begin, -1 where there is no room or it is elsewhere; its number here
+  int* begins;  // (experts): where an expert's tokens begin, -1 where there is no room or it is elsewhere
+  int* heres;   // (experts): its number here
 };
 
 // Constants of a build that the host must know; the cubin holds one as `sorting_build`.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A counting sort in the order of tokens: warps count the experts of a chunk each; one block works out where each expert and each chunk of it
-// begins; warps put their tokens there. Few tokens take one block for all of it. Other blocks set `out` to 0.
+// A counting sort in the order of tokens: warps count the experts of a chunk each; one block works out where each
+// expert and each chunk of it begins; warps put their tokens there. Few tokens take one block for all of it. Other
+// blocks set `out` to 0.
 // -D: THREADS.
 #include "kernels/moe/cuda/items.h"
 #include "kernels/moe/moe_sorting/cuda/params.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The experts of tokens by scores, a row a warp. Groups are ranked first, each by a lane's register; the next expert is the first of the
-// largest that come behind the last one, by key and then by index, as in topk_softmax.
+// The experts of tokens by scores, a row a warp. Groups are ranked first, each by a lane's register; the next expert is
+// the first of the largest that come behind the last one, by key and then by index, as in topk_softmax.
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/backends/cuda/vectors.h"
 #include "kernels/moe/topk_gating/cuda/params.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The largest elements of softmax(x), a row a warp. The next one is the first of the largest that come behind the last one, by key and then by
-// index: rows are searched once for each, in registers up to 32 kKept logits, and nothing is stored on the way.
+// The largest elements of softmax(x), a row a warp. The next one is the first of the largest that come behind the last
+// one, by key and then by index: rows are searched once for each, in registers up to 32 kKept logits, and nothing is
+// stored on the way.
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/backends/cuda/vectors.h"
 #include "kernels/moe/cuda/build.h"

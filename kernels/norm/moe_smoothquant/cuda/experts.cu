@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tokens times the factors of each of their experts, as bytes: row m is of token m % tokens, for its choice m / tokens. A row is read
-// once, where HELD vectors a thread hold it; its factors twice.
+// Tokens times the factors of each of their experts, as bytes: row m is of token m % tokens, for its choice m / tokens.
+// A row is read once, where HELD vectors a thread hold it; its factors twice.
 //
 // -D: HELD; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/norm/cuda/quantise.h"

@@ -8,10 +8,10 @@ namespace tilekiln::cuda::rotary {
 
 struct Params {
   tilekiln::norm::Rotary problem;
-  int wide;   // heads, and rows of the tables, begin at 16 bytes, and so do pairs and what lies behind them
-  int units;  // of a head: a vector of pairs, or a pair
-  int rest;   // vectors or elements of a head that are copied
-  int together;  // heads that a block takes at once, a thread a vector of pairs of each; 0: its threads share all vectors and elements
+  int wide;      // heads, and rows of the tables, begin at 16 bytes, and so do pairs and what lies behind them
+  int units;     // of a head: a vector of pairs, or a pair
+  int rest;      // vectors or elements of a head that are copied
+  int together;  // heads that a block takes at once, a thread a vector of pairs of each; 0: its threads share all
 };
 
 // Constants of a build that the host must know; the cubin holds one as `rotary_build`.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Heads of tokens turned by the angles of their positions: of each pair (a, b) -> (a cos - b sin, a sin + b cos).
 //
-// A block has a token, whose position it looks up; its threads have a vector of pairs of a head each, or where vectors do not fit a pair.
-// A thread reads what it turns before it writes, so that y may be x.
+// A block has a token, whose position it looks up; its threads have a vector of pairs of a head each, or where vectors
+// do not fit a pair. A thread reads what it turns before it writes, so that y may be x.
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/backends/cuda/vectors.h"
 #include "kernels/norm/rotary/cuda/params.h"
@@ -82,7 +82,8 @@ TILEKILN_DEVICE void copy_unit(const Params& p, const Element* x, Element* y, in
   }
 }
 
-// A token whose vectors each thread takes of one place of several heads: the angles are asked for once, and with them the first heads.
+// A token whose vectors each thread takes of one place of several heads: the angles are asked for once, and with them
+// the first heads.
 template <class Table, bool kPairs> TILEKILN_DEVICE void turn_heads(const Params& p, long long row) {
   constexpr int kAtOnce = 4, kAngles = kPairs ? kWide / 2 : kWide;
   const Problem& a = p.problem;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Rows of softmax. A NaN may be lost in the maximum, not in the sum; +infinity, or -infinity alone, makes the difference NaN.
+// Rows of softmax. A NaN may be lost in the maximum, not in the sum; +infinity, or -infinity alone, makes the
+// difference NaN.
 // -D: HELD, STAGES; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/norm/cuda/staged.h"
 #include "kernels/norm/softmax/engine.h"
@@ -8,8 +9,8 @@ namespace tilekiln::cuda::norm {
 
 using Problem = tilekiln::norm::SoftmaxProblem;
 
-// The passes over a row. `pass(f)`: f(vector, elements of it that are there), of each vector of a thread; `kPartly`: some have not all, else
-// all or none. `last(f)`: vectors become f(vector), and the row y.
+// The passes over a row. `pass(f)`: f(vector, elements of it that are there), of each vector of a thread; `kPartly`:
+// some have not all, else all or none. `last(f)`: vectors become f(vector), and the row y.
 template <bool kPartly, class Pass, class Last>
 TILEKILN_DEVICE void softmax(const Team& team, float (&shared)[2][32], Pass&& pass, Last&& last) {
   float most = -kInfinity;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Patches of images: neighbours among threads write neighbours in a group's matrix, some moves each at once. Pixels that several patches
-// hold come from the caches.
+// Patches of images: neighbours among threads write neighbours in a group's matrix, some moves each at once. Pixels
+// that several patches hold come from the caches.
 // -D: THREADS.
 #include "kernels/backends/words.h"
 #include "kernels/tensor/img2col/cuda/params.h"

@@ -20,11 +20,12 @@ struct Params {
   int lanes;       // threads of a team of rows, 32 or those of a block
   unsigned sign;   // bits that change the sign of values: of a minimum
   int join_lanes;  // threads that add the parts of a column
-  unsigned*
-      arrivals;  // zeros: of rows a word for each output, whose last part takes all together; of columns one, by which all blocks meet
+  // Zeros: of rows a word for each output, whose last part takes all together; of columns one, where all blocks meet.
+  unsigned* arrivals;
 };
 
-// Blocks that a processor has at once; parts of rows are so many times more, so that what one processor is late by others take over.
+// Blocks that a processor has at once; parts of rows are so many times more, so that what one processor is late by
+// others take over.
 constexpr int kLineBlocks = 6, kPartBlocks = 4, kColumnBlocks = 3, kRowBlocks = 2, kTurns = 3;
 
 // Constants of a build that the host must know; the cubin holds one as `reduce_build`.

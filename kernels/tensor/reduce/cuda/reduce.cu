@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Elements taken together. `rows`: a warp or a block takes an output, or a part of its elements, lanes along the dimension in which x is contiguous.
-// `columns`: lanes along a dimension that is kept, each vector of columns by eight warps, a row in eight each. The last block of an output's parts takes
-// them together; those of columns all blocks, when they have met. Everything in one order; sums in fp32 over kFlush additions at most, then in two
-// words of fp32 (most GPUs have little fp64).
+// Elements taken together. `rows`: a warp or a block takes an output, or a part of its elements, lanes along the
+// dimension in which x is contiguous. `columns`: lanes along a dimension that is kept, each vector of columns by eight
+// warps, a row in eight each. The last block of an output's parts takes them together; those of columns all blocks,
+// when they have met. Everything in one order; sums in fp32 over kFlush additions at most, then in two words of fp32
+// (most GPUs have little fp64).
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/backends/cuda/vectors.h"
 #include "kernels/tensor/reduce/cuda/params.h"
@@ -60,8 +61,8 @@ TILEKILN_DEVICE long long find_reduced(const tensor::Reduce& a, long long number
   return x;
 }
 
-// Flips signs for a minimum: all values are read with the other sign, so that their maximum is taken, and its result has the other sign
-// again.
+// Flips signs for a minimum: all values are read with the other sign, so that their maximum is taken, and its result
+// has the other sign again.
 TILEKILN_DEVICE float with_sign(const Params& p, float v) { return __uint_as_float(__float_as_uint(v) ^ p.sign); }
 template <Reduction kDo> TILEKILN_DEVICE void read(const Params& p, uint4 vector, float (&v)[kWide]) {
   widen(vector, v);
@@ -257,7 +258,8 @@ template <Reduction kDo> TILEKILN_DEVICE void join_columns(const Params& p, Two*
   using Take = Taking<kDo>;
   const tensor::Reduce& a = p.reduce;
   const long long each = a.length, all = a.outputs * each;
-  // Threads that share an output are `together` apart, neighbours in memory neighbours in a warp; then their sums one after the other.
+  // Threads that share an output are `together` apart, neighbours in memory neighbours in a warp; then their sums one
+  // after the other.
   const int together = THREADS / p.join_lanes, mine = threadIdx.x % together, lane = threadIdx.x / together;
   meet_blocks(p.arrivals);
   for (long long first = (long long)blockIdx.x * together; first < all; first += (long long)gridDim.x * together) {

@@ -6,8 +6,8 @@
 
 namespace tilekiln::cuda::cache_write {
 
-// A number as e4m3, or where kTwo as e5m2: rounded to nearest even, at most the largest one; NaN stays NaN. Steps of subnormal numbers
-// are the last place of fp32 from kFrom on.
+// A number as e4m3, or where kTwo as e5m2: rounded to nearest even, at most the largest one; NaN stays NaN. Steps of
+// subnormal numbers are the last place of fp32 from kFrom on.
 template <bool kTwo> TILEKILN_DEVICE uint32_t byte_of(float x) {
   constexpr int kShift = kTwo ? 21 : 20, kBias = kTwo ? 15 : 7;
   constexpr float kLargest = kTwo ? 57344.f : 448.f, kLeast = kTwo ? 0x1p-14f : 0x1p-6f,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Attention backward by mma.sync and cp.async, for every GPU from sm_80 on, bit-reproducible: dq, dk and dv, the latter summed over the
-// query heads of a group. The mathematics, the teams of workers and the order of their adds are those of backward.cu.
+// Attention backward by mma.sync and cp.async, for every GPU from sm_80 on, bit-reproducible: dq, dk and dv, the latter
+// summed over the query heads of a group. The mathematics, the teams of workers and the order of their adds are those
+// of backward.cu.
 //
-// A CTA, one a multiprocessor, holds a tile of keys, and walks over the query tiles that see it (ampere_walk.h). Nobody else touches a
-// tile's sum of dQ in its turn, so the accumulators begin with it and end in its place: no atomic adds, and the sum is fetched under
-// dK. Ranks of eight steps are worked out at a time, by a warp each.
+// A CTA, one a multiprocessor, holds a tile of keys, and walks over the query tiles that see it (ampere_walk.h). Nobody
+// else touches a tile's sum of dQ in its turn, so the accumulators begin with it and end in its place: no atomic adds,
+// and the sum is fetched under dK. Ranks of eight steps are worked out at a time, by a warp each.
 //
 // -D: HDIM (64, 128 or 256), QUERY_ROWS; TILEKILN_FP16 for fp16.
 #include <type_traits>

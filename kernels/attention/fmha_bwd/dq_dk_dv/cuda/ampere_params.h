@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Parameters of the backward by mma.sync: those of the other kernels, and where q, k and v lie, for which these have no tensor maps.
+// Parameters of the backward by mma.sync: those of the other kernels, and where q, k and v lie, for which these have no
+// tensor maps.
 #pragma once
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/params.h"
 
 namespace tilekiln::cuda::fmha_bwd {
 
-// Strides in elements, multiples of 8; rows are counted from where order.h says that a sequence starts. dout is Params::dout_rows.
+// Strides in elements, multiples of 8; rows are counted from where order.h says that a sequence starts. dout is
+// Params::dout_rows.
 struct AmpereParams {
   Params common;
   const uint16_t* q;

@@ -11,13 +11,15 @@
 namespace tilekiln::cuda::fmha_bwd {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-// Warps that share 16 keys: each has a part of the query rows, in the scores, and of the columns, in the sums of dk and dv.
+// Warps that share 16 keys: each has a part of the query rows, in the scores, and of the columns, in the sums of dk and
+// dv.
 constexpr int kParts = kWarps * 16 / kKeys;
 constexpr int kColumns = kHdim / kParts;
 constexpr int kSums = kColumns / 2;  // of a thread, of dk and of dv
 TILEKILN_DEVICE int key_of(int warp) { return 16 * (kParts == 1 ? warp : warp & (kKeys / 16 - 1)); }
 TILEKILN_DEVICE int part_of(int warp) { return kParts == 1 ? 0 : warp / (kKeys / 16); }
-// The thread that says that a turn has ended; thread 0 awaits the next one. Apart they cost d128 4 % less on an H100, and d64 the same.
+// The thread that says that a turn has ended; thread 0 awaits the next one. Apart they cost d128 4 % less on an H100,
+// and d64 the same.
 constexpr int kCloser = kHdim == 64 ? 0 : kThreads - 32;
 static_assert(kBlocks == 2, "a warp has a quarter of a block of dq");
 
@@ -78,8 +80,8 @@ TILEKILN_DEVICE void count_before(Shared& s, const Walk& order, const Turn& t, i
   if (lane == 0) s.before[warp] = rank;
 }
 
-// score (16 keys, kRows query rows) += keys rows^T of kColumns columns; keys_of(i) are columns 16 i .. of the keys, `rows` an array
-// of rows from `first` on, of which the columns begin at piece `piece`.
+// score (16 keys, kRows query rows) += keys rows^T of kColumns columns; keys_of(i) are columns 16 i .. of the keys,
+// `rows` an array of rows from `first` on, of which the columns begin at piece `piece`.
 template <int kRows, int kColumns, class Keys>
 TILEKILN_DEVICE void multiply_rows(float (&score)[kRows / 2], uint32_t rows, int first, int piece, int lane,
                                    const Keys& keys_of) {

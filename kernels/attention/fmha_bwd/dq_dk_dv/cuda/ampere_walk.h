@@ -5,11 +5,11 @@
 //     dP = dO v^T, dV, dS   all have dS, and the turn to add dQ has come
 //     dK, dQ                while the next dO comes
 //
-// S^T and dP^T have keys for rows, 16 a warp. Head dims to 128: a warp has all query rows of its keys, so P^T and dS^T stay in registers
-// as the first operands of dV and dK. Above, the sums of dV and dK of 16 keys fill two warps: each has half of the query rows in its
-// scores and half of the columns in its sums, and P^T and dS^T pass through shared memory from one to the other. v stays in
-// registers, of a warp's columns: two warps add each other's parts of dP^T. dS^T goes through shared memory to be, transposed,
-// the first operand of dQ.
+// S^T and dP^T have keys for rows, 16 a warp. Head dims to 128: a warp has all query rows of its keys, so P^T and dS^T
+// stay in registers as the first operands of dV and dK. Above, the sums of dV and dK of 16 keys fill two warps: each
+// has half of the query rows in its scores and half of the columns in its sums, and P^T and dS^T pass through shared
+// memory from one to the other. v stays in registers, of a warp's columns: two warps add each other's parts of dP^T.
+// dS^T goes through shared memory to be, transposed, the first operand of dQ.
 #pragma once
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_tile.h"
@@ -24,7 +24,8 @@ struct Own {
 
   __device__ __forceinline__ Own(int lane, int warp)
       : lane(lane), key(key_of(warp)), part(part_of(warp)), row(part * kRows), piece(part * (kColumns / 8)) {}
-  // The lane, worked out again where it is asked for: else the addresses of all products are kept, more than the registers hold.
+  // The lane, worked out again where it is asked for: else the addresses of all products are kept, more than the
+  // registers hold.
   __device__ __forceinline__ int again() const { return kParts == 1 ? lane : fresh_lane(); }
 };
 
@@ -58,8 +59,8 @@ TILEKILN_DEVICE void multiply_gradients(Shared& s, const Own& own, float (&score
   }
 }
 
-// sums += words^T rows of all query rows. The words, P^T or dS^T of a warp's keys, are its own, or where warps share keys those of shared
-// memory, from piece `piece` on.
+// sums += words^T rows of all query rows. The words, P^T or dS^T of a warp's keys, are its own, or where warps share
+// keys those of shared memory, from piece `piece` on.
 TILEKILN_DEVICE void add_rows(const Own& own, float (&sums)[kSums], const uint32_t (&words)[kRows / 16][4],
                               uint32_t ds_at, int piece, uint32_t rows) {
 #pragma unroll

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT
-// Attention backward on Hopper for 16-bit tensors, bit-reproducible: dq, dk and dv, the latter summed over the query heads of a group.
+// Attention backward on Hopper for 16-bit tensors, bit-reproducible: dq, dk and dv, the latter summed over the query
+// heads of a group.
 //
 //     P = exp(S - lse),  dV = P^T dO,  dP = dO V^T,  dS = P o (dP - delta),  dK = scale dS^T Q,  dQ = scale dS K
 //
-// With dropout P of dV and dP are dropped and scaled; with a soft cap dS is multiplied with the cap's slope 1 - tanh^2. The loop over
-// query tiles has a copy for each, one for neither, and one that asks the features (`Extras`).
+// With dropout P of dV and dP are dropped and scaled; with a soft cap dS is multiplied with the cap's slope 1 - tanh^2.
+// The loop over query tiles has a copy for each, one for neither, and one that asks the features (`Extras`).
 //
 // A CTA holds a tile of keys and walks over the query tiles that see it: narrow.h for head dims to 128, wide.h above.
 //
-// Warpgroup 0: warp 0 loads; the next ones see to it that dQ is added to its sum in L2 in the order of order.h. The other ones compute.
-// All CTAs must be resident together: a writer waits for adds of others.
+// Warpgroup 0: warp 0 loads; the next ones see to it that dQ is added to its sum in L2 in the order of order.h. The
+// other ones compute. All CTAs must be resident together: a writer waits for adds of others.
 //
-// -D: HDIM (64, 128 or 256), LOADER_REGISTERS, REGISTERS, DQ_REGISTERS; TILEKILN_FP16 for fp16,
-// JITTER for random sleeps in loader and writers (a test of the order); UNORDERED for adds in any order to sums that are zero before, to
+// -D: HDIM (64, 128 or 256), LOADER_REGISTERS, REGISTERS, DQ_REGISTERS; TILEKILN_FP16 for fp16, JITTER for random
+// sleeps in loader and writers (a test of the order); UNORDERED for adds in any order to sums that are zero before, to
 // time what the order costs.
 #if HDIM > 128
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/wide.h"

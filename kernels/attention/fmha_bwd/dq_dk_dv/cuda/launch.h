@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Rows of the stages from a checked call of fmha_bwd: what the pipelines have in common. Included once, by the file of a pipeline,
-// which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
+// Rows of the stages from a checked call of fmha_bwd: what the pipelines have in common. Included once, by the file of
+// a pipeline, which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <string.h>
 
@@ -93,7 +93,8 @@ Plan find_plan(const BwdKernelProblem& of, const Tiles& tiles, const Build& buil
   shape.masked = is_masked(p);
   shape.paired = is_paired(p);
   shape.workers = workers;
-  // Half of what the sums of dQ take, which packed sequences have by their rows; shares have theirs by the longest sequence.
+  // Half of what the sums of dQ take, which packed sequences have by their rows; shares have theirs by the longest
+  // sequence.
   const i64 dq_bytes = tiles.of_head * p.nhead_q * build.query_rows * build.hdim * 4;
   shape.sum_bytes = dq_bytes / 2 > kSmallSums ? dq_bytes / 2 : kSmallSums;
   static thread_local PlanShape known_shape;
@@ -188,8 +189,8 @@ void fill_addresses(const BwdKernelProblem& of, const Packing& packing, Params* 
 }
 
 // One stage of a call. `R`: the parameters of the main kernel `main`, in which `common_of` finds those that all have.
-// find_packing(operands, packing) says how sequences lie; fill_operands(operands, packing, params) fills what the main kernel
-// copies from.
+// find_packing(operands, packing) says how sequences lie; fill_operands(operands, packing, params) fills what the main
+// kernel copies from.
 template <class R, class FindPacking, class FillOperands>
 tilekiln_status launch_stage(const Site& site, const BwdKernelProblem& of, const char* main, Params* (*common_of)(R*),
                              const FindPacking& find_packing, const FillOperands& fill_operands) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The loader and the writers of the Hopper backward, and the shared memory between them and the warpgroups that compute.
+// The loader and the writers of the Hopper backward, and the shared memory between them and the warpgroups that
+// compute.
 #pragma once
 
 #include <type_traits>

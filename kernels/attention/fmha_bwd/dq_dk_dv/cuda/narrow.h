@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The warpgroups of the Hopper backward that make dK and dV, head dims to 128: each has 64 of the tile's 128 keys.
 //
-// S^T and dP^T have keys for rows, so P^T and dS^T stay in registers as the first operands of dV and dK; dS^T goes through shared
-// memory too, to the warpgroup of dQ (queries.h). dK of step m - 1 runs under the softmax of step m, dV under dS.
+// S^T and dP^T have keys for rows, so P^T and dS^T stay in registers as the first operands of dV and dK; dS^T goes
+// through shared memory too, to the warpgroup of dQ (queries.h). dK of step m - 1 runs under the softmax of step m, dV
+// under dS.
 #pragma once
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/walk.h"

@@ -1,21 +1,26 @@
 // SPDX-License-Identifier: MIT
-// The schedule of key tiles over workers, and the order in which the tiles' shares of dQ are added: the same in every run.
+// The schedule of key tiles over workers, and the order in which the tiles' shares of dQ are added: the same in every
+// run.
 //
-// Workers (one CTA a multiprocessor, all resident) stand in teams of `team`. The lists of a key head are its key tiles, or under
-// a causal mask the pairs {i, key_tiles - 1 - i}, all of one length. Worker j of a team owns the `passes` lists from j passes on;
-// unit u of a head is everyone's u-th list, and a team owns `team_units` units in a row of the units of all heads. All units of
-// a head that one team owns add into one fp32 partial, or (kApart) a pair's second tiles into one and the others into another.
+// Workers (one CTA a multiprocessor, all resident) stand in teams of `team`. The lists of a key head are its key tiles,
+// or under a causal mask the pairs {i, key_tiles - 1 - i}, all of one length. Worker j of a team owns the `passes`
+// lists from j passes on; unit u of a head is everyone's u-th list, and a team owns `team_units` units in a row of the
+// units of all heads. All units of a head that one team owns add into one fp32 partial, or (kApart) a pair's second
+// tiles into one and the others into another.
 //
-// The query heads of a key head are walked together, or in `key_shares` shares of equal size, which are heads to the plan: each has the key
-// tiles for itself, sums dK and dV of its own in fp32, and `convert` adds the shares' sums in their order.
+// The query heads of a key head are walked together, or in `key_shares` shares of equal size, which are heads to the
+// plan: each has the key tiles for itself, sums dK and dV of its own in fp32, and `convert` adds the shares' sums in
+// their order.
 //
-// A list walks over the query tiles that see its keys, for each query head of the share in turn; a step is (head in share g, m),
-// numbered M = g query_tiles + m. Its ideal arrival is its place in the list: without a mask the walk is a circle that worker j
-// starts j / team of the way round; a pair's first tile goes upwards from its diagonal, its second downwards; else upwards. The
-// adds to M go in the order (unit, arrival, key tile). `rank` = how many go before; a counter says how many are done. The order is
-// a total one that every worker follows, so nobody waits for ever; it depends on the shape and the plan, never on time.
+// A list walks over the query tiles that see its keys, for each query head of the share in turn; a step is (head in
+// share g, m), numbered M = g query_tiles + m. Its ideal arrival is its place in the list: without a mask the walk is a
+// circle that worker j starts j / team of the way round; a pair's first tile goes upwards from its diagonal, its second
+// downwards; else upwards. The adds to M go in the order (unit, arrival, key tile). `rank` = how many go before; a
+// counter says how many are done. The order is a total one that every worker follows, so nobody waits for ever; it
+// depends on the shape and the plan, never on time.
 //
-// Packed sequences are planned by the longest one; a shorter sequence has fewer tiles and lists of them, in the same order.
+// Packed sequences are planned by the longest one; a shorter sequence has fewer tiles and lists of them, in the same
+// order.
 #pragma once
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/params.h"
@@ -37,7 +42,8 @@ struct Turn {
   int begin, end, start, length, direction;  // start: the first step of a circle
 };
 
-// The host has not always seen these numbers, but knows the most; and no sequence takes the rows, and so the tiles, of the next.
+// The host has not always seen these numbers, but knows the most; and no sequence takes the rows, and so the tiles, of
+// the next.
 TILEKILN_DEVICE int length(const int* seqlen, const int* cu_seqlens, const int* seqstart, int b, int most) {
   const int said = seqlen ? seqlen[b] : cu_seqlens ? cu_seqlens[b + 1] - cu_seqlens[b] : most;
   const int room = seqstart ? seqstart[b + 1] - seqstart[b] : most;
@@ -89,8 +95,8 @@ template <int kQueryRows, int kKeys, bool kPacked> struct Order {
   __device__ __forceinline__ int shift(const Turn& t) const { return kPacked ? t.of.shift : p.shift; }
   __device__ __forceinline__ int seqlen_k(const Turn& t) const { return kPacked ? t.of.seqlen_k : p.seqlen_k_most; }
 
-  // The query tiles that see key tile n: keys n kKeys .. of rows i with i + shift - left <= key <= i + shift + right. Keys below
-  // sink_keys are seen from any distance.
+  // The query tiles that see key tile n: keys n kKeys .. of rows i with i + shift - left <= key <= i + shift + right.
+  // Keys below sink_keys are seen from any distance.
   __device__ __forceinline__ int begin_of(const Turn& t, int n) const {
     const int row = n * kKeys - shift(t) - p.right;
     return row > 0 ? min(row / kQueryRows, query_tiles(t)) : 0;
@@ -149,8 +155,8 @@ template <int kQueryRows, int kKeys, bool kPacked> struct Order {
     if (m < t.begin) m = t.end - 1, --g;
   }
 
-  // When a walk upwards over [begin, end), and a pair's second tile over [low, query_tiles) after a first of `length` steps, come
-  // to (g, m).
+  // When a walk upwards over [begin, end), and a pair's second tile over [low, query_tiles) after a first of `length`
+  // steps, come to (g, m).
   __device__ __forceinline__ int upwards(int begin, int end, int g, int m) const {
     return g * (end - begin) + m - begin;
   }
@@ -166,7 +172,8 @@ template <int kQueryRows, int kKeys, bool kPacked> struct Order {
   // Number of adds into (partial, g, m) that go before this turn's. The whole warp.
   __device__ __forceinline__ int rank(const Turn& t, int g, int m, int lane) const {
     if (!(p.features & kMask)) {
-      // Worker j comes to M at (M + j round / team) mod round: those from `first` on, who start behind M, before the others.
+      // Worker j comes to M at (M + j round / team) mod round: those from `first` on, who start behind M, before the
+      // others.
       const int round = group * query_tiles(t), at = g * query_tiles(t) + m, here = workers(t, t.pass);
       const int first = min(here, at > 0 ? ((round - at) * p.team + round - 1) / round : p.team);
       int count = t.worker >= first ? t.worker - first : here - first + t.worker;

@@ -43,7 +43,8 @@ struct alignas(128) Params {
   float* dq_sums;      // [tile][partials][a tile in the order of wgmma's registers]
   unsigned* counters;  // [tile][partials]: adds that are done
   float* sink_sums;    // [tile], with d_sink
-  // Sums with key_shares > 1, of fp32, not scaled: [b shares + share][key, in whole tiles][column of the build's head dim]
+  // Sums with key_shares > 1, of fp32, not scaled: [b shares + share][key, in whole tiles][column of the build's head
+  // dim]
   float* dk_sums;
   float* dv_sums;
   const float* alibi_slopes;  // [b alibi_batch + h]
@@ -69,8 +70,9 @@ struct alignas(128) Params {
   uint32_t dropout_over;  // 0x10001 (255 - threshold)
   float keep_scale;       // 1 / (1 - p); 1 without dropout
   float softmax_scale;
-  // Weights are 2^(score_scale_log2 s - lse_log2). Without a soft cap s = q k^T and score_scale_log2 = softmax_scale log2(e); with
-  // one s = softcap tanh(softcap_inner q k^T), softcap_inner = softmax_scale / softcap, and score_scale_log2 = log2(e).
+  // Weights are 2^(score_scale_log2 s - lse_log2). Without a soft cap s = q k^T and score_scale_log2 = softmax_scale
+  // log2(e); with one s = softcap tanh(softcap_inner q k^T), softcap_inner = softmax_scale / softcap, and
+  // score_scale_log2 = log2(e).
   float score_scale_log2;
   float softcap, softcap_inner;
   float bias_scale;  // log2(e) / score_scale_log2, for bias and alibi

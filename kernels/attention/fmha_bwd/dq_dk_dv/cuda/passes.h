@@ -55,8 +55,8 @@ TILEKILN_DEVICE int64_t sums_of(const Params& p, int share, int tile) {
   return (int64_t(share) * p.key_tiles + tile) * (kKeys * kHdim);
 }
 
-// Columns from `column` on of rows of dK or dV: the keys of the 16 of a warp, from `own` on in the tile, that the sequence has; or where shares
-// are summed later all 16 of them.
+// Columns from `column` on of rows of dK or dV: the keys of the 16 of a warp, from `own` on in the tile, that the
+// sequence has; or where shares are summed later all 16 of them.
 template <int N> TILEKILN_DEVICE void store_keys(const Params& p, const Turn& t, const KeyRows& of, int own, int column,
                                                  int lane, const float (&sums)[N]) {
   const bool summed = p.key_shares > 1;
@@ -77,8 +77,9 @@ template <int N> TILEKILN_DEVICE void store_keys(const Params& p, const Turn& t,
   }
 }
 
-// delta, log2(e) lse, the sink logits' shares, dropout's random bytes, zeros in dbias where a mask hides it, and counters at zero. Grid query_tiles batch
-// nhead_q. Rows whose LSE is below the lowest fp32 number times ln 2 have no weights, as on the CPU.
+// delta, log2(e) lse, the sink logits' shares, dropout's random bytes, zeros in dbias where a mask hides it, and
+// counters at zero. Grid query_tiles batch nhead_q. Rows whose LSE is below the lowest fp32 number times ln 2 have no
+// weights, as on the CPU.
 TILEKILN_DEVICE void prepare(const Params& p) {
   const int head = blockIdx.x / p.query_tiles, m = blockIdx.x - head * p.query_tiles;
   const int b = head / p.nhead_q, h = head - b * p.nhead_q, lane = threadIdx.x & 31;
@@ -174,8 +175,8 @@ TILEKILN_DEVICE void sum_sink(const Params& p, int h, int lane) {
   if (lane == 0) p.d_sink[h] = -sum;
 }
 
-// A key tile of dk and dv: scale times the sums of its shares, in their order. Grid key_tiles batch nhead_k. A kernel of its own, as `convert`
-// would wait with fewer warps for its memory.
+// A key tile of dk and dv: scale times the sums of its shares, in their order. Grid key_tiles batch nhead_k. A kernel
+// of its own, as `convert` would wait with fewer warps for its memory.
 TILEKILN_DEVICE void sum_shares(const Params& p) {
   constexpr int kLanes = kHdim / 8, kRows = 256 / kLanes;
   const int head = blockIdx.x / p.key_tiles, tile = blockIdx.x - head * p.key_tiles, first_share = head * p.key_shares;
@@ -204,8 +205,8 @@ TILEKILN_DEVICE void sum_shares(const Params& p) {
   }
 }
 
-// dq = scale times the partials' sums, in their order; a partial that nobody added to holds nothing. d_sink = minus the rows' shares,
-// in their order. Grid as prepare's.
+// dq = scale times the partials' sums, in their order; a partial that nobody added to holds nothing. d_sink = minus the
+// rows' shares, in their order. Grid as prepare's.
 TILEKILN_DEVICE void convert(const Params& p) {
   const int head = blockIdx.x / p.query_tiles, m = blockIdx.x - head * p.query_tiles;
   const int b = head / p.nhead_q, h = head - b * p.nhead_q;

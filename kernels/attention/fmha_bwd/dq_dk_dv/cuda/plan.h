@@ -30,7 +30,8 @@ constexpr double end_of_share_us = 7;  // a unit's sums of dK and dV go out
 
 constexpr int64_t parts(int64_t all, int64_t each) { return (all + each - 1) / each; }
 
-// The most teams that share a head: 1 + (r + passes - 1) / team_units for the largest remainder r that a head begins at.
+// The most teams that share a head: 1 + (r + passes - 1) / team_units for the largest remainder r that a head begins
+// at.
 constexpr int64_t partials_of(int64_t heads, int64_t passes, int64_t team_units) {
   const int64_t limit = 1 + (team_units - 1 + passes - 1) / team_units;
   int64_t most = 1, begin = 0;
@@ -48,10 +49,11 @@ struct RatedPlan {
   double us;
 };
 
-// The best plan where the `of.group` query heads of a key head, or of a share, are walked together; `grouped`: the call has more query
-// heads than key heads. Least estimated time: rounds times steps, up to 15 % more where the heads in flight leave L2, and the sums'
-// traffic. Neighbours in the order are kept two steps apart or more (four in long causal calls), so that in the steady state nobody waits;
-// one where that would leave L2 and a pair's tiles have partials of their own. No keys: no workers.
+// The best plan where the `of.group` query heads of a key head, or of a share, are walked together; `grouped`: the call
+// has more query heads than key heads. Least estimated time: rounds times steps, up to 15 % more where the heads in
+// flight leave L2, and the sums' traffic. Neighbours in the order are kept two steps apart or more (four in long causal
+// calls), so that in the steady state nobody waits; one where that would leave L2 and a pair's tiles have partials of
+// their own. No keys: no workers.
 inline RatedPlan plan_whole(const PlanShape& of, bool grouped) {
   constexpr int64_t l2_bytes = 40 << 20;  // q, dout and fp32 dq of the heads in flight
   const int64_t tile_rows = of.tile_rows, key_rows = of.key_rows;
@@ -60,17 +62,17 @@ inline RatedPlan plan_whole(const PlanShape& of, bool grouped) {
   Plan best = {1, 1, 0, 1, 0, 1, 0, 0, 1, false};
   if (lists == 0 || of.heads == 0) return {best, 0};
   const bool far = of.paired && of.hdim == 128 && tiles >= 128;
-  // Rows and sums of the heads in flight leave L2 with two steps between neighbours. With one there are half as many, but firsts and
-  // seconds of pairs come to the last rows faster than adds follow each other.
+  // Rows and sums of the heads in flight leave L2 with two steps between neighbours. With one there are half as many,
+  // but firsts and seconds of pairs come to the last rows faster than adds follow each other.
   const bool apart = of.paired && of.hdim > 128 && key_rows < 2 * tile_rows;
   const int64_t gap = far ? 4 : apart ? 1 : 2;
-  // A worker's time from a pair's first tile to its second: sums are written out, keys and values come. Too little, and all wait for
-  // whoever has just turned round.
+  // A worker's time from a pair's first tile to its second: sums are written out, keys and values come. Too little, and
+  // all wait for whoever has just turned round.
   const int turn = !of.paired ? 0 : of.hdim <= 128 ? 2 : tiles > 32 ? 4 : 6;
   int64_t most_team = of.workers;
   if (!of.masked && steps / gap < most_team) most_team = steps / gap > 1 ? steps / gap : 1;
-  // Query heads that a team has in flight: a circle goes over all of them, and short tiles of pairs are through with one long before the
-  // long ones are.
+  // Query heads that a team has in flight: a circle goes over all of them, and short tiles of pairs are through with
+  // one long before the long ones are.
   const double heads_in_flight = !of.masked ? static_cast<double>(of.group) : of.paired ? 0.5 + 0.5 * of.group : 1.0;
   int64_t passes = 1;
   if (of.masked) passes = parts(gap * tile_rows, key_rows) < lists ? parts(gap * tile_rows, key_rows) : lists;
@@ -104,9 +106,9 @@ inline RatedPlan plan_whole(const PlanShape& of, bool grouped) {
   return {best, least};
 }
 
-// The best plan over all ways to share out the query heads of a key head. Shares fill a device that has more multiprocessors than the key
-// heads have lists, and keep walks together in L2; each costs a write and a read of dK and dV in fp32. The plan belongs to the problem: the
-// same shape and workers give the same sums.
+// The best plan over all ways to share out the query heads of a key head. Shares fill a device that has more
+// multiprocessors than the key heads have lists, and keep walks together in L2; each costs a write and a read of dK and
+// dV in fp32. The plan belongs to the problem: the same shape and workers give the same sums.
 inline Plan plan_of(const PlanShape& of) {
   RatedPlan best = plan_whole(of, of.group > 1);
   if (of.rows == 0) return best.plan;  // nothing but zeros in dK and dV

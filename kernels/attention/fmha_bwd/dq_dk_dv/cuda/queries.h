@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The warpgroup of the Hopper backward that makes dQ = dS K of a key tile, a block of 64 x 64 at a time, and adds it to its sum in L2 from
-// registers, when the writer warp, which waits for the turn, has said so.
+// The warpgroup of the Hopper backward that makes dQ = dS K of a key tile, a block of 64 x 64 at a time, and adds it to
+// its sum in L2 from registers, when the writer warp, which waits for the turn, has said so.
 #pragma once
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/movers.h"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // A warp's tile of S^T becomes P^T, and its dP^T becomes dS^T, with what the features of a call do to them.
 //
-// Layout: keys are rows. A lane holds the keys `key` and key + 8 (half = 0, 1); element j is row 8 (j / 4) + 2 (lane % 4) + j % 2 of
-// the query tile, of half j / 2 % 2. Packed pairs of P^T and dS^T are first operands of products as they lie.
+// Layout: keys are rows. A lane holds the keys `key` and key + 8 (half = 0, 1); element j is row 8 (j / 4) + 2 (lane %
+// 4) + j % 2 of the query tile, of half j / 2 % 2. Packed pairs of P^T and dS^T are first operands of products as they
+// lie.
 #pragma once
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/order.h"
@@ -24,8 +25,8 @@ template <class Walk> TILEKILN_DEVICE void walk(const Params& p, const Walk& wal
   }
 }
 
-// kRows: of a query tile. kOwnKeys: keys from first_key on whose masks are asked for together. kPieces: ask_bias is called
-// where a call has kBiasPieces.
+// kRows: of a query tile. kOwnKeys: keys from first_key on whose masks are asked for together. kPieces: ask_bias is
+// called where a call has kBiasPieces.
 template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false> struct Scores {
   static constexpr bool kDrops = kExtras == kDropped || kExtras == kGeneral;
   static constexpr bool kBends = kExtras == kCapped || kExtras == kGeneral;
@@ -110,8 +111,8 @@ template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false> struct Sco
     __syncwarp();  // the place is for dS then
   }
 
-  // `lse_rows`: of the tile, in shared memory. `settle` is called before the first word of the weights is written: products that still read
-  // what lies in their registers end there.
+  // `lse_rows`: of the tile, in shared memory. `settle` is called before the first word of the weights is written:
+  // products that still read what lies in their registers end there.
   template <class Settle>
   __device__ __forceinline__ void weigh(float (&score)[kRows / 2], const float* lse_rows, const Settle& settle) {
     const int low = m * kRows + t.of.shift, high = low + kRows - 1;  // the diagonal of these rows

@@ -12,9 +12,10 @@ template <int N> TILEKILN_DEVICE void clear(uint32_t (&words)[N][4]) {
   for (int i = 0; i < 4 * N; ++i) words[i / 4][i % 4] = 0;
 }
 
-// Calls begin() at each of this CTA's key tiles, step<kFirst, kExtras>(turn, g, m, fresh) at each of its query tiles, and end(turn).
-// kFirst is a template argument: a product in a branch makes ptxas wait for all of them. `fresh`: no step came before in this key
-// tile; without kFirst it issues the product that is due for the step before with words of zero (not in wide.h, whose plain loops lose by it).
+// Calls begin() at each of this CTA's key tiles, step<kFirst, kExtras>(turn, g, m, fresh) at each of its query tiles,
+// and end(turn). kFirst is a template argument: a product in a branch makes ptxas wait for all of them. `fresh`: no
+// step came before in this key tile; without kFirst it issues the product that is due for the step before with words of
+// zero (not in wide.h, whose plain loops lose by it).
 template <class Tiles> TILEKILN_DEVICE void walk_tiles(const Params& p, Tiles& tiles) {
   const Order<kQueryRows, kKeys, true> order(p);
   Turn t{};

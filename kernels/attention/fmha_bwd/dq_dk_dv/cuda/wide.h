@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
-// The warpgroups of the Hopper backward that compute, head dims above 128: a tile of 64 keys, and a product's sums each.
+// The warpgroups of the Hopper backward that compute, head dims above 128: a tile of 64 keys, and a product's sums
+// each.
 //
 //     dv:  S^T = K Q^T, P, dV += P^T dO;    dk:  dP^T = V dO^T, dS, dK += dS^T Q;    dq:  dQ = dS K
 //
-// The sums of dV and of dK (64 x 256 in fp32) fill half of a warpgroup's registers each, so one warpgroup has the one and one the
-// other. Both have the same 64 keys for rows of their scores: P^T passes from thread to thread in shared memory, and stays first operand
-// of dV where it was made; dS^T stays first operand of dK and goes through shared memory to the third warpgroup. They follow each
-// other at a distance of two steps at most. dq: queries.h.
+// The sums of dV and of dK (64 x 256 in fp32) fill half of a warpgroup's registers each, so one warpgroup has the one
+// and one the other. Both have the same 64 keys for rows of their scores: P^T passes from thread to thread in shared
+// memory, and stays first operand of dV where it was made; dS^T stays first operand of dK and goes through shared
+// memory to the third warpgroup. They follow each other at a distance of two steps at most. dq: queries.h.
 #pragma once
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/walk.h"
@@ -17,7 +18,8 @@ namespace tilekiln::cuda::fmha_bwd {
 using Scored = Fragment<kQueryRows>;
 using Words = OperandFragment<BuildElement, kQueryRows>;
 
-// Sums of dK or dV in halves of the columns: one product of 256 takes more registers than a thread has at the launch, which ptxas refuses.
+// Sums of dK or dV in halves of the columns: one product of 256 takes more registers than a thread has at the launch,
+// which ptxas refuses.
 struct Sums {
   static constexpr int kColumns = kHdim / 2;
   Fragment<kColumns> half[2];

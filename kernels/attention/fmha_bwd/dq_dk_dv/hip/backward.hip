@@ -4,16 +4,19 @@
 //   D = rowsum(dO o O)    P = exp(S - LSE)    dP = dO V^T    dS = P o (dP - D)
 //   dV^T += dO^T P        dK^T += scale Q^T dS        dQ += scale dS K
 //
-// Main stage: a unit is a tile of keys of one key head; a workgroup walks over the query heads that share it and the tiles of queries that
-// see it. A lane owns one key: S and dP are products of Q and dO, which lie in LDS, with the lane's row of K and V; their accumulators
-// are, but for rounding, the second operands of dV^T and dK^T, so P and dS meet dO^T and Q^T (a transposed copy in LDS) without
-// crossing lanes. dS crosses them once, through LDS, for dQ, which is added to fp32 sums by atomics: one for all workgroups, each a unit of
-// its own; or, deterministic, in slots of persistent workgroups, which walk over units in an order of their own, no two of them in one slot
-// (kernels/attention/fmha_bwd/schedule.h). The first stage writes the schedule of packed sequences, the last adds slots up in their order.
-// Source: Dao et al., "FlashAttention-2" (2023), section 3.1.2. Emulated (functional), never run on AMD silicon.
+// Main stage: a unit is a tile of keys of one key head; a workgroup walks over the query heads that share it and the
+// tiles of queries that see it. A lane owns one key: S and dP are products of Q and dO, which lie in LDS, with the
+// lane's row of K and V; their accumulators are, but for rounding, the second operands of dV^T and dK^T, so P and dS
+// meet dO^T and Q^T (a transposed copy in LDS) without crossing lanes. dS crosses them once, through LDS, for dQ, which
+// is added to fp32 sums by atomics: one for all workgroups, each a unit of its own; or, deterministic, in slots of
+// persistent workgroups, which walk over units in an order of their own, no two of them in one slot
+// (kernels/attention/fmha_bwd/schedule.h). The first stage writes the schedule of packed sequences, the last adds slots
+// up in their order. Source: Dao et al., "FlashAttention-2" (2023), section 3.1.2. Emulated (functional), never run on
+// AMD silicon.
 //
-// Where a tile of the whole head dim does not fit into LDS or dK and dV not into registers, a workgroup makes the gradients of a part of
-// the columns: S and dP it makes whole, from lines of Q, then of dO in their place, so a pair of halves costs 7 products for 5.
+// Where a tile of the whole head dim does not fit into LDS or dK and dV not into registers, a workgroup makes the
+// gradients of a part of the columns: S and dP it makes whole, from lines of Q, then of dO in their place, so a pair of
+// halves costs 7 products for 5.
 //
 // -D: TILEKILN_FP16, HDIM, WAVES, RELOAD_K (K and V from the cache for every product: registers), PARTS of the columns.
 #include "kernels/attention/fmha_bwd/dq_dk_dv/hip/sequence.h"
@@ -45,7 +48,8 @@ template <class Rows> TILEKILN_DEVICE Rows rows_of(const void* data, int b, int 
 using Read = Global<const T>;
 using Write = Global<T>;
 
-/// kCount rows of kWide columns of an array, 16 bytes at a time, four rows by eight columns an item: to LDS as they are and transposed.
+/// kCount rows of kWide columns of an array, 16 bytes at a time, four rows by eight columns an item: to LDS as they are
+/// and transposed.
 template <int kCount, int kWide = kHdim> struct Tile {
   enum { kItems = kCount / 4 * (kWide / 8), kEach = (kItems + kThreads - 1) / kThreads };
   U4 piece[kEach][4] = {};  // an item that a thread has not got would else be held through a walk
@@ -177,8 +181,8 @@ TILEKILN_DEVICE void draw(const BackwardProblem& p, const Walk& w, unsigned char
   publish_to_wave();
 }
 
-/// Makes the compiler take a value for another number in every turn of a loop: addresses made of it are worked out again, not kept
-/// in registers through the loop, where there are too few.
+/// Makes the compiler take a value for another number in every turn of a loop: addresses made of it are worked out
+/// again, not kept in registers through the loop, where there are too few.
 TILEKILN_DEVICE int again(int value) {
   asm volatile("" : "+v"(value));
   return value;
@@ -212,8 +216,8 @@ void tilekiln_fmha_bwd_schedule(BackwardProblem p) {
              });
 }
 
-/// D, the random bytes of dropout, zeros in the shares of dq and, where a mask hides pairs, in dbias. Grid (tiles of kRowTile rows, nhead_q,
-/// batch).
+/// D, the random bytes of dropout, zeros in the shares of dq and, where a mask hides pairs, in dbias. Grid (tiles of
+/// kRowTile rows, nhead_q, batch).
 TILEKILN_KERNEL(kRowThreads) void tilekiln_fmha_bwd_prepare(BackwardProblem p) {
   const int b = __builtin_amdgcn_workgroup_id_z(), h = __builtin_amdgcn_workgroup_id_y();
   const int first = __builtin_amdgcn_workgroup_id_x() * kRowTile, thread = __builtin_amdgcn_workitem_id_x();
@@ -328,7 +332,8 @@ TILEKILN_DEVICE void store_keys(const BackwardProblem& p, const Sequence& s, con
     }
 }
 
-/// Rows of q and dO of a tile of queries, LSE and D to LDS. scores: with parts S, of which the lines of dO take the place.
+/// Rows of q and dO of a tile of queries, LSE and D to LDS. scores: with parts S, of which the lines of dO take the
+/// place.
 TILEKILN_DEVICE void load_queries(const BackwardProblem& p, const Sequence& s, const Walk& w, const Memory& m,
                                   const Key& key, Read q, Read dout, int rows, int thread,
                                   Accumulator (&scores)[kBlocks]) {
@@ -378,7 +383,8 @@ TILEKILN_DEVICE void add_to_keys(const Walk& w, const Memory& m, int block, cons
   }
 }
 
-/// dQ += dS K of a tile of queries: (rows of a block, columns of a block) are one wave's. sums: of the tile's first row.
+/// dQ += dS K of a tile of queries: (rows of a block, columns of a block) are one wave's. sums: of the tile's first
+/// row.
 TILEKILN_DEVICE void add_to_queries(const BackwardProblem& p, const Walk& w, const Memory& m, Global<float> sums,
                                     int rows, int wave) {
   const int in_wave = again(w.lane), half = again(w.half);
@@ -513,8 +519,8 @@ TILEKILN_KERNEL(kThreads) __attribute__((amdgpu_waves_per_eu(1, 2))) void tileki
   }
 }
 
-/// dq = scale times the sum of its shares, in their order; d_sink[h] = -sum exp(sink - LSE) D, by the first workgroup of a head.
-/// Grid as prepare's.
+/// dq = scale times the sum of its shares, in their order; d_sink[h] = -sum exp(sink - LSE) D, by the first workgroup
+/// of a head. Grid as prepare's.
 TILEKILN_KERNEL(kRowThreads) void tilekiln_fmha_bwd_convert(BackwardProblem p) {
   const int b = __builtin_amdgcn_workgroup_id_z(), h = __builtin_amdgcn_workgroup_id_y();
   const int first = __builtin_amdgcn_workgroup_id_x() * kRowTile, thread = __builtin_amdgcn_workitem_id_x();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The argument of the backward kernels of a HIP target, by value, the same for each stage, and a code object's constants.
+// The argument of the backward kernels of a HIP target, by value, the same for each stage, and a code object's
+// constants.
 #pragma once
 
 namespace tilekiln::hip {
@@ -17,7 +18,8 @@ enum BackwardFeature : int {
   kBwdGroupWalk = 128,
 };
 
-/// Strides are in elements; of a row, a head, a batch (0 for packed sequences). Lengths and window as ForwardProblem says.
+/// Strides are in elements; of a row, a head, a batch (0 for packed sequences). Lengths and window as ForwardProblem
+/// says.
 struct BackwardProblem {
   const void *q, *k, *v, *out, *dout;
   void *dq, *dk, *dv, *dbias;  // dbias: null, or the full shape
@@ -25,8 +27,9 @@ struct BackwardProblem {
   float* delta_out;            // null, or where rowsum(dout out) goes for the caller; as lse lies
   float* d_sink;               // null, or (nhead_q)
   float* delta;                // workspace, [head][row of all sequences]
-  // The workspace as kernels/attention/fmha_bwd/workspace.h lays it out; of dq_acc each sequence has [nhead_q, nsplits, physical
-  // seqlen_q, hdim_q], unscaled. offsets, cu_state and batch_state: with kBwdGroupWalk, written by the first stage.
+  // The workspace as kernels/attention/fmha_bwd/workspace.h lays it out; of dq_acc each sequence has [nhead_q, nsplits,
+  // physical seqlen_q, hdim_q], unscaled. offsets, cu_state and batch_state: with kBwdGroupWalk, written by the first
+  // stage.
   int *nsplits, *cu_state, *batch_state;
   long long* offsets;
   float* dq_acc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The workspace and schedule of a backward call on HIP: kernels/attention/fmha_bwd/workspace.h's, packed by the device, which alone may know
-// where sequences start.
+// The workspace and schedule of a backward call on HIP: kernels/attention/fmha_bwd/workspace.h's, packed by the device,
+// which alone may know where sequences start.
 #pragma once
 #include "kernels/attention/bwd_engine.h"
 #include "kernels/attention/fmha_bwd/dq_dk_dv/hip/problem.h"
@@ -16,7 +16,8 @@ using fmha::u64;
 
 i64 parts(i64 all, i64 each) { return (all + each - 1) / each; }
 
-// Logical workers where the call says none: as many as the largest device has compute units, and more than one a unit of the others.
+// Logical workers where the call says none: as many as the largest device has compute units, and more than one a unit
+// of the others.
 constexpr int most_units_of_a_device = 304;
 
 fmha::BwdWorkspaceShape shape_of(const BwdKernelProblem& of, const BackwardBuild& build) {
@@ -37,8 +38,8 @@ fmha::BwdWorkspaceShape shape_of(const BwdKernelProblem& of, const BackwardBuild
   return shape;
 }
 
-// The workspace (fmha_bwd/workspace.h), and D of every row behind it: the bytes. Starts that only the device knows leave the most that dq
-// can need.
+// The workspace (fmha_bwd/workspace.h), and D of every row behind it: the bytes. Starts that only the device knows
+// leave the most that dq can need.
 u64 place_workspace(const BwdKernelProblem& of, const fmha::BwdWorkspaceShape& shape, BackwardProblem* row) {
   row->rows = shape.group ? of.total_q : i64(of.batch) * of.seqlen_q;
   const fmha::BwdWorkspaceLayout layout = fmha::layout_of(shape);
