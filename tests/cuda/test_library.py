@@ -286,7 +286,10 @@ def test_what_the_target_refuses() -> None:
             for i in resolve(receipt, ["cuda-sm90a", "cpu-generic"]).instances
             if i.target.name == "cuda-sm90a"
         }
-        assert dtypes == {"flash": {"fp16", "bf16"}, "fp32": set(), "fp8": {"fp8bf16", "fp8fp32", "fp8"}}[receipt]
+        assert (
+            dtypes
+            == {"flash": {"fp16", "bf16", "bf16_fp8"}, "fp32": set(), "fp8": {"fp8bf16", "fp8fp32", "fp8"}}[receipt]
+        )
 
 
 def test_what_a_cubin_must_hold() -> None:
@@ -318,7 +321,7 @@ def test_compilers_of_one_release_are_told_apart(tmp_path: Path, monkeypatch: py
 
 def test_what_a_kernel_needs_is_held_to_the_limits_of_its_target() -> None:
     fields = nvcc.build_fields("kernels/attention/fmha_fwd/cuda/forward.cu", str(ROOT))
-    assert fields[-5:] == ["threads", "shared_bytes", "fp16", "fp8", "fp32"]
+    assert fields[-6:] == ["threads", "shared_bytes", "fp16", "fp8", "fp32", "bias_pieces"]
     build = struct.pack(f"<{len(fields)}i", *range(100, 100 + len(fields)))
     said = "ptxas info    : Used 168 registers, used 1 barriers, 1024 bytes smem\nptxas info    : Used 32 registers\n"
     place = fields.index("shared_bytes")

@@ -193,7 +193,7 @@ def test_an_activation(scratch: Scratch) -> None:
     for receipt in ("gemm_default", "gemm_multi_d"):
         names = scratch.codegen("list", receipt, "--where", "activation=tanh").splitlines()
         assert {"gemm_default": 5, "gemm_multi_d": 1}[receipt] == len(
-            {re.sub(r"_(fp|bf)(32|16).*", "", n) for n in names}
+            {re.sub(r"_((fp|bf)(32|16|8)|int8).*", "", n) for n in names}
         )
     assert "7 (clamp) or 8 (tanh)" in (scratch.root / "include/tilekiln/operators/gemm.h").read_text()
     engine, caller = next(scratch.root.rglob("panels.cpp")), scratch.root / "call.cpp"

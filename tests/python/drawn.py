@@ -43,11 +43,15 @@ LENGTHS_OF = {  # by operator
     "conv_fwd": {"C": 6, "G": 6, "X": 9, "Fx": 3},
     "conv_bwd_data": {"G": 6, "X": 9, "Fx": 3},
     "conv_bwd_weight": {"C": 6, "X": 9, "Ox": 7},
+    "pooling_bwd": {f"{side}{i}": 4 + i for side in "EP" for i in range(2, 6)},  # windows of one element
+    "reshape_and_cache": {"T": 3},
 }
 INDICES = {  # by operator: what its keys need
     "fmha_fwd_pagedkv": {"block_table": [[0], [1]], "seqlen_k": [16, 9]},
     "fmha_fwd_appendkv": {"seqlen_k": [3, 15]},
     "gemm_list": {"problems": [[0] * 10] * 3},
+    "pooling_bwd": {"indices": [[[[0] * 8] * 7] * 6] * 2},
+    "reshape_and_cache": {"slot_mapping": [2, -1, 0]},
     "fmha_batch_prefill": {"cu_seqlens_q": [0, 3, 7], "block_table": [[0], [1]], "seqlen_k": [16, 9]},
 }
 OPERATORS = tree().operators

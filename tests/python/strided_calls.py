@@ -456,10 +456,9 @@ CALLS = [
     Call("reshape_and_cache", lengths={"T": 9, "P": 3, "Ps": 4}, values={"slot_mapping": np.arange(9)}),
     Call(
         "reshape_and_cache",
-        "k_scale v_scale",
         dtype="fp8",
         lengths={"T": 9, "P": 3, "Ps": 4},
-        values={"slot_mapping": np.arange(9)[::-1].copy()},
+        values={"slot_mapping": np.arange(9)[::-1].copy(), "k_scale": np.full(1, 0.5, F32), "v_scale": np.ones(1, F32)},
     ),
     Call("rmsnorm2d", "residual residual_out inv_rms"),
     Call("rmsnorm2d_bwd"),

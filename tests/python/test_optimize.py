@@ -502,7 +502,7 @@ def test_bad_input() -> None:
         optimize({})  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="activations: was 'int4', must be 'int8' or None"):
         optimize(torch.nn.Linear(2, 2), activations="int4")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="weights: was 'int3', must be 'int4', 'int8', 'mxfp4' or None"):
+    with pytest.raises(ArgumentError, match="weights: was 'int3', must be 'int4', 'int8', 'mxfp4', 'fp8' or None"):
         optimize(torch.nn.Linear(2, 2), weights="int3")  # type: ignore[arg-type]
 
 

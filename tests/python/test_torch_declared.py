@@ -28,14 +28,20 @@ OTHERWISE = {
     "sample": {"temperatures", "top_ps", "min_ps", "repetition_penalties"},
     "conv_fwd": {"scale"},
     "gemm": {"a_norm", "b_up"},
-    "grouped_gemm": {"counts"},
+    "grouped_gemm": {"counts", "row_scale", "column_scale"},
     "causal_conv1d": {"cu_seqlens"},
     "causal_conv1d_bwd": {"cu_seqlens"},
     "gated_delta_rule": {"cu_seqlens"},
     "gated_delta_rule_bwd": {"cu_seqlens"},
+    "reshape_and_cache": {"k_scale", "v_scale"},
+    "pooling_bwd": {"indices"},
 }
 """Arrays of other dtypes or values than those drawn here, or of GPUs alone: see test_optimize_four_bits.py,
 test_sample.py, linear_attention/test_torch_derivatives.py, test_gemm_lists.py and tests/cuda/few_rows.py."""
+
+
+WORDS = {"pooling_bwd": {"operation": "mean"}}
+"""Options without which the required arrays are no call."""
 
 
 @pytest.fixture
@@ -59,6 +65,7 @@ def calls(name: str, table: Operator) -> Iterator[tuple[list[Any], dict[str, Any
     from tilekiln.api import operators
 
     call, find = drawn(name), getattr(operators._at_hand()[0], f"{name}_find")
+    words = WORDS.get(name, {})
     required = {one: tensor(array) for one, array in call.required.items()}
     left = {*required, *OTHERWISE.get(name, ())}
     others = {a.name: call.array(a) for a in OPERATORS[name].arrays if a.kind == "array" and a.name not in left}
@@ -69,10 +76,10 @@ def calls(name: str, table: Operator) -> Iterator[tuple[list[Any], dict[str, Any
             both = {each: others[each] for each in together[one] or [one]}  # what is given together
             made = {each: tensor(array) for each, array in both.items() if array is not None}
             with suppress(tk.NoKernelError):
-                if len(made) == len(both) and find(**given | made) is not None:
+                if len(made) == len(both) and find(**given | made | words) is not None:
                     given |= made
         asks = {one.asked_by: True for one in table.results if one.asked_by and (not one.needs or one.needs in given)}
-        yield [given.pop(one) for one in table.arrays], given | (asks if order else {})
+        yield [given.pop(one) for one in table.arrays], given | words | (asks if order else {})
 
 
 def results(made: Any) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 DETAILS = frozenset(['attend', 'family', 'has_block_table', 'has_cache_batch_idx', 'has_cu_seqlens_k', 'has_cu_seqlens_q', 'has_rotary', 'has_seqlen_k', 'has_seqlen_q', 'has_seqstart_k', 'has_seqstart_q', 'is_gappy', 'layout', 'lookup', 'mask_origin', 'min_seqlen_q', 'operator', 'page_size', 'persistent', 'rotary_dim', 'sink_size', 'store_randval', 'target', 'window_left', 'window_right'])
 SIZES = frozenset(['batch', 'cache_bytes', 'channels', 'groups', 'k', 'm', 'max_seqlen_k', 'max_seqlen_q', 'n', 'nhead_k', 'nhead_q', 'num_splits', 'outputs', 'page_tokens', 'pixels', 'rows', 'seqlen_k', 'seqlen_q', 'split_k', 'stride_a', 'stride_b', 'stride_out', 'taps', 'workspace_budget'])
-USUAL = {'kv_dtype': 'same', 'layout_a': 'row', 'layout_b': 'row', 'layout_out': 'row', 'mode': 'batch', 'v_layout': 'row'}
+USUAL = {'kv_dtype': 'same', 'layout_a': 'row', 'layout_b': 'row', 'layout_out': 'row', 'mode': 'batch', 'precision': 'full', 'v_layout': 'row'}
 VARIABLE_SEQLEN_K = ('has_seqstart_k', 'has_seqlen_k', 'has_cu_seqlens_k', 'is_gappy')
 PADS = (('pad_s', 'max_seqlen_q', 'tile_m0', False), ('pad_sk', 'max_seqlen_k', 'tile_n0', True), ('pad_d', 'hdim_q', 'hdim_q_alignment', False), ('pad_dv', 'hdim_v', 'hdim_v_alignment', False), ('pad_m', 'm', 'tile_m', False), ('pad_n', 'n', 'tile_n', False), ('pad_k', 'k', 'tile_k', False))
 LIMITS = (('max_seq_len_q', 'max_seqlen_q', 'queries', False), ('max_splits_log2', 'num_splits', 'splits', True))

@@ -205,6 +205,9 @@ def as_operator(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -
         if one.name != table.twin and isinstance(arguments.get(one.name), Tensor)
     }
     asks = {one.asked_by: True for one in table.results if one.name in places and one.asked_by}
+    if not table.results:
+        traced(name, arrays, arguments)
+        return None
     made = []
     for one, wanted, result in zip(table.results, asked, traced(name, arrays, arguments | asks), strict=True):
         place = places.get(one.name)

@@ -291,7 +291,7 @@ def fuse_gated(module: Any, activation: str) -> str:
         joined = Joined(module, names)
     fused = Gated(joined, names, activation)
     first = getattr(module, names[0])
-    like = torch.empty(0, dtype=first.dtype) if type(first) is Linear else first.weight
+    like = torch.empty(0, dtype=first.dtype, device="cpu") if type(first) is Linear else first.weight
     x = torch.randn(2, first.in_features, generator=torch.Generator().manual_seed(0), device="cpu").to(like)
     with torch.no_grad():
         theirs = type(module).forward(module, x)

@@ -29,6 +29,10 @@ struct Outer { int c2, c3, c4; };
 template <class Tile> struct Operand {
   uint64_t descriptor;
 
+  // An atom along k, of 32 bytes of a line; lines of a panel hold four.
+  __device__ __forceinline__ uint64_t atom(int i) const {
+    return descriptor + i % 4 * Tile::kStep + i / 4 * Tile::kPanelStep;
+  }
   // Operand kept in registers, alike in all lanes: one that a loop takes again and again would be made of
   // constants each time.
   __device__ __forceinline__ Operand kept() const {

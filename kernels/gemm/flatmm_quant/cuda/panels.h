@@ -231,14 +231,12 @@ template <int kForm, bool kGated, bool kFine, bool kClusters = false> struct Ker
       const Stage& stage = pipe.next();
       const uint32_t words = words_of(stage, w.index, column);
       const uint32_t factors = shared_address(stage.factors[w.index]) + column * kFactorBytes;
-      const uint64_t x = stage.x.from(0).descriptor;
+      const auto x = stage.x.from(0);
       Fragment<kTokens> part;
       int at = 0;
 #pragma unroll
       for (int sub = 0; sub < kSubs; ++sub) {
-        constexpr int kAtoms = 128 / 32;  // of wgmma's depth in a panel of x
-        const int atom = sub * kCount;
-        const uint64_t from = x + atom % kAtoms * Rows::kStep + atom / kAtoms * Rows::kPanelStep;
+        const uint64_t from = x.atom(sub * kCount);
         using Mma = Products<kTokens, kCount, -1, 0>;
 #pragma unroll
         for (int i = 0; i < kCount; ++i) pin(a[sub % 2][i]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Keys and values of tokens to their slots of a paged cache. A block is a token, whose slot it looks up.
+// Keys and values of tokens to their slots of a paged cache. A block is a token, whose place it looks up.
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/tensor/reshape_and_cache/cuda/bytes.h"
 #include "kernels/tensor/reshape_and_cache/cuda/params.h"
@@ -10,11 +10,11 @@ using tensor::CacheSide;
 using tensor::CacheWrite;
 
 // The place of a token among those of all pages, or -1.
-TILEKILN_DEVICE long long slot_of(const CacheWrite& a, long long token) {
+TILEKILN_DEVICE long long place_of(const CacheWrite& a, long long token) {
   const long long i = token * a.slot_step;
-  const long long slot =
+  const long long at =
       a.slot_bytes == 8 ? static_cast<const long long*>(a.slots)[i] : static_cast<const int*>(a.slots)[i];
-  return slot >= 0 && slot / a.page_size < a.pages ? slot : -1;
+  return at >= 0 && at / a.page_size < a.pages ? at : -1;
 }
 
 // Vector or element `i` of a head.
@@ -47,9 +47,9 @@ TILEKILN_DEVICE void tokens(const Params& p) {
   const float k_scale = a.keys.scale ? *a.keys.scale : 1.f, v_scale = a.values.scale ? *a.values.scale : 1.f;
   const long long keys = (long long)a.heads * p.keys, all = keys + (long long)a.heads * p.values;
   for (long long token = blockIdx.x; token < a.tokens; token += gridDim.x) {
-    const long long slot = slot_of(a, token);
-    if (slot < 0) continue;
-    const long long page = slot / a.page_size, place = slot - page * a.page_size;
+    const long long at = place_of(a, token);
+    if (at < 0) continue;
+    const long long page = at / a.page_size, place = at - page * a.page_size;
     for (long long item = threadIdx.x; item < all; item += blockDim.x) {
       if (item < keys)
         write(p, a.keys, int(item / p.keys), int(item % p.keys), token, page, place, k_scale);

@@ -106,7 +106,7 @@ class QuantisedLinear(torch.nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Factors stay fp32."""
-        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        self.dtype = fn(torch.empty(0, dtype=self.dtype, device="cpu")).dtype
         scale = self.scale
         super()._apply(fn, recurse)
         self.scale = scale.to(self.panels.device)
