@@ -93,6 +93,7 @@ def test_attention_backward(build_program: Callable[..., Path], sweep: list[str]
 
 
 @pytest.mark.instrumented("sanitize")
+@pytest.mark.turns(0, 4)  # both builds take minutes: every second day of sanitizers
 def test_under_sanitizers(build_program: Callable[..., Path]) -> None:
     run(build_program("gemm_amx_test", "gemm_default", TARGETS, "sanitize"), "1", "20")
     run(
