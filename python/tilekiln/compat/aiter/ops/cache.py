@@ -96,6 +96,12 @@ def _tokens(x: Tensor) -> Tensor:
     return x if x.dim() == 3 else x.reshape(-1, *x.shape[-2:])
 
 
+def _rows(x: Tensor) -> Tensor:
+    """(tokens, heads, headdim) whose heads lie together."""
+    x = _tokens(x)
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
 def _write_keys(key: Tensor, cache: Tensor, slots: Tensor) -> None:
     block, place, [rows] = _kept(slots, cache.shape[3], key)
     cache[block, :, :, place] = rows.view(*rows.shape[:2], cache.shape[2], cache.shape[4])
@@ -130,7 +136,7 @@ def reshape_and_cache(
     _write_values(values, value_cache, slot_mapping, asm_layout)
 
 
-@_named
+@errors_as_upstream(knew="key", vnew="value", k="key_cache", v="value_cache")
 def reshape_and_cache_flash(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor, kv_cache_dtype: str,
     k_scale: Tensor, v_scale: Tensor,
@@ -141,7 +147,7 @@ def reshape_and_cache_flash(
         _check_kind(_tokens(x), cache, kv_cache_dtype, name)
         arrays.append(cache if kv_cache_dtype == "auto" else cache.view(FP8))
     scales = {} if kv_cache_dtype == "auto" else {"k_scale": k_scale, "v_scale": v_scale}
-    run("reshape_and_cache", (_tokens(key), _tokens(value), *arrays, slot_mapping.reshape(-1)), scales)
+    run("reshape_and_cache", (_rows(key), _rows(value), *arrays, slot_mapping.reshape(-1)), scales)
 
 
 @errors_as_upstream(x="key", y="key_cache", quant_dtype="key_cache")
