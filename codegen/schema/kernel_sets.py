@@ -221,7 +221,7 @@ def _with(axis: AlgorithmAxis, value: str, said: Mapping[str, str]) -> str:
 
 def _usual(axis: Axis) -> Given:
     """The value of an axis that a declaration does not name, or a name of a kernel; "" where it must."""
-    unsaid = [value for value, word in zip(axis.values, axis.words, strict=False) if not word]
+    unsaid = [value for value, word in zip(axis.values, axis.words, strict=True) if not word]
     return next((value for value in axis.values if value in OFF or value in unsaid or len(axis.values) == 1), "")
 
 

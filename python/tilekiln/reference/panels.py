@@ -11,6 +11,8 @@ from .._core.dtypes import NUMPY
 from .drawn import Call, Random, Signature
 from .gemm import Array, excess, flatmm_quant, gemm
 
+Given = dict[str, Any]
+
 
 def draw(operator: str, random: Random, signature: Signature) -> Call:
     return _draw_panels(random, signature) if operator == "flatmm" else _draw_words(random, signature)
@@ -30,6 +32,19 @@ def _draw_panels(random: Random, signature: Signature) -> Call:
     given: dict[str, Any] = {"a": a, "b": packed.panels, "activation": signature["activation"]}
     given["alpha"] = random.one((1.0, -0.5))
     known: dict[str, Any] = {"alpha": given["alpha"]}
+    more, same = _beside(random, signature, m, n, width, dtype)
+    given, known = given | more, known | same
+
+    def judge(results: dict[str, Array]) -> float:
+        right = gemm(a, weight.T, activation=str(given["activation"]), dtype=dtype, **known)
+        return excess(results["out"].reshape(m, width)[:, :n], right)
+
+    return Call(given, {"out": random.blank(m, width, dtype=dtype).copy().reshape(m, width // 64, 64)}, judge=judge)
+
+
+def _beside(random: Random, signature: Signature, m: int, n: int, width: int, dtype: str) -> tuple[Given, Given]:
+    """bias, c and beta of panels, and as a product of n columns has them."""
+    given, known = dict[str, Any](), dict[str, Any]()
     if signature["bias"]:
         given["bias"] = random.numbers.standard_normal((width // 64, 64), np.float32)
         known["bias"] = given["bias"].reshape(-1)[:n]
@@ -37,12 +52,7 @@ def _draw_panels(random: Random, signature: Signature) -> Call:
         c = random.normal(m, width, dtype=dtype)
         given |= {"c": np.ascontiguousarray(c).reshape(m, width // 64, 64), "beta": random.one((1.0, 0.25))}
         known |= {"c": c[:, :n], "beta": given["beta"]}
-
-    def judge(results: dict[str, Array]) -> float:
-        right = gemm(a, weight.T, activation=str(given["activation"]), dtype=dtype, **known)
-        return excess(results["out"].reshape(m, width)[:, :n], right)
-
-    return Call(given, {"out": random.blank(m, width, dtype=dtype).copy().reshape(m, width // 64, 64)}, judge=judge)
+    return given, known
 
 
 def _draw_words(random: Random, signature: Signature) -> Call:
@@ -70,14 +80,8 @@ def _draw_words(random: Random, signature: Signature) -> Call:
     wide[:, :k] = rows
     given: dict[str, Any] = {"a": wide[:, :k], "b": packed.panels, "b_scale": packed.scale}
     given |= {"group": group, "quantise_a": bool(signature["quantise_a"]), "activation": signature["activation"]}
-    known: dict[str, Any] = {}
-    if signature["bias"]:
-        given["bias"] = random.numbers.standard_normal((width // 64, 64), np.float32)
-        known["bias"] = given["bias"].reshape(-1)[:n]
-    if signature["c"]:
-        c = random.normal(m, width, dtype=to)
-        given |= {"c": np.ascontiguousarray(c).reshape(m, width // 64, 64), "beta": random.one((1.0, 0.25))}
-        known |= {"c": c[:, :n], "beta": given["beta"]}
+    more, known = _beside(random, signature, m, n, width, to)
+    given |= more
     factors = random.one((0, 1, groups))
     if dtype != "int8" and kind != "int4":  # of weights of bytes under rows as they are, a factor a row
         factors = min(factors, 1)
