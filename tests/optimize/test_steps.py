@@ -354,6 +354,23 @@ def test_windows_caps_and_other_norms(name: str, more: dict[str, Any], replays: 
     assert alike(tokens(model, ids), theirs)
 
 
+@pytest.mark.parametrize("kind", ["int4", "int8", "fp8"])
+def test_panels_are_those_of_a_quantised_weight(kind: Any) -> None:
+    """Layers pack on their device, `QuantisedWeight` in NumPy: one layout."""
+    from tilekiln.api.quantised_weight import QuantisedWeight
+    from tilekiln.torch.decoding.quantised import BYTES, GROUP, quantise
+
+    weight = torch.randn(128, 200, generator=torch.Generator().manual_seed(1))
+    panels, scale = quantise(weight, kind)
+    groups, group = scale.shape[1], GROUP if kind == "int4" else 224
+    factors = scale.transpose(1, 2).reshape(128, groups)
+    values = weight / factors.repeat_interleave(group, 1)[:, :200]
+    values = values.to(BYTES) if kind == "fp8" else values.round().to(torch.int8)
+    packed = QuantisedWeight.from_values(values, factors, bits=4 if kind == "int4" else 8, group=group)
+    assert torch.equal(packed.panels.view(torch.uint8), panels.view(torch.uint8))
+    assert torch.equal(packed.scale, scale)
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("weights", "name"), [("int4", "Llama"), ("int8", "Qwen2"), ("fp8", "Phi3"), ("int8", "Mixtral")]

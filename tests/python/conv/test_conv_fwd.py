@@ -79,7 +79,7 @@ def test_tiles(load: Callable[..., tk.Library], target: str) -> None:
     random = Random(target, EDGES["cpu"])
     for operator in (OPERATOR, "conv_bwd_data", "conv_bwd_weight"):
         every = [one for one in usable(library, operator, random, 10**6) if one.name.endswith(of)]
-        if not every:
+        if not every and target == "cpu-amx":  # of tiles that are emulated there must be some
             pytest.skip(f"this machine has no {target}")
         for instance in random.some(every, 6) * 3:
             error, call = drawn(library, operator, random, instance)
