@@ -224,3 +224,21 @@ def binding(scons: Scons) -> Path:
     from build_support.artifacts import extension_suffix
 
     return python_part(scons, f"_binding{extension_suffix()}")
+
+
+class _NotBuiltYet:
+    """Refuses the binding while tests are collected: a fresh clone has none before the fixture `binding` builds it."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "tilekiln._core.native":
+            raise ImportError("tests are collected before the binding is built: import this in a test or a fixture")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:  # not where a program of a test imports this file
+    sys.meta_path.insert(0, _NotBuiltYet)
+
+
+def pytest_collection_finish() -> None:
+    sys.meta_path.remove(_NotBuiltYet)

@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import tilekiln as tk  # noqa: E402
-import tilekiln.torch  # noqa: E402
 
 from tests.gpu_run import DEVICE  # noqa: E402
 from tests.python.tiny_models import make  # noqa: E402
