@@ -155,9 +155,9 @@ def build(root: Tree, kernels: Sequence[str], options: Sequence[str], targets: S
     return made
 
 
-def build_operators(root: Tree, folders: Sequence[str], options: Sequence[str]) -> list[str]:
+def build_operators(folders: Sequence[str], options: Sequence[str], targets: Sequence[Target]) -> list[str]:
     """The library of each operator from outside. CalledProcessError where the build fails."""
-    return [_built(root.natives(), os.path.basename(folder), [f"operators={folder}", *options]) for folder in folders]
+    return [_built(targets, os.path.basename(folder), [f"operators={folder}", *options]) for folder in folders]
 
 
 @contextlib.contextmanager
@@ -187,8 +187,9 @@ def main() -> None:
     asked = json.load(sys.stdin)
     answer: dict[str, object]
     try:
-        kernels = build(tree(), asked["kernels"], asked["options"], targets_of(tree(), asked["target"]))
-        answer = {"libraries": [*kernels, *build_operators(tree(), asked["operators"], asked["options"])]}
+        targets = targets_of(tree(), asked["target"])
+        kernels = build(tree(), asked["kernels"], asked["options"], targets)
+        answer = {"libraries": [*kernels, *build_operators(asked["operators"], asked["options"], targets)]}
     except CodegenError as error:
         answer = {"error": str(error), "wrong": True}
     except subprocess.CalledProcessError as error:

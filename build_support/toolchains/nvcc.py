@@ -153,7 +153,8 @@ def compile_kernel(
     defines = {**kernel.file.define, **({"TILEKILN_CODES": engine.codes} if fixed else {})}
     compiler = flags(graph.at(engine.source), arch, kernel.dtype, defines, include, exchanged)
     limits = ",".join(f"{name}={most}" for name, most in tree().target(engine.target).limits.items())
-    fields = build_fields(engine.source, graph.env.Dir(graph.node_path(".")).abspath)
+    source = graph.env.File(graph.node_path(engine.source)).abspath  # of an operator from outside, through its link
+    fields = build_fields(source, graph.env.Dir(graph.node_path(".")).abspath)
     place_of = str(fields.index("shared_bytes") if "shared_bytes" in fields else -1)
     other = f"{place}/{engine.target}/{name.replace('-fp16', '-bf16')}.o"
     if exchanged and kernel.dtype == "fp16":

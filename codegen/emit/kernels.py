@@ -49,11 +49,16 @@ class _Build(NamedTuple):
 
 @cache
 def _builds(root: Tree, backend: str) -> list[_Build]:
-    """Builds of a backend from its builds.yaml: read once, as every kernel of a build asks for them."""
+    """Builds of a backend from its builds.yaml and those of operators from outside: read once, as every kernel of a
+    build asks for them."""
     place = f"kernels/backends/{backend}/builds.yaml"
-    if not os.path.isfile(os.path.join(root.root, place)):
-        return []
-    document = Document(root.places, place)
+    own = [place] if os.path.isfile(os.path.join(root.root, place)) else []
+    further = [path for folder in root.places.outside for path in root.places.walk(folder.path)]
+    documents = [*own, *(path for path in further if path.endswith(f"/{backend}/builds.yaml"))]
+    return [one for path in documents for one in _builds_of(root, backend, Document(root.places, path))]
+
+
+def _builds_of(root: Tree, backend: str, document: Document) -> list[_Build]:
     # The target of each architecture, in the order of targets.
     known = {one.arch: one.name for one in root.every_target.values() if one.backend == backend}
     found = []

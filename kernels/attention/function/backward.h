@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/attention/cpu/qlanes_bwd/backward.h"
-#include "kernels/attention/function/bounds.h"
+#include "kernels/attention/function/lanes.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 

@@ -3,21 +3,15 @@
 // inline function. Both are generated just in time around these types (python/tilekiln/api/functions).
 #pragma once
 #include "kernels/attention/bwd_engine.h"
+#include "kernels/attention/function/tensor.h"
 #include "kernels/attention/fwd_engine.h"
 
 namespace tilekiln::fmha {
 
-constexpr int kFunctionTensors = 8, kFunctionDims = 4;  // as python/tilekiln/api/functions/expression.py has them
-
-// A tensor that a function reads: fp32 or int32, of any strides (elements); its numbers are at least 1.
-struct FunctionTensor {
-  const void* data;
-  i64 stride[kFunctionDims];
-  int count[kFunctionDims];
-};
-
 // A call. What FwdProblem has beside strides, head dims, LSE and the mask is absent.
 struct FunctionProblem : FwdProblem {
+  static constexpr bool launches_kernels = true;
+
   FunctionTensor tensor[kFunctionTensors];
   i64 q_batch, k_batch, v_batch, out_batch, lse_batch;
   int batch, seqlen_q, seqlen_k;

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/attention/cpu/qlanes/forward.h"
-#include "kernels/attention/function/bounds.h"
+#include "kernels/attention/function/lanes.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 

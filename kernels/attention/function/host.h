@@ -47,6 +47,7 @@ void fill_forward(const Args& args, const Call& call, FunctionProblem& to) {
 }
 
 inline tilekiln_status launch_forward(StageCall<FunctionProblem>& call) {
+  if (!call.backend->takes_units) return launch_kernel(call, call.choice, call.problem);
   const FunctionProblem& a = call.problem;
   const auto& engine = *static_cast<const FunctionEngine*>(call.choice.engine);
   const int64_t tiles = (a.seqlen_q + engine.tile_q - 1) / engine.tile_q, units = tiles * a.nhead_q * a.batch;

@@ -3,10 +3,14 @@
 #pragma once
 
 #include "kernels/attention/cpu/score.h"
+#include "kernels/attention/function/bounds.h"
 #include "kernels/attention/function/engine.h"
 #include "kernels/backends/cpu/lanes.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+using scalars::bound, scalars::bound_lanes, scalars::Bounds, scalars::element, scalars::element_bounds, scalars::single,
+    scalars::Truth, scalars::within;
 
 TILEKILN_INLINE lane_bits bits_of(vint truth) {
   const vf one = broadcast(1.f);
@@ -28,17 +32,9 @@ inline Sees sees_of(const lane_bits* seen, int rows, int keys) {
   return !any ? Sees::none : all ? Sees::all : Sees::some;
 }
 
-// An index below 0 is 0, one past the last is the last.
-TILEKILN_INLINE int within(int index, int count) { return index < 0 ? 0 : index < count ? index : count - 1; }
 TILEKILN_INLINE int at_lane(int index, int) { return index; }
 TILEKILN_INLINE int at_lane(vint index, int lane) { return index[lane]; }
 
-template <class T, class... Index> TILEKILN_INLINE T element(const fmha::FunctionTensor& t, Index... index) {
-  i64 at = 0;
-  int d = 0;
-  ((at += t.stride[d] * within(index, t.count[d]), ++d), ...);
-  return ((const T*)t.data)[at];
-}
 template <class T, class... Index> TILEKILN_INLINE auto elements(const fmha::FunctionTensor& t, Index... index) {
   T some[kLanes];
   for (int i = 0; i < kLanes; ++i) some[i] = element<T>(t, at_lane(index, i)...);

@@ -87,13 +87,15 @@ def jit(
     return libraries if isinstance(config, list) else libraries[0]
 
 
-def jit_operator(name: str, files: Mapping[str, str], progress: bool | Progress | None = None) -> Library:
-    """The library of an operator from outside, whose folder holds `files`: text by relative path.
+def jit_operator(
+    name: str, files: Mapping[str, str], progress: bool | Progress | None = None, target: str = "native"
+) -> Library:
+    """The library of an operator from outside, whose folder holds `files`: text by relative path; target: as of `jit`.
 
     It comes from the store as a kernel of `jit` does, with the same errors, and is under the hash of its files.
     """
     text = f"{name} {_jit_key.digest(*(word for file in sorted(files.items()) for word in file))}"
-    return _libraries([text], {text: Outside(name, files)}, progress)[0]
+    return _libraries([text], {text: Outside(name, files)}, progress, target)[0]
 
 
 def _libraries(

@@ -39,3 +39,13 @@ def test_a_config_of_upstream_for_a_gpu(
     monkeypatch.setenv("TILEKILN_JIT_OPTIONS", " ".join(shared_objects()))
     run = ("-m", "tests.executor.ptx.upstream_products", device)
     assert Emulated(None, tmp_path, "cuda-sm80").python(*run) == ("", 0)
+
+
+@pytest.mark.day
+def test_attention_with_functions(
+    device: Path, binding: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEKILN_JIT", str(tmp_path / "store"))
+    monkeypatch.setenv("TILEKILN_JIT_OPTIONS", " ".join(shared_objects()))
+    run = ("-m", "tests.executor.ptx.functions", device)
+    assert Emulated(None, tmp_path, "cuda-sm80").python(*run) == ("", 0)

@@ -174,6 +174,44 @@ def test_floats(opcode: str) -> None:
     assert same.all(), (a[~same], b[~same], made[~same], expected[~same])
 
 
+DOUBLES = {
+    "add.f64": np.add,
+    "sub.rn.f64": np.subtract,
+    "mul.f64": np.multiply,
+    "div.rn.f64": np.divide,
+    "max.f64": np.fmax,
+    "min.f64": np.fmin,
+}
+
+
+@pytest.mark.quick(each="opcode")
+@pytest.mark.parametrize("opcode", DOUBLES)
+def test_doubles(opcode: str) -> None:
+    a, b = (NUMBERS.standard_normal(32) * 8 for _ in range(2))
+    a[:6], b[2:8] = [0, -0.0, np.inf, -np.inf, np.nan, 1e300], [np.inf, 0, 1e300, -0.0, np.nan, 7]
+    with np.errstate(all="ignore"):
+        expected = DOUBLES[opcode](a, b)
+    assert np.array_equal(lanes(opcode, "ddd", a, b, result=np.float64), expected, equal_nan=True)
+
+
+def test_conversions_of_doubles() -> None:
+    a = np.append(NUMBERS.standard_normal(30) * 8, [1e300, np.nan])
+    assert np.array_equal(lanes("cvt.rmi.f64.f64", "dd", a, result=np.float64), np.floor(a), equal_nan=True)
+    with np.errstate(over="ignore"):
+        assert np.array_equal(lanes("cvt.rn.f32.f64", "fd", a, result=np.float32), a.astype(np.float32), equal_nan=True)
+    assert np.array_equal(lanes("abs.f64", "dd", a, result=np.float64), np.abs(a), equal_nan=True)
+    assert np.array_equal(lanes("neg.f64", "dd", a, result=np.float64), -a, equal_nan=True)
+    whole = np.nan_to_num(np.trunc(np.clip(a, -(2**31), 2**31 - 1))).astype(S)
+    assert np.array_equal(lanes("cvt.rzi.s32.f64", "rd", a, result=S), whole)
+    for kind, letter, word in ((S, "r", "s32"), (U, "r", "u32"), (SL, "d", "s64"), (UL, "d", "u64")):
+        b = words(kind)
+        assert np.array_equal(lanes(f"cvt.rn.f64.{word}", f"d{letter}", b, result=np.float64), b.astype(np.float64))
+    f = floats()
+    assert np.array_equal(lanes("cvt.f64.f32", "df", f, result=np.float64), f.astype(np.float64), equal_nan=True)
+    sums = lanes("fma.rn.f64", "dddd", a, a, a, result=np.float64)
+    assert np.allclose(sums[:30], a[:30] * a[:30] + a[:30], rtol=1e-12)
+
+
 def test_multiply_adds_round_once() -> None:
     a, b, c = (NUMBERS.standard_normal(32).astype(np.float32) for _ in range(3))
     exact = a.astype(np.longdouble) * b + c
@@ -181,6 +219,18 @@ def test_multiply_adds_round_once() -> None:
     a[0] = np.nan
     kept = np.where(np.isnan(a), 0, np.clip(exact, 0, 1)).astype(np.float32)
     assert np.array_equal(lanes("fma.rn.sat.f32", "ffff", a, b, c, result=np.float32), kept)
+
+
+def test_multiply_adds_round_down() -> None:
+    a, b, c = (NUMBERS.standard_normal(32).astype(np.float32) for _ in range(3))
+    c[:8], a[8:12] = 12582913, 0
+    made = lanes("fma.rm.f32", "ffff", a, b, c, result=np.float32)
+    exact = a.astype(np.longdouble) * b + c
+    assert (made <= exact).all()
+    assert (np.nextafter(made, np.float32(np.inf)) > exact).all()
+    awkward = floats()
+    saturated = lanes("cvt.sat.f32.f32", "ff", awkward, result=np.float32)
+    assert np.array_equal(saturated, np.clip(np.where(np.isnan(awkward), 0, awkward), 0, 1))
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
@@ -335,14 +385,12 @@ UNKNOWN = {
     "h1": "the modifier .multicast::cluster is unknown",
     "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r1]": "the mbarrier must lie in .shared::cta",
     "cvt.rn.f32.f16.sat f1, h1": "the conversion is unknown",
-    "add.f64 d1, d2, d3": "the type .f64 is unknown",
-    "fma.rn.f64 d1, d2, d3, d4": "the type is unknown here",
-    "mul.f64 d1, d2, d3": "the modifier .f64 is unknown",
-    "setp.lt.f64 p1, d1, d2": "the type .f64 is unknown",
-    "ld.global.f64 d1, [d0]": "the type .f64 is unknown",
-    "cvt.f64.f32 d1, f1": "the type .f64 is unknown",
-    "mov.f64 d1, 0d3FF0000000000000": "the constant 0d3FF0000000000000 is unknown",
-    "red.global.add.f64 [d0], d1": "the type .f64 is unknown",
+    "add.ftz.f64 d1, d2, d3": "an integer is not rounded",
+    "max.NaN.f64 d1, d2, d3": "an integer is never NaN",
+    "cvt.rn.f64.f32 d1, f1": "the conversion is unknown",
+    "cvt.rzi.u32.f64 r1, d1": "the conversion is unknown",
+    "add.f64 d1, d2, 0f3F800000": "the constant 0f3F800000 is no float",
+    "red.global.add.f64 [d0], d1": "the type is unknown here",
     "abs.s16 h1, h2": "the type is unknown here",
     "abs.f16 h1, h2": "the type is unknown here",
     "neg.f16 h1, h2": "the type is unknown here",

@@ -29,7 +29,7 @@ def gradients(
     dout = np.random.default_rng(1).standard_normal(out.shape).astype(out.dtype)
     wanted = sorted(pair.learned())
     made = {f"gradient_{name}": np.full(given[name].shape, np.nan, np.float32) for name in wanted}
-    functions = pair.functions(arrays[0], frozenset(wanted))
+    functions = pair.functions(arrays[0], arrays[2], frozenset(wanted))
     found = call.backward(functions, (dout, *arrays, out, lse), {**given, **made, **window})
     *want, of_tensors = reference.attention_backward(dout, *arrays, **nodes, tensors=given, **window)
     return [*found, *made.values()], [*want, *(of_tensors[name] for name in wanted)]

@@ -185,7 +185,7 @@ OPCODE("setp", {
   if (type.kind == 'b' && d.in.a > NE) d.refuse("bits are equal or not");
   Handler run = nullptr;
   if (type.kind == 'f')
-    run = compare<float, float>;
+    run = type.bytes == 8 ? compare<double, double> : compare<float, float>;
   else if (type.bytes == 8)
     run = is ? compare<i64, u64> : compare<u64, u64>;
   else if (type.bytes == 4)
@@ -229,8 +229,39 @@ OPCODE("mov", {
   d.value(1, type.bytes, type.kind == 'f');
 });
 
+#define CONVERT(To, From, expression)                                                              \
+  Handler([](Machine&, Warp& warp, const Instruction& in, u32 lanes) {                             \
+    map1<To, From>(warp, in, lanes, [](From a) { return expression; });                            \
+    return Step::next;                                                                             \
+  })
+/// Conversions from or to double precision.
+void convert_double(Decode& d, const Type& to, const Type& from, bool rounds, bool zero, bool down) {
+  Handler run = nullptr;
+  if (to.kind == 'f' && from.kind == 'f') {
+    if (to.bytes == from.bytes && down) run = CONVERT(double, double, std::floor(a));
+    if (to.bytes > from.bytes && !rounds && !zero && !down) run = CONVERT(double, float, double(a));
+    if (to.bytes < from.bytes && rounds) run = CONVERT(float, double, float(a));
+  } else if (to.kind == 'f' && rounds) {
+    if (from.kind == 's')
+      run = from.bytes == 8 ? CONVERT(double, u64, double(i64(a))) : CONVERT(double, u32, double(i32(a)));
+    if (from.kind == 'u') run = from.bytes == 8 ? CONVERT(double, u64, double(a)) : CONVERT(double, u32, double(a));
+    if (from.bytes < 4) run = nullptr;
+  } else if (to.kind == 's' && to.bytes == 4 && zero) {
+    run = CONVERT(u32, double, u32(a != a ? 0 : i32(std::fmin(std::fmax(a, -0x1p31), 0x1p31 - 1))));
+  }
+  if (!run) d.refuse("the conversion is unknown");
+  d.end(2, run);
+  d.value(0, to.bytes, to.kind == 'f');
+  d.value(1, from.bytes, from.kind == 'f');
+}
 OPCODE("cvt", {
-  const bool rounds = d.take("rn"), zero = !rounds && d.take("rzi"), satfinite = d.take("satfinite");
+  const bool rounds = d.take("rn"), zero = !rounds && d.take("rzi"), down = !rounds && !zero && d.take("rmi");
+  const bool satfinite = d.take("satfinite");
+  if (!rounds && !zero && !down && d.take("sat")) {  // NaN becomes 0
+    if (d.next() != "f32" || d.next() != "f32") d.refuse("the conversion is unknown");
+    d.end(2, CONVERT(float, float, a > 0 ? std::fmin(a, 1.f) : 0.f));
+    return d.values(0, 2, 4, true);
+  }
   if (d.take("bf16x2")) {
     if (!rounds || satfinite || d.next() != "f32") d.refuse("the conversion is unknown");
     d.end(3, pack<bfloat, 16>);
@@ -282,6 +313,8 @@ OPCODE("cvt", {
     return d.value(1, 2);
   }
   const Type to = type_of(d, to_word), from = type_of(d, from_word);
+  if (to_word == "f64" || from_word == "f64") return convert_double(d, to, from, rounds, zero, down);
+  if (down) d.refuse("the conversion is unknown");
   Handler run = nullptr;
   if (to.kind == 'f' && from.kind == 'h' && !rounds) run = widen<from_half>;
   if (to.kind == 'h' && from.kind == 'f' && rounds) run = narrow<half>;

@@ -40,7 +40,8 @@ void Decode::bind(Operand& operand, int bytes, bool is_float) {
     return;
   }
   if (operand.kind != Kind::constant) refuse("the operand " + operand.text + " is no value");
-  if (is_float && operand.text.compare(0, 2, "0f") && operand.text.compare(0, 2, "0F"))
+  const std::string begin = operand.text.substr(0, 2), letters = bytes == 8 ? "dD" : "fF";
+  if (is_float && (begin.size() < 2 || begin[0] != '0' || letters.find(begin[1]) == std::string::npos))
     refuse("the constant " + operand.text + " is no float");
   const u64 bits = bytes == 2 ? u64(operand.immediate) & 0xffff : u64(operand.immediate);
   auto& [narrow, wide] = module.known[bits];
@@ -83,9 +84,9 @@ void Decode::list(int i, int count, int bytes, bool is_float) {
 
 Type type_of(Decode& d, const std::string& word) {
   static const std::map<std::string, Type> known = {
-      {"b8", {1, 'b'}},  {"u8", {1, 'u'}},  {"s8", {1, 's'}},  {"b16", {2, 'b'}}, {"u16", {2, 'u'}},
-      {"s16", {2, 's'}}, {"b32", {4, 'b'}}, {"u32", {4, 'u'}}, {"s32", {4, 's'}}, {"f32", {4, 'f'}},
-      {"b64", {8, 'b'}}, {"u64", {8, 'u'}}, {"s64", {8, 's'}}, {"f16", {2, 'h'}}, {"pred", {0, 'p'}}};
+      {"b8", {1, 'b'}},  {"u8", {1, 'u'}},  {"s8", {1, 's'}},  {"b16", {2, 'b'}}, {"u16", {2, 'u'}}, {"s16", {2, 's'}},
+      {"b32", {4, 'b'}}, {"u32", {4, 'u'}}, {"s32", {4, 's'}}, {"f32", {4, 'f'}}, {"b64", {8, 'b'}}, {"u64", {8, 'u'}},
+      {"s64", {8, 's'}}, {"f64", {8, 'f'}}, {"f16", {2, 'h'}}, {"pred", {0, 'p'}}};
   const auto found = known.find(word);
   if (found == known.end()) d.refuse("the type ." + word + " is unknown");
   return found->second;

@@ -34,6 +34,23 @@ void floats(Decode& d, int operands, Handler run) {
   d.values(0, operands, 4, true);
 }
 
+/// Double precision, which has one rounding and no .ftz.
+#define DOUBLE1(expression)                                                                                           \
+  Handler([](Machine&, Warp& warp, const Instruction& in, u32 lanes) {                                                \
+    map1<double, double>(warp, in, lanes, [](double a) -> double { return expression; });                             \
+    return Step::next;                                                                                                \
+  })
+#define DOUBLE2(expression)                                                                                           \
+  Handler([](Machine&, Warp& warp, const Instruction& in, u32 lanes) {                                                \
+    map2<double, double, double>(warp, in, lanes, [](double a, double b) -> double { return expression; });           \
+    return Step::next;                                                                                                \
+  })
+void doubles(Decode& d, int operands, Handler run) {
+  d.end(operands, run);
+  d.values(0, operands, 8, true);
+}
+bool is_double(const Type& type) { return type.kind == 'f' && type.bytes == 8; }
+
 }  // namespace
 
 #define BOTH(name, integer, expression)                       \
@@ -41,6 +58,7 @@ void floats(Decode& d, int operands, Handler run) {
     const bool rounds = d.take("rn");                         \
     const bool ftz = d.take("ftz");                           \
     const Type type = type_of(d, d.next());                   \
+    if (is_double(type) && !ftz) return doubles(d, 3, DOUBLE2(expression)); \
     if (type.kind == 'f' && type.bytes == 4) {                \
       floats(d, 3, ftz ? FLOAT2(({ a = flushed(a), b = flushed(b); flushed(expression); })) : FLOAT2(expression)); \
     } else {                                                  \
@@ -50,10 +68,11 @@ void floats(Decode& d, int operands, Handler run) {
   })
 BOTH("add", integers::add, a + b);
 BOTH("sub", integers::sub, a - b);
-#define EXTREME(name, integer, function)                      \
+#define EXTREME(name, integer, function, wide)                     \
   OPCODE(name, {                                              \
     const bool keeps_nan = d.take("NaN");                     \
     const Type type = type_of(d, d.next());                   \
+    if (is_double(type) && !keeps_nan) return doubles(d, 3, DOUBLE2(std::wide(a, b))); \
     if (type.kind == 'f' && type.bytes == 4) {                \
       floats(d, 3, keeps_nan ? FLOAT2(canonical(a != a || b != b ? a + b : function(a, b))) : FLOAT2(canonical(function(a, b)))); \
     } else {                                                  \
@@ -61,11 +80,12 @@ BOTH("sub", integers::sub, a - b);
       integer(d, type);                                       \
     }                                                         \
   })
-EXTREME("max", integers::most, larger);
-EXTREME("min", integers::least, smaller);
+EXTREME("max", integers::most, larger, fmax);
+EXTREME("min", integers::least, smaller, fmin);
 
 OPCODE("mul", {
   if (d.take("rn")) {
+    if (d.take("f64")) return doubles(d, 3, DOUBLE2(a * b));
     if (d.next() != "f32") d.refuse("the type is unknown here");
     return floats(d, 3, FLOAT2(a * b));
   }
@@ -74,6 +94,7 @@ OPCODE("mul", {
     return floats(d, 3, FLOAT2(flushed(flushed(a) * flushed(b))));
   }
   if (d.take("f32")) return floats(d, 3, FLOAT2(a * b));
+  if (d.take("f64")) return doubles(d, 3, DOUBLE2(a * b));
   integers::mul(d, false);
 });
 OPCODE("mad", { integers::mul(d, true); });
@@ -89,13 +110,32 @@ template <float (*widen)(u32), u32 (*narrow)(float)> Step multiply_add_halves(Ma
   });
   return Step::next;
 }
+/// The largest float that is at most a b + c, which double holds but for its last bits.
+float multiply_add_down(float a, float b, float c) {
+  const float near = std::fma(a, b, c);
+  const double product = double(a) * b, rest = product - near;  // exact, where they are near to each other
+  return rest + c < 0 && std::isfinite(near) ? std::nextafter(near, -HUGE_VALF) : near;
+}
 OPCODE("fma", {
+  if (d.take("rm")) {
+    if (d.next() != "f32") d.refuse("the type is unknown here");
+    d.end(4, [](Machine&, Warp& warp, const Instruction& in, u32 lanes) {
+      map3<float, float, float>(warp, in, lanes, multiply_add_down);
+      return Step::next;
+    });
+    return d.values(0, 4, 4, true);
+  }
   if (!d.take("rn")) d.refuse("the rounding must be .rn");
   for (const bool wide : {false, true})
     if (d.take(wide ? "bf16x2" : "f16x2")) {
       d.end(4, wide ? multiply_add_halves<from_bfloat, to_bfloat> : multiply_add_halves<from_half, to_half>);
       return d.values(0, 4, 4, false);
     }
+  if (d.take("f64"))
+    return doubles(d, 4, [](Machine&, Warp& warp, const Instruction& in, u32 lanes) {
+      map3<double, double, double>(warp, in, lanes, [](double a, double b, double c) { return std::fma(a, b, c); });
+      return Step::next;
+    });
   const bool ftz = d.take("ftz"), saturated = !ftz && d.take("sat");
   if (d.next() != "f32") d.refuse("the type is unknown here");
   if (saturated) {  // NaN becomes 0
@@ -126,7 +166,8 @@ OPCODE("div", {
   const bool rounded = !approximate && d.take("rn");
   const bool ftz = d.take("ftz");
   const Type type = type_of(d, d.next());
-  if (type.kind == 'f' && (approximate || rounded))
+  if (is_double(type) && rounded && !ftz) return doubles(d, 3, DOUBLE2(a / b));
+  if (type.kind == 'f' && type.bytes == 4 && (approximate || rounded))
     return floats(d, 3, ftz ? FLOAT2(flushed(flushed(a) / flushed(b))) : FLOAT2(a / b));
   if (approximate || rounded || ftz) d.refuse("an integer is not rounded");
   integers::div(d, type);
@@ -134,13 +175,16 @@ OPCODE("div", {
 OPCODE("abs", {
   const bool ftz = d.take("ftz");
   const Type type = type_of(d, d.next());
-  if (type.kind == 'f') return floats(d, 2, ftz ? FLOAT1(flushed(std::fabs(a))) : FLOAT1(std::fabs(a)));
+  if (is_double(type) && !ftz) return doubles(d, 2, DOUBLE1(std::fabs(a)));
+  if (type.kind == 'f' && type.bytes == 4)
+    return floats(d, 2, ftz ? FLOAT1(flushed(std::fabs(a))) : FLOAT1(std::fabs(a)));
   integers::abs(d, type);
 });
 OPCODE("neg", {
   const bool ftz = d.take("ftz");
   const Type type = type_of(d, d.next());
-  if (type.kind == 'f') return floats(d, 2, ftz ? FLOAT1(flushed(-a)) : FLOAT1(-a));
+  if (is_double(type) && !ftz) return doubles(d, 2, DOUBLE1(-a));
+  if (type.kind == 'f' && type.bytes == 4) return floats(d, 2, ftz ? FLOAT1(flushed(-a)) : FLOAT1(-a));
   integers::neg(d, type);
 });
 /// The sign of a, the size of b.

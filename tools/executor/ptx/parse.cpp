@@ -472,7 +472,7 @@ class Parser {
     made.kind = Kind::constant;
     if (std::isdigit(u8(text[0])) || text[0] == '-') {
       char* end = nullptr;
-      if (text.compare(0, 2, "0f") == 0 || text.compare(0, 2, "0F") == 0)
+      if (text.size() > 2 && text[0] == '0' && std::strchr("fFdD", text[1]))
         made.immediate = i64(std::strtoull(text.c_str() + 2, &end, 16));
       else if (text[0] == '-')
         made.immediate = std::strtoll(text.c_str(), &end, 0);

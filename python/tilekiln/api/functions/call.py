@@ -14,7 +14,7 @@ from ..just_in_time import jit_operator
 from ..library import Library
 from .expression import TENSORS, Node, Tensor
 from .expression import source as text_of
-from .folder import Functions
+from .folder import HEAD_DIMS, Functions
 from .parse import Parsed
 
 NAMES = ("q", "k", "h", "b", "score")
@@ -196,18 +196,18 @@ def function_attention(
     """softmax(score(softmax_scale q k^T), masked) v, by a kernel that is compiled at the first call of both functions.
 
     q (batch, seqlen_q, nhead_q, hdim_q), k (batch, seqlen_k, nhead_k, hdim_q), v (batch, seqlen_k, nhead_k, hdim_v):
-    fp32, fp16 or bf16 on the CPU; result out (batch, seqlen_q, nhead_q, hdim_v) of their dtype. No array of seqlen_q
-    by seqlen_k is made.
+    fp32, fp16 or bf16 on the CPU, fp16 or bf16 with head dims up to 256, rows of 16 bytes, on an NVIDIA GPU from
+    sm_80 on; result out (batch, seqlen_q, nhead_q, hdim_v) of their dtype. No array of seqlen_q by seqlen_k is made.
 
     score, mask: of `score_function` and `mask_function`, or what these take. weight: of `weight_function`, in place of
-    score and softmax; it goes without return_lse. tensors: by name, those of the functions
+    score and softmax, on the CPU alone; it goes without return_lse. tensors: by name, those of the functions
     that have none yet, of (nhead_q) where h alone indexes them, (batch) where b does, else of any length above 0.
     arguments: softmax_scale, causal, window, mask_origin, sink_size, return_lse, out, num_threads and stream, as
     `attention` has them; a window goes beside the mask.
 
-    Of torch tensors it has gradients once: of q, k, v and the fp32 tensors that score or weight reads. Then, and where
-    torch.compile traces it, out and stream must be absent. Pairs of weight 0 take no part in a gradient; of equal
-    operands min and max give theirs to the first, abs has none at 0.
+    Of torch tensors on the CPU it has gradients once: of q, k, v and the fp32 tensors that score or weight reads. Then,
+    and where torch.compile traces it, out and stream must be absent. Pairs of weight 0 take no part in a gradient; of
+    equal operands min and max give theirs to the first, abs has none at 0.
 
     Raises ArgumentError for wrong arguments; NoKernelError and RuntimeError as `jit`, where a kernel must be built
     first and cannot.
@@ -227,7 +227,7 @@ def function_attention(
         made = of_torch().function_attention(q, k, v, score, mask, arrays, arguments)
         if made is not None:
             return made
-    return forward(pair.functions(q), q, k, v, {**arrays, **arguments})
+    return forward(pair.functions(q, v), q, k, v, {**arrays, **arguments})
 
 
 def check_weight(weight: Any, score: Any, arguments: Mapping[str, Any]) -> None:
@@ -261,7 +261,7 @@ class Pair:
     def __init__(self, score: Function | None, mask: Function | None) -> None:
         self.score, self.mask = score, mask
         self.declared, self.bound = dict[str, Tensor](), dict[str, Any]()
-        self._functions = dict[tuple[str, frozenset[str] | None], Functions]()
+        self._functions = dict[tuple[str, frozenset[str] | None, tuple[int, int] | None], Functions]()
         for one in filter(None, (score, mask)):
             for tensor in one.tensors.values():
                 if self.declared.setdefault(tensor.name, tensor) != tensor:
@@ -285,17 +285,24 @@ class Pair:
                 raise ArgumentError(f"tensors: had no {name!r}, must have {listed}, which the functions index")
         return {name: tensors[name] if name in tensors else read_bound(self.bound[name]) for name in self.declared}
 
-    def functions(self, q: Any, wanted: frozenset[str] | None = None) -> Functions:
-        """The kernel's source for q of its dtype; wanted: of the backward, the tensors with a gradient."""
+    def functions(self, q: Any, v: Any, wanted: frozenset[str] | None = None) -> Functions:
+        """The kernel's source for arrays as q and v; wanted: of the backward, the tensors with a gradient."""
         dtype = str(getattr(q, "dtype", type(q).__name__)).rpartition(".")[2]
-        if dtype not in DTYPES:
-            raise ArgumentError(f"q: dtype was {dtype}, must be fp32, fp16 or bf16")
-        if (dtype, wanted) not in self._functions:
+        head_dims = _head_dims(q, v) if on_gpu(q) else None
+        words = DTYPES if head_dims is None else {name: word for name, word in DTYPES.items() if word != "fp32"}
+        if dtype not in words:
+            said = "fp32, fp16 or bf16" if head_dims is None else "fp16 or bf16 on cuda"
+            raise ArgumentError(f"q: dtype was {dtype}, must be {said}")
+        weighs = isinstance(self.score, WeightFunction)
+        if head_dims is not None and (weighs or wanted is not None):
+            what = "weight: was given" if weighs else "q: had gradients asked for"
+            raise ArgumentError(f"{what} with arrays on cuda, must be with arrays on the CPU: GPUs have none yet")
+        key = dtype, wanted, head_dims
+        if key not in self._functions:
             score, mask = (one.node if one else None for one in (self.score, self.mask))
-            weighs = isinstance(self.score, WeightFunction)
-            made = Functions(score, mask, [*self.declared.values()], DTYPES[dtype], wanted, weighs)
-            self._functions[dtype, wanted] = made
-        return self._functions[dtype, wanted]
+            made = Functions(score, mask, [*self.declared.values()], DTYPES[dtype], wanted, weighs, head_dims)
+            self._functions[key] = made
+        return self._functions[key]
 
     def learned(self) -> frozenset[str]:
         """Tensors that a gradient can be asked of: those of fp32 that the score reads."""
@@ -316,6 +323,27 @@ def is_torch(q: Any) -> bool:
     """Is it a tensor of PyTorch?"""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(q, torch.Tensor)
+
+
+def on_gpu(q: Any) -> bool:
+    """Does an array lie on an NVIDIA GPU?"""
+    if is_torch(q):
+        return bool(q.is_cuda)
+    device = getattr(q, "__dlpack_device__", None)
+    return device is not None and device()[0] == _CUDA
+
+
+_CUDA = 2
+"""kDLCUDA of DLPack."""
+
+
+def _head_dims(q: Any, v: Any) -> tuple[int, int]:
+    """The smallest of HEAD_DIMS that holds those of q and v. ArgumentError for larger ones."""
+    given = tuple(int(one.shape[-1]) if one.ndim else 0 for one in (q, v))
+    fits = [one for one in HEAD_DIMS if one[0] >= given[0] and one[1] >= given[1]]
+    if not fits:
+        raise ArgumentError(f"q, v: had head dims {given[0]} and {given[1]}, must have at most 256 on cuda")
+    return min(fits, key=sum)
 
 
 def pair_of(score: Any, mask: Any) -> Pair:
@@ -345,4 +373,4 @@ def backward(functions: Functions, arrays: tuple[Any, ...], arguments: Mapping[s
 @functools.lru_cache(maxsize=1024)
 def _library(functions: Functions) -> Library:
     """The library of a pair of functions, one object for equal ones."""
-    return jit_operator(functions.operator(), functions.files())
+    return jit_operator(functions.operator(), functions.files(), target=functions.target())

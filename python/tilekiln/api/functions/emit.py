@@ -15,16 +15,16 @@ from .expression import Node, Tensor, depends, ordered
 
 Level = Literal["block", "key", "row", "pair"]
 
-_WORDS = {
+WORDS = {
     "add": "plus", "sub": "minus", "mul": "times", "div": "over", "min": "least", "max": "most", "abs": "size",
     "exp": "exponential", "tanh": "tangent", "and": "both", "or": "either", "not": "opposite", "where": "choose",
     "float": "number", "floordiv": "quotient", "mod": "remainder", "shl": "left", "shr": "right", "bitand": "both_bits",
     "bitor": "either_bits", "bitxor": "other_bits",
 }  # fmt: skip
 _PROBLEM = "[[maybe_unused]] const auto& a = *(const OwnProblem*)x.own;"
-_SIGNS = {"lt": "<", "le": "<=", "eq": "=="}
+SIGNS = {"lt": "<", "le": "<=", "eq": "=="}
 _BOUND_SIGNS = {"lt": "less", "le": "less_or_equal", "eq": "same"}
-_ONE = {"float": "float", "int": "int", "truth": "bool"}
+ONE = {"float": "float", "int": "int", "truth": "bool"}
 _MANY = {"float": "vfloat", "int": "vint", "truth": "vint"}
 
 
@@ -34,7 +34,7 @@ def _level(node: Node) -> Level:
     return "pair" if row and key else "row" if row else "key" if key else "block"
 
 
-def _literal(node: Node) -> str:
+def literal(node: Node) -> str:
     if node.kind == "truth":
         return "true" if node.value else "false"
     if node.kind == "int":
@@ -68,7 +68,7 @@ class _Lanes:
 
     def plain(self, node: Node, level: Level) -> str:
         if node.op == "constant":
-            return _literal(node)
+            return literal(node)
         if node.op == "name":
             return str(node.value)
         return f"{self.names[node]}_of[i]" if _level(node) == "key" and level == "pair" else self.names[node]
@@ -77,23 +77,23 @@ class _Lanes:
         if node.op in ("constant", "name"):
             return
         level = _level(node)
-        type_ = (_MANY if level in ("row", "pair") else _ONE)[node.kind]
+        type_ = (_MANY if level in ("row", "pair") else ONE)[node.kind]
         if node.op == "element":
             word = "elements" if level in ("row", "pair") else "element"
             places = [self.plain(one, level) for one in node.operands]  # one that all lanes share stays one number
-            made = f"{word}<{_ONE[node.kind]}>(a.tensor[{self.tensors[str(node.value)]}], {', '.join(places)})"
+            made = f"{word}<{ONE[node.kind]}>(a.tensor[{self.tensors[str(node.value)]}], {', '.join(places)})"
             if self.uniform and level == "pair":
                 name = self.names[node]
                 made = f"one_{name} ? lanes(value_{name}) : {made}"
         else:
             given = [self.use(one, level) for one in node.operands]
-            if node.op in _SIGNS:
-                made = f"{given[0]} {_SIGNS[node.op]} {given[1]}"
+            if node.op in SIGNS:
+                made = f"{given[0]} {SIGNS[node.op]} {given[1]}"
             elif node.op == "neg":
                 zero = "0" if node.kind == "int" else "-0.f"
                 made = f"minus(lanes({zero}), {given[0]})" if level in ("row", "pair") else f"minus({zero}, {given[0]})"
             else:
-                made = f"{_WORDS[node.op]}({', '.join(given)})"
+                made = f"{WORDS[node.op]}({', '.join(given)})"
         self.lines[level].append(f"const {type_} {self.names[node]} = {made};")
         if node in self.kept:
             self.lines[level].append(f"{self.names[node]}_of[i] = {self.names[node]};")
@@ -109,7 +109,7 @@ def _keys(code: _Lanes, begin: str, end: str) -> list[str]:
         _PROBLEM,
         "[[maybe_unused]] const int b = x.batch, h = x.head;",
         *code.lines["block"],
-        *(f"{_ONE[node.kind]} {code.names[node]}_of[kTileK];" for node in code.kept),
+        *(f"{ONE[node.kind]} {code.names[node]}_of[kTileK];" for node in code.kept),
     ]
     if code.lines["key"]:
         lines += [
@@ -176,7 +176,7 @@ def mask(node: Node, tensors: Sequence[Tensor]) -> str:
 
 def _uniform(code: _Lanes) -> list[str]:
     """Elements that a block of pairs may share, such as a tile of a block-sparse mask: read once where it does."""
-    lines = list[str]()
+    lines = ["[[maybe_unused]] const fmha::FunctionTensor* const tensor = a.tensor;"]
     for node in code.nodes:
         if node.op == "element" and _level(node) == "pair":
             name, known = code.names[node], dict[Node, str]()
@@ -186,7 +186,7 @@ def _uniform(code: _Lanes) -> list[str]:
                 made = _bound(one, [known[operand] for operand in one.operands], code.tensors)
                 lines.append(f"const {kind} {known[one]} = {made};")
             places = [known[one] for one in node.operands]
-            type_, tensor = _ONE[node.kind], f"a.tensor[{code.tensors[str(node.value)]}]"
+            type_, tensor = ONE[node.kind], f"a.tensor[{code.tensors[str(node.value)]}]"
             lines.append(f"const bool one_{name} = {' && '.join(f'single({one})' for one in places)};")
             indices = ", ".join(f"int({one}.low)" for one in places)
             read = f"one_{name} ? element<{type_}>({tensor}, {indices}) : {type_}(0)"
@@ -245,13 +245,13 @@ def elements(node: Node, names: Sequence[str]) -> str:
         given = [known[operand] for operand in one.operands]
         known[one] = f"n{len(known)}"
         if one.op in ("constant", "name"):
-            made = f"lanes({_literal(one)})" if one.op == "constant" else f"all[{names.index(str(one.value))}]"
-        elif one.op in _SIGNS:
-            made = f"{given[0]} {_SIGNS[one.op]} {given[1]}"
+            made = f"lanes({literal(one)})" if one.op == "constant" else f"all[{names.index(str(one.value))}]"
+        elif one.op in SIGNS:
+            made = f"{given[0]} {SIGNS[one.op]} {given[1]}"
         elif one.op == "neg":
             made = f"minus(lanes({'0' if one.kind == 'int' else '-0.f'}), {given[0]})"
         else:
-            made = f"{_WORDS[one.op]}({', '.join(given)})"
+            made = f"{WORDS[one.op]}({', '.join(given)})"
         lines.append(f"const {_MANY[one.kind]} {known[one]} = {made};")
     head = f"static TILEKILN_INLINE vfloat of(const vfloat (&all)[{max(len(names), 1)}], int)"
     return _function(head, [*lines, f"return {known[node]};"])
@@ -259,13 +259,19 @@ def elements(node: Node, names: Sequence[str]) -> str:
 
 def _bounds(node: Node, tensors: Sequence[Tensor]) -> str:
     places = {tensor.name: at for at, tensor in enumerate(tensors)}
+    lines = ["[[maybe_unused]] const fmha::FunctionTensor* const tensor = a.tensor;"]
+    return _function("inline Truth own_mask_bounds(const Score& x)", [_PROBLEM, *lines, *bound_lines(node, places)])
+
+
+def bound_lines(node: Node, places: Mapping[str, int]) -> list[str]:
+    """Statements that return the truth of a mask over the block x, of tensors by place."""
     nodes = ordered([node])
     names = {one: f"n{at}" for at, one in enumerate(nodes)}
-    lines = [_PROBLEM]
+    lines = list[str]()
     for one in nodes:
         made = _bound(one, [names[operand] for operand in one.operands], places)
         lines.append(f"const {'Truth' if one.kind == 'truth' else 'Bounds'} {names[one]} = {made};")
-    return _function("inline Truth own_mask_bounds(const Score& x)", [*lines, f"return {names[node]};"])
+    return [*lines, f"return {names[node]};"]
 
 
 _PLACES = {
@@ -280,17 +286,17 @@ def _bound(node: Node, given: Sequence[str], tensors: Mapping[str, int]) -> str:
     match node.op:
         case "constant":
             return (
-                f"Truth{{{_literal(node)}, !{_literal(node)}}}"
+                f"Truth{{{literal(node)}, !{literal(node)}}}"
                 if node.kind == "truth"
-                else f"bound(double({_literal(node)}))"
+                else f"bound(double({literal(node)}))"
             )
         case "name":
             return _PLACES[str(node.value)]
         case "element":
-            return f"element_bounds<{_ONE[node.kind]}>(a.tensor[{tensors[str(node.value)]}], {', '.join(given)})"
+            return f"element_bounds<{ONE[node.kind]}>(tensor[{tensors[str(node.value)]}], {', '.join(given)})"
         case "float":
             return f"rounded({given[0]})"
-    word = {**_BOUND_SIGNS, **_WORDS, "neg": "negative"}[node.op]
+    word = {**_BOUND_SIGNS, **WORDS, "neg": "negative"}[node.op]
     made = f"{word}({', '.join(given)})"
     if node.op not in ("add", "sub", "mul", "div", "neg", "abs", "floordiv", "shl"):
         return made

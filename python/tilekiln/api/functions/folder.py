@@ -6,10 +6,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Sequence
 
-from . import emit, expression
+from . import emit, emit_device, expression
 from .expression import Node, Tensor, ordered, text
 
 _CODE_DTYPES = {"fp32": "float", "fp16": "fp16", "bf16": "bf16"}
+HEAD_DIMS = ((64, 64), (128, 128), (192, 128), (256, 256))
+"""Largest head dims of q and v, of the kernels of a GPU."""
 _SHAPES = {"h": "H", "b": "B"}  # a dimension that h or b alone indexes has as many numbers as there are
 
 
@@ -17,7 +19,7 @@ class Functions:
     """A score and a mask, of which one may be none, over tensors, for q of one dtype.
 
     wanted: of a backward, the names of the tensors with a gradient; None: a forward. weighs: the score is the weight of
-    a value, and there is no softmax.
+    a value, and there is no softmax. head_dims: of HEAD_DIMS, for an NVIDIA GPU; None: for a CPU.
     """
 
     def __init__(
@@ -28,12 +30,15 @@ class Functions:
         dtype: str,
         wanted: Collection[str] | None = None,
         weighs: bool = False,
+        head_dims: tuple[int, int] | None = None,
     ) -> None:
         self.score, self.mask, self.tensors, self.dtype = score, mask, tuple(tensors), dtype
+        self.head_dims = head_dims
         self.wanted = None if wanted is None else [one for one in self.tensors if one.name in wanted]
         self.weighs = weighs
         said = [dtype, *map(repr, tensors), *(text(one) if one else "" for one in (score, mask)), repr(self.wanted)]
         said += ["weighs"] * weighs
+        said += [] if head_dims is None else [f"cuda {head_dims}"]
         self.key = hashlib.blake2b("\n".join(said).encode(), digest_size=8).hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -49,6 +54,8 @@ class Functions:
     def files(self) -> dict[str, str]:
         """Files of its folder."""
         name = self.operator()
+        if self.head_dims is not None:
+            return self._of_gpu(name, self.head_dims)
         return {
             "operator.yaml": self._operator(name),
             "family.yaml": _FAMILY.format(
@@ -59,6 +66,23 @@ class Functions:
             ),
             "host.cpp": self._host(name),
             "cpu/qlanes.cpp": self._kernel(name),
+        }
+
+    def target(self) -> str:
+        """The word for its target in `jit`."""
+        return "native" if self.head_dims is None else "cuda"
+
+    def _of_gpu(self, name: str, head_dims: tuple[int, int]) -> dict[str, str]:
+        words = {"name": name, "dtype": self.dtype, "hdim_q": head_dims[0], "hdim_v": head_dims[1]}
+        return {
+            "operator.yaml": self._operator(name),
+            "family.yaml": _GPU_FAMILY.format(**words),
+            "host.cpp": self._host(name),
+            "cuda/ampere.cpp": _GPU_ENGINE.format(**words),
+            "cuda/forward.cu": _GPU_KERNEL.format(
+                name=name, functions=emit_device.functions(self.score, self.mask, self.tensors)
+            ),
+            "cuda/builds.yaml": _GPU_BUILDS.format(blocks=2 if head_dims[1] <= 128 >= head_dims[0] else 1, **words),
         }
 
     def _operator(self, name: str) -> str:
@@ -247,4 +271,48 @@ using Element = {dtype};
 
 extern "C" const tilekiln::fmha::{engine} TILEKILN_ENGINE(TILEKILN_TARGET) =
     tilekiln::cpu::{header}_engine<tilekiln::cpu::Functions, tilekiln::cpu::Element>;
+"""
+_GPU_FAMILY = """family: {name}
+about: Attention with functions of a program.
+axes:
+  - {{name: dtype, values: [{dtype}], about: "Element type of q, k, v and out."}}
+pipelines:
+  - {{name: ampere, about: A block of threads for a block of queries., shares: [kernels/attention/cuda/operands.cpp]}}
+engine: {{header: kernels/attention/function/engine.h, type: "tilekiln::fmha::FunctionEngine"}}
+entries:
+  - member: tile
+source_by: [dtype]
+algorithms:
+  cuda-sm80:
+    - {{pipeline: ampere}}
+  cuda-sm90a:
+    - {{pipeline: ampere}}
+"""
+_GPU_BUILDS = """{name}_ampere:
+  target: [cuda-sm80, cuda-sm90a]
+  family: {name}
+  source: operators/{name}/cuda/forward.cu
+  define: {{HDIM_Q: {hdim_q}, HDIM_V: {hdim_v}, WARPS: 4, BLOCKS: {blocks}, KEYS: 64}}
+  kilobytes: 600
+  wgmma: false
+  dtypes: [{dtype}]
+"""
+_GPU_ENGINE = """// The engine of {name} on NVIDIA GPUs. Generated.
+#include "kernels/attention/fmha_fwd/cuda/functions_launch.h"
+
+#define TILEKILN_JOIN(a, b, c) a##b##c
+#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _{name}_ampere)
+
+extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {{
+    tilekiln::cuda::fmha_fwd::launch_functions}};
+"""
+_GPU_KERNEL = """// The functions of {name} between scores and softmax of the forward by mma.sync. Generated.
+#include "kernels/attention/fmha_fwd/cuda/functions.h"
+
+namespace tilekiln::cuda::fmha_fwd {{
+
+{functions}
+}}  // namespace tilekiln::cuda::fmha_fwd
+
+TILEKILN_FORWARD(attention_functions, tilekiln::cuda::fmha_fwd::FunctionParams, false, OwnFunctions<Functions>)
 """

@@ -67,7 +67,7 @@ def _forward(
     pair = _pair(score, mask, tuple(names), tuple(one.dtype for one in tensors), weighs)
     arguments = {**dict(zip(names, tensors, strict=True)), **_arguments(rest), "return_lse": not weighs}
     q, k, v = _contiguous(q, k, v)
-    made = call.forward(pair.functions(q), q, k, v, arguments)
+    made = call.forward(pair.functions(q, v), q, k, v, arguments)
     return (made, q.new_zeros(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)) if weighs else made
 
 
@@ -95,7 +95,7 @@ def _backward(
     made = {name: torch.empty_like(given[name], memory_format=torch.contiguous_format) for name in wanted}
     arguments = {**given, **{f"gradient_{name}": one for name, one in made.items()}, **_arguments(rest)}
     arrays = *_contiguous(dout, q, k, v, out), lse
-    of_inputs = call.backward(pair.functions(q, frozenset(wanted)), arrays, arguments)
+    of_inputs = call.backward(pair.functions(q, v, frozenset(wanted)), arrays, arguments)
     return [*of_inputs, *made.values()]
 
 
@@ -169,6 +169,11 @@ def attention(
     """As `tilekiln.function_attention`, by the operator where autograd records the call or something transforms it."""
     if not needs_operator(q, k, v, *tensors.values()):
         return None
+    if q.is_cuda and torch.is_grad_enabled() and any(one.requires_grad for one in (q, k, v, *tensors.values())):
+        raise ArgumentError(
+            "q, k, v, tensors: one requires grad on cuda, must not: gradients are on the CPU yet; call it in "
+            "torch.no_grad()"
+        )
     return by_operator(q, k, v, dict(tensors), score, mask, arguments, isinstance(score, call.WeightFunction))
 
 

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// A tensor that functions from Python read, as plain data of hosts and kernels.
+#pragma once
+
+namespace tilekiln::fmha {
+
+constexpr int kFunctionTensors = 8, kFunctionDims = 4;  // as python/tilekiln/api/functions/expression.py has them
+
+// fp32 or int32, of any strides (elements); its numbers are at least 1.
+struct FunctionTensor {
+  const void* data;
+  long long stride[kFunctionDims];
+  int count[kFunctionDims];
+};
+
+}  // namespace tilekiln::fmha
