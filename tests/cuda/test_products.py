@@ -21,7 +21,7 @@ INT8, SUMS = "family=gemm,gemm_quant dtype=int8 out_dtype=bf16,fp32,int8,fp8", "
 GROUPS = "family=grouped_gemm dtype=bf16 or family=grouped_gemm dtype=int8 activation=none,silu"
 LISTS = "family=gemm_list dtype=bf16 layout_a=row layout_b=column"
 WORDS = "family=flatmm_quant dtype=bf16,int8 activation=none,gelu out_dtype=bf16,fp32"
-ROWS = "family=softmax,merge,moe_smoothquant,gelu_and_mul,reshape_and_cache dtype=bf16"
+ROWS = "family=softmax,merge,moe_smoothquant,gelu_and_mul,reshape_and_cache,sample dtype=bf16"
 EXPERTS = "family=fused_moe dtype=bf16 layout=row or family=topk_gating dtype=bf16 or "
 EXPERTS += "family=fused_moe dtype=bf16 weights=int8,int4 activation=silu"
 

@@ -14,13 +14,10 @@ import tilekiln as tk
 from tilekiln.reference import sample as reference
 from tilekiln.reference.drawn import EDGES, Random
 
+from tests.python import sample_rules
 from tests.python.guard import guarded
 from tests.python.rows import DTYPES, instances
-
-RULES: list[dict[str, Any]] = [
-    {}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 50}, {"top_p": 0.9}, {"min_p": 0.05},
-    {"temperature": 0.8, "top_k": 1000, "top_p": 0.95, "min_p": 0.01},
-]  # fmt: skip
+from tests.python.sample_rules import RULES
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +49,9 @@ def test_every_isa_draws_what_the_reference_may(lib: tk.Library, dtype: str) -> 
 
 
 def test_tokens_are_the_same_on_every_machine(lib: tk.Library) -> None:
-    """Of numbers that every machine makes alike; the digest was made on x86-64."""
-    words = np.arange(6 * 3001, dtype=np.uint32) * np.uint32(2654435761) >> np.uint32(8)
-    logits = (words.astype(np.float32) * np.float32(2.0**-21)).reshape(6, 3001)
+    """Digests were made on x86-64; that of tokens is of GPUs, too."""
+    assert sample_rules.tokens(lib.sample) == sample_rules.TOKENS
+    logits = sample_rules.logits(6, 3001)
     made = b""
     for rule in RULES:
         for step in range(20):

@@ -19,6 +19,7 @@ from tilekiln.reference.gemm import LOST_OF_BYTES
 
 from tests import cases
 from tests.python import attention_problems as attention
+from tests.python import sample_rules
 
 HANGS = 20.0  # s
 TOLD = 5
@@ -126,11 +127,13 @@ def large(library: tk.Library, dtype: str) -> str:
 
 
 def further(library: tk.Library) -> int:
-    """Count of what is wrong beside drawn problems: rows with NaN and infinities, large products."""
+    """Count of what is wrong beside drawn problems: rows with NaN and infinities, tokens, large products."""
     families = {one.family for one in library.instances()}
     checks: dict[str, Callable[[], str]] = {}
     if {"softmax", "silu_and_mul", "smoothquant"} <= families:
         checks["special rows"] = partial(special_rows, library)
+    if any(one.family == "sample" and one.signature["dtype"] == "bf16" for one in library.instances()):
+        checks["tokens"] = partial(sample_rules.wrong, library, on_device, lambda one: one.cpu().numpy())
     for dtype in LARGE:
         if any(one.family == "gemm" and one.signature["dtype"] == dtype for one in library.instances()):
             checks[f"gemm {dtype}, large"] = partial(large, library, dtype)

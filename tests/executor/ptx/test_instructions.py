@@ -148,6 +148,8 @@ def test_bytes_are_permuted() -> None:
     assert np.array_equal(lanes("lop3.b32", "rrrr", a, b, pick, result=U, tail=", 0xea"), a & b | pick)
     field = (b & ~np.uint32(0xFF0)) | (a & 0xFF) << 4
     assert np.array_equal(lanes("bfi.b32", "rrr", a, b, result=U, tail=", 4, 8"), field)
+    joined = lanes("bfi.b64", "ddd", a.astype(UL), b.astype(UL), result=UL, tail=", 32, 32")
+    assert np.array_equal(joined, a.astype(UL) << np.uint64(32) | b)
 
 
 FLOATS = {

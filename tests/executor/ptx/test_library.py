@@ -22,7 +22,7 @@ CASES = {
     "ampere": 40,
     "ampere_wide": 20,
     "caches": 40,
-    "rows": 48,
+    "rows": 32,
     "fp8": 24,
     "cache_bytes": 40,
     "latent": 30,
@@ -71,6 +71,13 @@ def test_convolutions_of_models(emulated: Callable[..., Emulated]) -> None:
     """Every kernel of them and each way that an array is packed: problems of few pixels that drawn ones never are."""
     made = emulated("convolutions")
     said, code = made.python("-m", "tests.executor.ptx.convolutions", made.library)
+    assert code == 0, said
+
+
+@pytest.mark.turns(1)
+def test_tokens_are_those_of_the_cpu(emulated: Callable[..., Emulated]) -> None:
+    made = emulated("rows")
+    said, code = made.python("-m", "tests.executor.ptx.sampled", made.library)
     assert code == 0, said
 
 

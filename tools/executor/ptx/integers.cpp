@@ -83,17 +83,17 @@ Step look_up(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   return Step::next;
 }
 
-Step insert_bits(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
-  const u32 *a = source<u32>(warp, in.operand[1]), *b = source<u32>(warp, in.operand[2]);
+template <class T> Step insert_bits(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
+  const T *a = source<T>(warp, in.operand[1]), *b = source<T>(warp, in.operand[2]);
   const u32 *at = source<u32>(warp, in.operand[3]), *count = source<u32>(warp, in.operand[4]);
-  u32* to = target<u32>(warp, in.operand[0]);
+  T* to = target<T>(warp, in.operand[0]);
   u32 are = ~0u;
   for (int k = 1; k < 5; k++) are &= known(warp, in.operand[k]);
   each_lane(lanes, [&](int k) {
     const u32 from = at[k] & 0xff, length = count[k] & 0xff;
-    u32 made = b[k];
-    for (u32 bit = 0; bit < length && from + bit < 32; bit++)
-      made = (made & ~(1u << (from + bit))) | (a[k] >> bit & 1) << (from + bit);
+    T made = b[k];
+    for (u32 bit = 0; bit < length && from + bit < 8 * sizeof(T); bit++)
+      made = (made & ~(T(1) << (from + bit))) | (a[k] >> bit & 1) << (from + bit);
     to[k] = made;
   });
   mark(warp, in.operand[0], lanes, are);
@@ -288,9 +288,10 @@ OPCODE("lop3", {
   d.values(0, 5, 4);
 });
 OPCODE("bfi", {
-  if (d.next() != "b32") d.refuse("the width is unknown");
-  d.end(5, insert_bits);
-  d.values(0, 5, 4);
+  const bool wide = d.one_of({"b32", "b64"}) == 1;
+  d.end(5, wide ? insert_bits<u64> : insert_bits<u32>);
+  d.values(0, 3, wide ? 8 : 4);
+  d.values(3, 5, 4);
 });
 /// A field of a: c bits from bit b on, behind them copies of its last (.s32) or zeros.
 OPCODE("bfe", {

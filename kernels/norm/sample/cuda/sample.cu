@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MIT
+// A token of each row of logits, a row a block. Weights are integers, the CPU's, whose sums are the same in any order.
+// Cuts of top_k and top_p are found by the numbers' bits, four at a time from the highest: a thread adds to counters
+// of its own, so there are no atomic additions and no sort.
+// -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
+#include "kernels/backends/cuda/dropout.h"
+#include "kernels/backends/cuda/vectors.h"
+#include "kernels/norm/sample/cuda/params.h"
+#include "kernels/norm/sample/cuda/weights.h"
+
+namespace tilekiln::cuda::sample {
+
+using Sum = unsigned long long;
+using Problem = tilekiln::norm::Sample;
+constexpr int kWarps = THREADS / 32, kAtOnce = 8;  // loads of a thread on their way
+constexpr unsigned kInPrompt = 0x80000000u;
+static_assert(kWarps == kDigits, "a warp adds up the counters of a digit");
+
+// Parameters of one row.
+struct Asked {
+  float temperature, top_p, min_p, repetition, presence, frequency;
+  int top_k;
+
+  __device__ __forceinline__ bool may_be() const {
+    return temperature >= 0 && temperature <= kLargest && top_p > 0 && top_p <= 1 && min_p >= 0 && min_p <= 1 &&
+           repetition > 0 && repetition <= kLargest && fabsf(presence) <= kLargest && fabsf(frequency) <= kLargest &&
+           top_k >= 0;
+  }
+};
+template <class Of> TILEKILN_DEVICE auto of_row(const Of& a, long long m) { return a.rows ? a.rows[m] : a.all; }
+TILEKILN_DEVICE Asked asked_of(const Problem& a, long long m) {
+  return {of_row(a.temperature, m), of_row(a.top_p, m),     of_row(a.min_p, m), of_row(a.repetition, m),
+          of_row(a.presence, m),    of_row(a.frequency, m), of_row(a.top_k, m)};
+}
+
+struct Shared {
+  Sum warps[kWarps], digits[kDigits];
+  unsigned words[kWarps];
+};
+
+// Tokens that stay: above `word` in order, or of it up to an index.
+struct Cut {
+  unsigned word = 0;
+  int index = 0x7fffffff;
+
+  __device__ __forceinline__ bool keeps(float v, int j) const {
+    const unsigned own = ordered(v);
+    return own > word || (own == word && j <= index);
+  }
+};
+
+// A row, after the penalties where `values` are given.
+struct Numbers {
+  const Element* x;
+  const float* values;
+  int columns;
+  Shared& shared;
+  Sum* counters;  // of all threads, by digit
+  Weigher weigh;
+
+  // -0 is 0, infinity the largest number.
+  static __device__ __forceinline__ float settled(float v) { return v > kLargest ? kLargest : __fadd_rn(v, 0.f); }
+  __device__ __forceinline__ float number(int j) const { return settled(values ? values[j] : value_of(x[j])); }
+
+  // f(number, index) of this thread's columns from first on, each `step` behind the last.
+  template <class F> __device__ __forceinline__ void each(int first, int end, int step, F&& f) const {
+    for (int at = first; at < end; at += kAtOnce * step) {
+      float v[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) v[i] = at + i * step < end ? number(at + i * step) : 0.f;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (at + i * step < end) f(v[i], at + i * step);
+      }
+    }
+  }
+  // The highest number as a word, ~0 where one is NaN.
+  __device__ __forceinline__ unsigned top() const {
+    unsigned most = 0;
+    each(threadIdx.x, columns, THREADS, [&](float v, int) { most = max(most, v == v ? ordered(v) : ~0u); });
+#pragma unroll
+    for (int i = 16; i > 0; i /= 2) most = max(most, __shfl_xor_sync(~0u, most, i));
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0) shared.words[threadIdx.x / 32] = most;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) most = max(most, shared.words[w]);
+    return most;
+  }
+
+  static __device__ __forceinline__ int part_of(int first, int end) { return (end - first + kWarps - 1) / kWarps; }
+  // The sum of measure(number, index) over columns [first, end); shared.warps have those of its parts.
+  template <class Measure> __device__ __forceinline__ Sum sum(int first, int end, Measure&& measure) const {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, part = part_of(first, end);
+    const int begin = first + warp * part;
+    Sum own = 0;
+    each(begin + lane, min(begin + part, end), 32, [&](float v, int j) { own += measure(v, j); });
+#pragma unroll
+    for (int i = 16; i > 0; i /= 2) own += __shfl_xor_sync(~0u, own, i);
+    __syncthreads();
+    if (lane == 0) shared.warps[warp] = own;
+    __syncthreads();
+    Sum all = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) all += shared.warps[w];
+    return all;
+  }
+  // The first column at which sums up to it are more than `target`, which is less than the sum of all that came last.
+  template <class Measure> __device__ __forceinline__ int find(Sum target, Measure&& measure) const {
+    int first = 0, end = columns;
+    while (true) {
+      const int part = part_of(first, end);
+      int warp = 0;
+      while (target >= shared.warps[warp]) target -= shared.warps[warp++];
+      first += warp * part, end = min(end, first + part);
+      if (end - first == 1) return first;
+      sum(first, end, measure);
+    }
+  }
+
+  // The first tokens of the order whose weights, or numbers of tokens, sum up to `least`: all, if they do not. What
+  // weighs nothing counts nowhere, for it is never drawn.
+  template <bool kByWeight> __device__ __forceinline__ Cut first_of(Sum least) const {
+    const auto measure = [&](float v) { return kByWeight ? weigh(v) : Sum(weigh(v) != 0); };
+    Sum above = 0, equal = 0;
+    unsigned prefix = 0;
+    for (int shift = 32 - kDigitBits; shift >= 0; shift -= kDigitBits) {
+#pragma unroll
+      for (int digit = 0; digit < kDigits; ++digit) counters[digit * THREADS + threadIdx.x] = 0;
+      each(threadIdx.x, columns, THREADS, [&](float v, int) {
+        const unsigned word = ordered(v) >> shift;
+        if (word >> kDigitBits == prefix) counters[word % kDigits * THREADS + threadIdx.x] += measure(v);
+      });
+      __syncthreads();
+      Sum own = 0;
+      for (int i = threadIdx.x & 31; i < THREADS; i += 32) own += counters[threadIdx.x / 32 * THREADS + i];
+#pragma unroll
+      for (int i = 16; i > 0; i /= 2) own += __shfl_xor_sync(~0u, own, i);
+      if ((threadIdx.x & 31) == 0) shared.digits[threadIdx.x / 32] = own;
+      __syncthreads();
+      int digit = kDigits - 1;
+      while (digit > 0 && above + shared.digits[digit] < least) above += shared.digits[digit--];
+      equal = shared.digits[digit];
+      if (above + equal < least) return {};
+      prefix = prefix << kDigitBits | unsigned(digit);
+    }
+    // All of `equal` have one number, and one measure.
+    const float v = number_of(prefix);
+    const Sum one = measure(v), missing = (least - above + one - 1) / one;
+    if (equal == missing * one) return {prefix};
+    const auto same = [&](float v, int) { return Sum(ordered(v) == prefix); };
+    sum(0, columns, same);
+    return {prefix, find(missing - 1, same)};
+  }
+};
+
+// Penalties of a row, once for each token that is there: x becomes values; counts are zeros before and behind it.
+template <class F> TILEKILN_DEVICE void each_token(const tilekiln::norm::TokensOfRows& of, long long m, int columns,
+                                                   F&& f) {
+  for (long long i = threadIdx.x; of.data && i < of.length; i += THREADS) {
+    const long long at = m * of.row + i;
+    const long long token =
+        of.bytes == 8 ? static_cast<const long long*>(of.data)[at] : static_cast<const int*>(of.data)[at];
+    if (token >= 0 && token < columns) f(int(token));
+  }
+}
+TILEKILN_DEVICE void penalise(const Problem& a, const Asked& asked, long long m, const Element* x, float* values,
+                              unsigned* counts) {
+  for (int j = threadIdx.x; j < a.columns; j += THREADS) values[j] = value_of(x[j]);
+  each_token(a.prompt, m, a.columns, [&](int token) { atomicOr(counts + token, kInPrompt); });
+  each_token(a.generated, m, a.columns, [&](int token) { atomicAdd(counts + token, 1u); });
+  __syncthreads();
+  const auto change = [&](int token) {
+    const unsigned here = atomicExch(counts + token, 0u), times = here & ~kInPrompt;
+    if (here == 0) return;
+    float v = values[token];
+    v = v > 0 ? __fdiv_rn(v, asked.repetition) : __fmul_rn(v, asked.repetition);
+    if (times != 0) v = __fsub_rn(__fsub_rn(v, __fmul_rn(asked.frequency, float(times))), asked.presence);
+    values[token] = v;
+  };
+  each_token(a.prompt, m, a.columns, change);
+  each_token(a.generated, m, a.columns, change);
+  __syncthreads();
+}
+
+struct Drawn {
+  int token;
+  float logprob;
+};
+TILEKILN_DEVICE Drawn draw(const Numbers& row, const Asked& asked, Sum random) {
+  Cut cut;
+  if (asked.top_k > 0 && asked.top_k < row.columns) cut = row.first_of<false>(Sum(asked.top_k));
+  Sum lowest = 0;
+  const auto kept = [&](float v, int j) {
+    const Sum w = row.weigh(v);
+    return w >= lowest && cut.keeps(v, j) ? w : 0;
+  };
+  if (asked.top_p < 1) {
+    const Sum all = row.sum(0, row.columns, kept), share = of_whole(asked.top_p, false), up = (1ull << 40) - 1;
+    const Sum low = all * share + up, high = __umul64hi(all, share) + (low < up);
+    cut = row.first_of<true>(max(high << 24 | low >> 40, 1ull));
+  }
+  lowest = of_whole(asked.min_p, true);
+  const Sum all = row.sum(0, row.columns, kept);
+  const int token = row.find(__umul64hi(random, all), kept);
+  return {token, -__fdiv_rn(row.weigh.top - row.number(token), asked.temperature) - log_of(all)};
+}
+
+TILEKILN_DEVICE void sample(const Params& p, long long m, Shared& shared, Sum* counters) {
+  const Problem& a = p.problem;
+  const Element* const x = static_cast<const Element*>(a.logits) + m * a.logits_row;
+  const Asked asked = asked_of(a, m);
+  float* const values = p.values != nullptr ? p.values + (long long)blockIdx.x * a.columns : nullptr;
+  const bool penalties = asked.repetition != 1 || asked.presence != 0 || asked.frequency != 0;
+  Drawn drawn = {-1, __builtin_nanf("")};
+  if (asked.may_be()) {
+    if (penalties) penalise(a, asked, m, x, values, p.counts + (long long)blockIdx.x * a.columns);
+    Numbers row = {x, penalties ? values : nullptr, a.columns, shared, counters, {}};
+    const unsigned top = row.top();
+    row.weigh.top = number_of(top);
+    if (top != ~0u && row.weigh.top >= -kLargest) {
+      if (asked.temperature == 0) {
+        const auto highest = [&](float v, int) { return Sum(v == row.weigh.top); };
+        row.sum(0, a.columns, highest);
+        drawn = {row.find(0, highest), 0};
+      } else {
+        row.weigh.by = by_of(asked.temperature);
+        const RandomWords r =
+            philox(Sum(of_row(a.seed, m)), Sum(of_row(a.offset, m)), a.seed.rows ? 0 : uint32_t(m), ~0u);
+        drawn = draw(row, asked, r.word[0] | Sum(r.word[1]) << 32);
+      }
+      if (a.logprobs != nullptr && a.of_logits) {
+        row.values = nullptr;
+        row.weigh = {number_of(row.top()), by_of(1)};
+        const Sum all = row.sum(0, a.columns, [&](float v, int) { return row.weigh(v); });
+        drawn.logprob = row.number(drawn.token) - row.weigh.top - log_of(all);
+      }
+    }
+  }
+  if (threadIdx.x != 0) return;
+  a.tokens[m] = drawn.token;
+  if (a.logprobs != nullptr) a.logprobs[m] = drawn.logprob;
+}
+
+}  // namespace tilekiln::cuda::sample
+
+using namespace tilekiln::cuda;
+
+extern "C" __constant__ sample::Build sample_build = {THREADS, kDtype};
+
+extern "C" __global__ void __launch_bounds__(THREADS) sample_rows(const __grid_constant__ sample::Params p) {
+  extern __shared__ __align__(16) unsigned long long counters[];
+  __shared__ sample::Shared shared;
+  const int columns = p.problem.columns;
+  if (p.counts != nullptr)
+    for (int j = threadIdx.x; j < columns; j += THREADS) p.counts[(long long)blockIdx.x * columns + j] = 0;
+  __syncthreads();
+  for (long long m = blockIdx.x; m < p.problem.rows; m += gridDim.x) {
+    sample::sample(p, m, shared, counters);
+    __syncthreads();
+  }
+}
