@@ -9,6 +9,7 @@ from typing import Any
 import tilekiln as tk
 import torch
 
+from tools.gpu import bench_tokens
 from tools.gpu.timing import interleaved
 
 SHAPES = ((4096, 1024), (16384, 4096), (8192, 8192), (4096, 16384), (1024, 65536))
@@ -147,23 +148,6 @@ def of_patches(library: tk.Library, rounds: int) -> None:
         )
 
 
-def of_tokens(library: tk.Library, rounds: int) -> None:
-    """sample of 8 rows beside PyTorch's draw alone, and beside its sort, which top-p takes there."""
-    x = (3 * torch.randn(8, 151936, device="cuda")).bfloat16()
-    draw, size = partial(library.sample, x, tokens=torch.empty(8, device="cuda", dtype=torch.int32)), 2 * x.numel()
-    programs = {
-        "torch copy": (partial(torch.empty_like(x).copy_, x), 2 * size),
-        "sample": (draw, size),
-        "sample, top-p": (partial(draw, top_p=0.9), size),
-        "sample, top-k and top-p": (partial(draw, top_k=50, top_p=0.9), size),
-        "sample, penalties": (partial(draw, generated=x[:, :500].to(torch.int32), presence_penalty=0.5), size),
-        "torch multinomial": (lambda: torch.multinomial(x.softmax(-1), 1), size),
-        "torch sort": (partial(torch.sort, x), size),
-    }
-    print("tokens of 8 x 151936", flush=True)
-    measure(programs, rounds)
-
-
 GRADIENTS = ((16384, 1024), (16384, 4096), (8192, 8192))
 
 
@@ -178,4 +162,5 @@ def run(library: tk.Library, rounds: int) -> None:
         for shape in GRADIENTS:
             of_gradients(library, shape, dtype, rounds)
     of_patches(library, rounds)
-    of_tokens(library, rounds)
+    if any(one.family == "sample" for one in library.instances()):
+        bench_tokens.run(library, rounds)
