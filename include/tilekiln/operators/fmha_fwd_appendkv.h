@@ -13,7 +13,7 @@ TILEKILN_BEGIN_C
  * New key j of a sequence lands at seqlen_k + j of its cache and is rotated for position seqlen_k + j; query i for seqlen_k + i when there is a mask
  * (causal or a window), else all of a sequence for seqlen_k. Rotation of a pair (x0, x1) at position p:
  * (x0 cos[p] - x1 sin[p], x1 cos[p] + x0 sin[p]). (Su et al., "RoFormer", 2021.) With q_gamma and k_gamma each head of q and of the new keys is
- * first normalised as rmsnorm2d does it, and rounded: the bits are those of rmsnorm2d before this call. Refused by GPUs, and of fp8.
+ * first normalised as rmsnorm2d does it, and rounded: on CPUs the bits are those of rmsnorm2d before this call. Refused by AMD GPUs, and of fp8.
  *
  * The cache and what is said of the attention are as in fmha_fwd_splitkv; without out they must be absent. The mask also says which positions
  * queries have, with or without out. cache_leftpad is of the attention: the append and the rotation count from the start of the cache.

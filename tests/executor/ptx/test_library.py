@@ -74,6 +74,13 @@ def test_convolutions_of_models(emulated: Callable[..., Emulated]) -> None:
     assert code == 0, said
 
 
+@pytest.mark.turns(0)
+def test_heads_are_normalised_before_an_append(emulated: Callable[..., Emulated]) -> None:
+    made = emulated("caches")
+    said, code = made.python("-m", "tests.executor.ptx.normed", made.library)
+    assert code == 0, said
+
+
 @pytest.mark.turns(1)
 def test_tokens_are_those_of_the_cpu(emulated: Callable[..., Emulated]) -> None:
     made = emulated("rows")

@@ -54,8 +54,16 @@ struct Params {
   int interleaved;  // pairs (2i, 2i + 1); else (i, i + rotary_dim / 2)
   int rotary_fp32;
   int q_advances;  // query i is at position seqlen_k + i, else at seqlen_k
-  int wide;        // all lies in pieces of 16 bytes, and heads are rotated whole, by pairs of the second kind, or not
+  // RMS norm of each head before it is rotated; null: none.
+  const void* q_gamma;
+  const void* k_gamma;
+  float norm_epsilon;
+  int gamma_fp32;   // else of the dtype of k
+  int norm_rounds;  // x / rms is rounded before it meets them
+  int wide;         // all lies in pieces of 16 bytes, and heads are rotated whole, by pairs of the second kind, or not
 };
+
+constexpr int kMostHdim = 512;
 
 // Constants of a build that the host must know; the cubin holds one as `fmha_append_build`.
 struct Build {

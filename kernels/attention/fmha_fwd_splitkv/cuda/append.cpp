@@ -67,6 +67,11 @@ void fill_rotation(const AppendKernelProblem& of, Params* params) {
   params->interleaved = p.rope == fmha::Rope::interleaved ? 1 : 0;
   params->rotary_fp32 = p.rotary_fp32 ? 1 : 0;
   params->q_advances = p.q_advances ? 1 : 0;
+  params->q_gamma = p.q_gamma;
+  params->k_gamma = p.k_gamma;
+  params->norm_epsilon = p.norm_epsilon;
+  params->gamma_fp32 = p.gamma_fp32 ? 1 : 0;
+  params->norm_rounds = p.norm_rounds ? 1 : 0;
 }
 
 // Tells whether all lies in pieces of 16 bytes, and heads are rotated whole or not at all.
@@ -89,9 +94,9 @@ bool is_wide(const Params& p) {
 // Tells whether the decode kernel may append, too: one token of every sequence to a linear cache, rotated whole or not at all.
 bool may_be_step(const AppendKernelProblem& of, const Params& params) {
   const AppendProblem& p = of.problem;
-  return of.attention != nullptr && params.wide != 0 && params.seqlen_k != nullptr && params.first_is_start == 0 &&
-         p.pages.page_size == 0 && p.q != nullptr && p.dtype != fmha::KvDtype::fp8 && params.hdim_q % 32 == 0 &&
-         of.attention->problem.q == p.q;
+  return of.attention != nullptr && p.q_gamma == nullptr && params.wide != 0 && params.seqlen_k != nullptr &&
+         params.first_is_start == 0 && p.pages.page_size == 0 && p.q != nullptr && p.dtype != fmha::KvDtype::fp8 &&
+         params.hdim_q % 32 == 0 && of.attention->problem.q == p.q;
 }
 
 tilekiln_status launch_append(const Site& site, const void* problem) {
@@ -125,8 +130,8 @@ tilekiln_status launch_append(const Site& site, const void* problem) {
   }
   const auto threads = static_cast<unsigned>(build_of(*kernel)->threads);
   const bool early = build_of(*kernel)->early != 0;
-  return launch(site,
-                {kernel, "fmha_append", {static_cast<unsigned>(blocks), 1, 1}, threads, 0, &params, false, early});
+  const char* const name = p.q_gamma != nullptr ? "fmha_append_norms" : "fmha_append";
+  return launch(site, {kernel, name, {static_cast<unsigned>(blocks), 1, 1}, threads, 0, &params, false, early});
 }
 
 }  // namespace

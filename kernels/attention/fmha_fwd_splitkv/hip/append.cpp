@@ -30,6 +30,8 @@ void fill_arrays(const AppendKernelProblem& of, AppendProblem* to) {
 tilekiln_status launch_append(const Site& site, const void* problem) {
   const auto& of = *static_cast<const AppendKernelProblem*>(problem);
   const fmha::AppendProblem& p = of.problem;
+  if (p.q_gamma != nullptr)
+    return fail_argument("q_gamma", "was given, must be null on an AMD GPU: call rmsnorm2d for the heads before");
   const Kernel* const kernel = find_kernel("fmha_append_", [&](const Kernel& one) {
     const auto& build = build_as<AppendBuild>(one);
     return (build.bf16 != 0) == (p.dtype == fmha::KvDtype::bf16) && (build.fp8 != 0) == (p.dtype == fmha::KvDtype::fp8);
