@@ -8,6 +8,7 @@
 #include "functions.h"
 #include "launcher.h"
 #include "library.h"
+#include "openmp.h"
 #include "scalars.h"
 #include "stream.h"
 
@@ -100,6 +101,9 @@ static PyMethodDef module_methods[] = {
            "processor(path)\n--\n\nThe kind of processor that a file in the form of /proc/cpuinfo is of."),
     METHOD("machine_key", machine_key, METH_NOARGS,
            "machine_key()\n--\n\nThis machine as tables of measured choices name it (tilekiln/dispatcher/machine.h)."),
+    METHOD("openmp_sleep_soon", openmp_sleep_soon, METH_NOARGS,
+           "openmp_sleep_soon()\n--\n\nLets PyTorch's OpenMP threads wait for microseconds only, unless somebody says "
+           "how long they do (TILEKILN_TORCH_WAIT)."),
     {NULL, NULL, 0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                                         "_binding",

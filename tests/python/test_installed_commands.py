@@ -121,6 +121,9 @@ def test_why_names_the_kernel_or_what_is_missing(say) -> None:
     assert say("why", "softmax")[:2] == (1, "no library here has softmax; libraries: fp32_min\n")
 
 
+HERE = ("kernels/runtime/", "kernels/backends/cpu/", "python/binding/", "python/tilekiln/")
+
+
 def test_env_shows_every_variable_and_what_reads_it(say, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.docs.test_environment import read
 
@@ -141,7 +144,7 @@ def test_env_shows_every_variable_and_what_reads_it(say, monkeypatch: pytest.Mon
             "NVCC",
             "HIP_CLANG",
         )  # of Python and of compilers: a build just in time hands them on
-        and any(file.startswith(("kernels/runtime/", "kernels/backends/cpu/", "python/tilekiln/")) for file in files)
+        and any(file.startswith(HERE) for file in files)
     }
     assert set(listed) == set(here)
     assert all(listed[name] in here[name] for name in listed)

@@ -17,16 +17,17 @@ class Variable(NamedTuple):
 
 
 _RUNTIME = "kernels/runtime/environment.cpp"
-_JIT = "python/tilekiln/api/just_in_time.py"
+_PYTHON = "python/tilekiln"
+_JIT = f"{_PYTHON}/api/just_in_time.py"
+_S_DMASK, _SOFT_CAP = f"{_PYTHON}/compat/flash_attn/attn_probs.py", f"{_PYTHON}/compat/aiter/_arguments.py"
+_OPENMP = "python/binding/openmp.h"
 
 VARIABLES = (
     Variable("TILEKILN_ISA", "forces libraries down to that instruction set", _RUNTIME, "the best of this CPU"),
     Variable("TILEKILN_TARGET", "forces a backend's devices down to that target", _RUNTIME, "the best of each device"),
     Variable("TILEKILN_NUM_THREADS", "threads of a call that says none", _RUNTIME, "OMP_NUM_THREADS, else the cores"),
     Variable("OMP_NUM_THREADS", "threads, where TILEKILN_NUM_THREADS is not set", _RUNTIME, "the cores"),
-    Variable(
-        "TILEKILN_HIP_LIBRARY", "the HIP runtime", "python/tilekiln/bench/device.py", "that of the process or ROCm"
-    ),
+    Variable("TILEKILN_HIP_LIBRARY", "the HIP runtime", f"{_PYTHON}/bench/device.py", "that of the process or ROCm"),
     Variable("TILEKILN_VERBOSE", "dispatch: each choice of a kernel on stderr", _RUNTIME, "silent"),
     Variable("TILEKILN_LOG", "calls, refusals, stages: a line for each call", _RUNTIME, "off"),
     Variable("TILEKILN_LOG_FILE", "where the log's lines are added", _RUNTIME, "stderr"),
@@ -43,28 +44,16 @@ VARIABLES = (
     Variable("XDG_CACHE_HOME", "where that store lies when TILEKILN_JIT is not set", _JIT, "~/.cache"),
     Variable("TILEKILN_JIT_OPTIONS", "options of scons for builds just in time", _JIT, "none"),
     Variable("TILEKILN_JIT_SIZE", "what that store may hold", _JIT, "2 GB"),
-    Variable("TILEKILN_INDEX", "the index of `tilekiln install`", "python/tilekiln/cli/install.py"),
+    Variable("TILEKILN_INDEX", "the index of `tilekiln install`", f"{_PYTHON}/cli/install.py"),
+    Variable("TILEKILN_PATH", "files and folders where libraries are looked for first", f"{_PYTHON}/api/library.py"),
+    Variable("TILEKILN_TORCH_NATIVE", "no: PyTorch calls through Python alone", f"{_PYTHON}/torch/native.py", "yes"),
     Variable(
-        "TILEKILN_PATH", "files and folders where libraries are looked for first", "python/tilekiln/api/library.py"
+        "TILEKILN_TORCH_WAIT", "long: PyTorch's threads wait without sleep, as without Tilekiln", _OPENMP, "short"
     ),
-    Variable(
-        "TILEKILN_TORCH_NATIVE",
-        "no: PyTorch's operators are called through Python alone",
-        "python/tilekiln/torch/native.py",
-        "yes",
-    ),
-    Variable(
-        "TILEKILN_FLASH_ATTN_S_DMASK",
-        "randval, signed: what tilekiln.compat.flash_attn returns as S_dmask",
-        "python/tilekiln/compat/flash_attn/attn_probs.py",
-        "randval",
-    ),
-    Variable(
-        "CK_TILE_ATTENTION_LOGITS_SOFT_CAP_DEFAULT",
-        "aiter's own: at 1 a soft cap is refused",
-        "python/tilekiln/compat/aiter/_arguments.py",
-        "0",
-    ),
+    Variable("OMP_WAIT_POLICY", "how OpenMP's threads wait, which is left so", _OPENMP),
+    Variable("GOMP_SPINCOUNT", "the same of GNU's OpenMP", _OPENMP),
+    Variable("TILEKILN_FLASH_ATTN_S_DMASK", "randval, signed: what flash_attn returns as S_dmask", _S_DMASK, "randval"),
+    Variable("CK_TILE_ATTENTION_LOGITS_SOFT_CAP_DEFAULT", "aiter's own: at 1 a soft cap is refused", _SOFT_CAP, "0"),
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from .._core.native import ArgumentError, NoKernelError
+from .._core.native import ArgumentError, NoKernelError, binding
 from ..api.library import how_to_build
 from ..api.operators import at_hand_has
 from . import calls, checkpoint_weight, torchao_weight, training
@@ -124,6 +124,9 @@ def optimize(
     until it does not; the table says so. Numbers are compared unless weights are quantised or experts are chosen, which
     rounding changes. No hooks run meanwhile, and random numbers and buffers stay what they were.
 
+    On a CPU PyTorch's own OpenMP threads wait for its next operator for microseconds only from then on, in the whole
+    process; TILEKILN_TORCH_WAIT=long leaves them as they are.
+
     state_dict, load_state_dict, generate and torch.compile work as before; quantised weights are in the state dict as
     they are packed. An exception, Ctrl-C too, leaves the model as it was: until all is done the originals of quantised
     weights stay, so that at most originals and quantised weights are held together. Raises ArgumentError for what is no
@@ -183,6 +186,8 @@ def optimize(
             _verify(one, check, exact, done, steps)
             forget(one)
         done._let_go()
+        if any(one.became for one in done.changes) and any(p.device.type == "cpu" for p in model.parameters()):
+            binding.openmp_sleep_soon()  # most threads that work are now the library's
     except BaseException:  # Ctrl-C too: half of a model helps nobody
         if not done._final:
             done.undo()
