@@ -7,7 +7,7 @@ Without a part all of them. build: libraries of cpu-avx512, cpu-avx512bf16 and c
 folder of such that were built elsewhere. tests: the CPU's test files of those targets. The others (products, parts,
 attention, backward, rows) are timed in turns with PyTorch, a process a count of threads, by wall time, with a pause
 before each call, which is whole: packing of keys is in it. Figures are GF/s at best and of the median, a ratio is
-PyTorch's time over ours. rows: weights of 1 GB in rotation beside a loop that reads them.
+PyTorch's time over ours; int8 also ONNX Runtime's. rows: weights of 1 GB in rotation beside a loop that reads them.
 """
 
 from __future__ import annotations
@@ -86,9 +86,16 @@ def whole_numbers(n: int, threads: int, seconds: float) -> None:
     import tilekiln as tk
     import torch
 
+    from tools.bench.peers import onnxruntime_product
+
     a, b = (torch.randint(-128, 128, (n, n), dtype=torch.int8) for _ in "ab")
-    calls: Calls = {"ours": lambda: tk.matmul(a, b, num_threads=threads), "torch": lambda: torch._int_mm(a, b)}
-    timed(f"int8 {n} threads {threads}", 2.0 * n**3, calls, seconds)
+    ours: Calls = {"ours": lambda: tk.matmul(a, b, num_threads=threads)}
+    timed(f"int8 {n} threads {threads}", 2.0 * n**3, ours | {"torch": lambda: torch._int_mm(a, b)}, seconds)
+    onnx = onnxruntime_product(a.numpy(), b.numpy(), threads)
+    if onnx is not None:
+        timed(f"int8 {n} threads {threads}", 2.0 * n**3, ours | {"ONNX Runtime": onnx}, seconds, "ONNX Runtime")
+    else:
+        print('  ONNX Runtime is not installed: tools/dev --with "torch peers"', flush=True)
 
 
 def parts(threads: int, seconds: float) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Peers of products, installed by tools/dev --with "torch jax peers": ONNX Runtime, OpenVINO, JAX and FBGEMM.
 
-Each function makes a call of one thread, with the second matrix as a constant, which ONNX Runtime and OpenVINO pack
-once, or nothing where the peer is not installed or has not that dtype. OpenVINO and JAX compute in threads of their
-own: time them by the process.
+Each function makes a call of one thread (`onnxruntime_product` of as many as it is told), with the second matrix as a
+constant, which ONNX Runtime and OpenVINO pack once, or nothing where the peer is not installed or has not that dtype.
+OpenVINO and JAX compute in threads of their own: time them by the process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,12 @@ def _has(*names: str) -> bool:
 
 
 def _session(
-    graph_inputs: list[Any], nodes: list[Any], constants: list[Any], output: Any, domains: dict[str, int]
+    graph_inputs: list[Any],
+    nodes: list[Any],
+    constants: list[Any],
+    output: Any,
+    domains: dict[str, int],
+    threads: int = 1,
 ) -> Any:
     import onnx
     import onnxruntime
@@ -59,7 +64,7 @@ def _session(
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in domains.items()]
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
 
@@ -70,7 +75,7 @@ def _bound(session: Any, a: Any) -> Call:
     return lambda: session.run_with_iobinding(binding)
 
 
-def onnxruntime_product(a: Any, b: Any) -> Call | None:
+def onnxruntime_product(a: Any, b: Any, threads: int = 1) -> Call | None:
     """a b of NumPy: fp32 and fp16 by MatMul; int8 by MatMulInteger, a with 128 added, which it does fastest."""
     if not _has("onnx", "onnxruntime") or a.dtype.name not in ("float32", "float16", "int8"):
         return None
@@ -89,6 +94,7 @@ def onnxruntime_product(a: Any, b: Any) -> Call | None:
         [numpy_helper.from_array(b, "b")],
         helper.make_tensor_value_info("y", of_out, (a.shape[0], b.shape[1])),
         {"": 21},
+        threads,
     )
     return _bound(session, a)
 
