@@ -388,6 +388,7 @@ TILEKILN_DEVICE void add_to_keys(const Walk& w, const Memory& m, int block, cons
 TILEKILN_DEVICE void add_to_queries(const BackwardProblem& p, const Walk& w, const Memory& m, Global<float> sums,
                                     int rows, int wave) {
   const int in_wave = again(w.lane), half = again(w.half);
+  const u32 hdim = p.hdim_q;  // else loaded again behind each atomic
 #pragma unroll 1
   for (int task = wave; task < kBlocks * (kPart / kColumns); task += kWaves) {
     const int block = task % kBlocks, column = task / kBlocks * kColumns + in_wave;
@@ -399,8 +400,9 @@ TILEKILN_DEVICE void add_to_queries(const BackwardProblem& p, const Walk& w, con
                        *(const Fragment*)(m.k_transposed + column * kRowK + d * kDepth + depth_of(half)), dq);
     each([&](int r) TILEKILN_LAMBDA {
       const int row = block * kRows + row_of(r, half);
-      if (row < rows && w.column + column < p.hdim_q)
-        __builtin_amdgcn_global_atomic_fadd_f32(sums + i64(row) * p.hdim_q + w.column + column, dq[r]);
+      if (row < rows && u32(w.column + column) < hdim)
+        __builtin_amdgcn_global_atomic_fadd_f32(
+            (Global<float>)((Global<char>)sums + (row * hdim + w.column + column) * 4u), dq[r]);
     });
   }
 }
