@@ -48,8 +48,7 @@ struct Scan {
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) next[i] = load_vector_once(first + i * step < whole, x + first + i * step);
   }
-  // f(vector, column, elements that are there)
-  template <class F> __device__ __forceinline__ void each(F&& f) {
+  template <class F> __device__ __forceinline__ void pass(F&& f) {
     const int begin = first;
     while (first < whole) {
       Vectors now;
@@ -64,7 +63,7 @@ struct Scan {
       }
     }
     for (int j = whole + begin; j < columns; j += step)
-      f(load_vector(x + j, (columns - j) * int(sizeof(Element)), wide), j, min(columns - j, kWide));
+      f(load_vector(x + j, bytes_of(columns - j), wide), j, columns - j);
   }
 };
 
@@ -82,7 +81,7 @@ TILEKILN_DEVICE void losses(const Params<Problem>& p) {
       float most = -kInfinity, sum = 0, plain = 0, of_label = 0;
       if (label.place >= 0) of_label = a.on * (a.logit_scale * value_of(x[label.place]));
       if (!known || all) {
-        scan.each([&](uint4 vector, int, int count) {
+        scan.pass([&](uint4 vector, int, int left) {
           float v[kWide];
           widen(vector, v);
           if (all) {  // absent ones are 0
@@ -93,7 +92,7 @@ TILEKILN_DEVICE void losses(const Params<Problem>& p) {
           float here = most;
 #pragma unroll
           for (int e = 0; e < kWide; ++e) {
-            v[e] = e < count ? a.logit_scale * v[e] : -kInfinity;
+            v[e] = e < left ? a.logit_scale * v[e] : -kInfinity;
             here = fmaxf(here, v[e]);
           }
           const float less = here == -kInfinity ? 0.f : here;  // -infinity less itself is no number
@@ -137,14 +136,14 @@ TILEKILN_DEVICE void gradients(const Params<Problem>& p) {
       continue;
     }
     const float lse = a.given_lse[m], by = 1 + 2 * a.lse_square_scale * lse, weight = a.dloss[m] * a.logit_scale;
-    scan.each([&](uint4 vector, int j, int) {
+    scan.pass([&](uint4 vector, int j, int left) {
       float v[kWide];
       widen(vector, v);
       const long long at = label.place - j;
 #pragma unroll
       for (int e = 0; e < kWide; ++e)
         v[e] = weight * (power(a.logit_scale * v[e], lse) * by - (e == at ? a.off + a.on : a.off));
-      store_vector(dx + j, narrow(v), bytes(j), p.wide);
+      store_vector(dx + j, narrow(v), bytes_of(left), p.wide);
     });
   }
 }

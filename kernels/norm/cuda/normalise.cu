@@ -100,33 +100,31 @@ TILEKILN_DEVICE void put_statistics(const Problem& a, const Team& team, long lon
   if (NORM != 0 && a.inverse) a.inverse[m] = of.inverse;
 }
 
-// `pass(f)`: f(vector, elements of it that are there), of each vector of a thread; `kPartly`: some have not all, else
-// all or none.
-template <bool kPartly, class Pass>
-TILEKILN_DEVICE Statistics statistics_of(const Problem& a, const Team& team, float4* shared, Pass&& pass) {
+template <class Row>
+TILEKILN_DEVICE Statistics statistics_of(const Problem& a, const Team& team, float4* shared, Row& row) {
   if constexpr (NORM == 0) return {};
   Moments of = {};
   if constexpr (NORM == 1) {
-    pass([&](uint4 vector, int count) __attribute__((always_inline)) {
+    row.pass([&](uint4 vector, int, int left) __attribute__((always_inline)) {
       float v[kWide];
       widen(vector, v);  // 0 where there is no element
 #pragma unroll
       for (int e = 0; e < kWide; ++e) of.mean += v[e];
-      of.count += float(count);
+      of.count += float(min(left, kWide));
     });
     of.count = over_warp(of.count), of.mean = over_warp(of.mean);
     of.mean = of.count > 0 ? __fdividef(of.mean, of.count) : 0.f;
   }
-  pass([&](uint4 vector, int count) __attribute__((always_inline)) {
+  row.pass([&](uint4 vector, int, int left) __attribute__((always_inline)) {
     float v[kWide];
     widen(vector, v);
     Moments part = {};
 #pragma unroll
     for (int e = 0; e < kWide; ++e) {
-      if (NORM == 1) v[e] = kPartly && e >= count ? 0.f : v[e] - of.mean;
+      if (NORM == 1) v[e] = Row::kPartly && e >= left ? 0.f : v[e] - of.mean;
       part.squares = fmaf(v[e], v[e], part.squares), part.off += v[e];
     }
-    if (NORM == 2 || count > 0) of.squares += part.squares, of.off += part.off;
+    if (NORM == 2 || left > 0) of.squares += part.squares, of.off += part.off;
   });
   if constexpr (NORM == 1) return joined_moments(a, team, of, shared);
   return {0, 0, inverse_of(a, sum_of(team, of.squares, reinterpret_cast<float*>(shared)))};
@@ -142,7 +140,7 @@ TILEKILN_DEVICE void normalise(const Params<Problem>& p) {
     const Element* const residual = a.residual ? static_cast<const Element*>(a.residual) + m * a.residual_row : nullptr;
     Element* const stored = a.residual_out ? static_cast<Element*>(a.residual_out) + m * a.residual_out_row : nullptr;
     const auto added = [&](int j) {
-      const int bytes = (a.columns - j) * int(sizeof(Element));
+      const int bytes = bytes_of(a.columns - j);
       uint4 vector = load_vector(x + j, bytes, wide);
       if (residual == nullptr) return vector;
       float v[kWide], r[kWide];
@@ -153,69 +151,63 @@ TILEKILN_DEVICE void normalise(const Params<Problem>& p) {
     };
     const auto first = [&](int j) {
       const uint4 vector = added(j);
-      if (stored != nullptr) store_vector(stored + j, vector, (a.columns - j) * int(sizeof(Element)), wide);
+      if (stored != nullptr) store_vector(stored + j, vector, bytes_of(a.columns - j), wide);
       return vector;
     };
     // Columns beyond those held: residual_out, which may be residual, is written in the first pass over them.
-    bool written = false;
-    const auto again = [&](int j) {
+    const auto again = [&](int j, bool passed) {
       if (stored == nullptr) return added(j);
-      return written ? load_vector(stored + j, (a.columns - j) * int(sizeof(Element)), wide) : first(j);
+      return passed ? load_vector(stored + j, bytes_of(a.columns - j), wide) : first(j);
     };
-    auto row = held<1>(team, a.columns, first, again);
-    const auto pass = [&](auto&& f) {
-      row.each([&](uint4 vector, int, int bytes) { f(vector, min(bytes / int(sizeof(Element)), kWide)); });
-      written = true;
-    };
-    const Statistics of = statistics_of<true>(a, team, shared.moments, pass);
+    auto row = held<1>(team, a.columns, wide, first, again);
+    const Statistics of = statistics_of(a, team, shared.moments, row);
     put_statistics(a, team, m, of);
-    const auto normalised = [&](uint4 vector, int j, int bytes, float (&v)[kWide]) {
+    const auto normalised = [&](uint4 vector, int j, int left, float (&v)[kWide]) {
       const auto beside = [&](const void* from) {
         return from == nullptr ? make_uint4(0, 0, 0, 0)
-                               : load_vector(static_cast<const Element*>(from) + j, bytes, wide);
+                               : load_vector(static_cast<const Element*>(from) + j, bytes_of(left), wide);
       };
       normalise_vector(a, of, vector, beside(NORM != 0 ? a.gamma : nullptr), beside(NORM == 1 ? a.beta : nullptr), v);
     };
     if constexpr (!QUANTISED) {
       Element* const y = static_cast<Element*>(a.y) + m * a.y_row;
-      row.each([&](uint4 vector, int j, int bytes) {
+      row.pass([&](uint4 vector, int j, int left) {
         float v[kWide];
-        normalised(vector, j, bytes, v);
-        store_vector(y + j, narrow(v), bytes, wide);
+        normalised(vector, j, left, v);
+        store_vector(y + j, narrow(v), bytes_of(left), wide);
       });
     } else {
       uint8_t* const y = static_cast<uint8_t*>(a.y) + m * a.y_row;
       Element* const plain = a.unquantised ? static_cast<Element*>(a.unquantised) + m * a.unquantised_row : nullptr;
-      const auto smooth = [&](int j, int bytes, float (&v)[kWide]) {
+      const auto smooth = [&](int j, int left, float (&v)[kWide]) {
         if (a.smooth_scale == nullptr) return;
 #pragma unroll
-        for (int i = 0; i < kWide; ++i) v[i] *= i * int(sizeof(Element)) < bytes ? a.smooth_scale[j + i] : 0.f;
+        for (int i = 0; i < kWide; ++i) v[i] *= i < left ? a.smooth_scale[j + i] : 0.f;
       };
       unsigned top = 0;  // the bits of the largest magnitude: those of NaN are above infinity's
-      row.each([&](uint4 vector, int j, int bytes) {
+      row.pass([&](uint4 vector, int j, int left) {
         float v[kWide];
-        normalised(vector, j, bytes, v);
-        if (plain) store_vector(plain + j, narrow(v), bytes, wide);
-        smooth(j, bytes, v);
+        normalised(vector, j, left, v);
+        if (plain) store_vector(plain + j, narrow(v), bytes_of(left), wide);
+        smooth(j, left, v);
 #pragma unroll
         for (int i = 0; i < kWide; ++i) {
-          if (i * int(sizeof(Element)) < bytes) top = max(top, __float_as_uint(v[i]) & 0x7fffffffu);
+          if (i < left) top = max(top, __float_as_uint(v[i]) & 0x7fffffffu);
         }
       });
-      written = true;
       top = joined(team, top, reinterpret_cast<unsigned*>(shared.most),
                    [](unsigned one, unsigned other) { return max(one, other); });
       const Scale to = scale_of(__uint_as_float(top), a.y_dtype != 0);
       if (team.lane == 0) a.y_scale[m] = to.scale;
-      row.each([&](uint4 vector, int j, int bytes) {
+      row.pass([&](uint4 vector, int j, int left) {
         uint32_t words[kWide / 4] = {};
         if (to.some) {
           float v[kWide];
-          normalised(vector, j, bytes, v), smooth(j, bytes, v);
+          normalised(vector, j, left, v), smooth(j, left, v);
 #pragma unroll
           for (int i = 0; i < kWide / 4; ++i) words[i] = quantised(v + 4 * i, to.by, a.y_dtype != 0);
         }
-        store_bytes(y + j, words, bytes / int(sizeof(Element)));
+        store_bytes(y + j, words, left);
       });
     }
     if (!team.warp && m + team.step < a.rows) __syncthreads();  // shared is the next row's
@@ -305,13 +297,7 @@ TILEKILN_DEVICE void quantise_whole(const Problem& a, const Team& team, long lon
 // Normalises a row whose vectors are read once.
 template <class Source>
 TILEKILN_DEVICE void normalise_whole(const Problem& a, const Team& team, long long m, Source& row, Shared& shared) {
-  const auto pass = [&](auto&& f) __attribute__((always_inline)) {
-    row.pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i) f(vector[i], at.there(i) ? kWide : 0);
-    });
-  };
-  const Statistics of = statistics_of<false>(a, team, shared.moments, pass);
+  const Statistics of = statistics_of(a, team, shared.moments, row);
   put_statistics(a, team, m, of);
   const auto make = [&](const Vectors& vector, Place at, Values& made, auto&& look) __attribute__((always_inline)) {
     Vectors gamma, beta;
@@ -338,7 +324,7 @@ TILEKILN_DEVICE void normalise_whole(const Problem& a, const Team& team, long lo
     });
     put_quantised(a, team, m, row, again, joined(team, most, shared.most, larger_or_nan), 1);
   } else {
-    row.last_pass([&](Vectors& vector, Place at) __attribute__((always_inline)) {
+    row.last_groups([&](Vectors& vector, Place at) __attribute__((always_inline)) {
       Values made;
       again(vector, at, made);
 #pragma unroll

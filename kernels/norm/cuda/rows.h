@@ -20,6 +20,8 @@ namespace tilekiln::cuda::norm {
 
 constexpr int kHeld = HELD;
 
+TILEKILN_DEVICE int bytes_of(int elements) { return elements * int(sizeof(Element)); }
+
 // The threads that share rows row, row + step, ..: a warp, the block, or the blocks of a cluster.
 struct Team {
   bool warp;
@@ -107,39 +109,50 @@ TILEKILN_DEVICE float sum_of(const Team& team, float v, float* shared) {
   return joined(team, v, shared, [](float a, float b) { return a + b; });
 }
 
-// A row's vectors: `first(j)` makes that of column j, once; `again(j)` makes it anew, of those that no register holds.
+// The one dialect of rows, of all that follow here, in whole.h, in staged.h and in the kernels: `pass(f)` calls f(vector,
+// column, left) with every vector of a thread, `left` elements of the row from its column on; where kPartly is false
+// there are kWide of them, or none: the vector is zeros then. `put(y, f)`, the last pass: the row y becomes f(vector).
+
+// A row as it may be: `first(j)` makes the vector of column j, once; `again(j, passed)` makes it anew, of those that no
+// register holds, in a first pass or later.
 template <int kCount, int kAtOnce, class Again> struct Held {
+  static constexpr bool kPartly = true;
   uint4 vector[kCount];
   int columns;
+  bool wide, passed;
   const Team& team;
   Again again;
 
-  // f(vector, column, bytes of the row from there on)
-  template <class F> __device__ __forceinline__ void each(F&& f) {
+  template <class F> __device__ __forceinline__ void pass(F&& f) {
     const int step = team.lanes * kWide;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int j = team.lane * kWide + i * step;
-      if (j < columns) f(vector[i], j, (columns - j) * int(sizeof(Element)));
+      if (j < columns) f(vector[i], j, columns - j);
     }
     for (int first = team.lane * kWide + kCount * step; first < columns; first += kAtOnce * step) {
       uint4 rest[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        if (first + i * step < columns) rest[i] = again(first + i * step);
+        if (first + i * step < columns) rest[i] = again(first + i * step, passed);
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int j = first + i * step;
-        if (j < columns) f(rest[i], j, (columns - j) * int(sizeof(Element)));
+        if (j < columns) f(rest[i], j, columns - j);
       }
     }
+    passed = true;
+  }
+  template <class F> __device__ __forceinline__ void put(Element* y, F&& f) {
+    pass([&](uint4 vector, int j, int left) { store_vector(y + j, f(vector), bytes_of(left), wide); });
   }
 };
 // `kCount` vectors have registers; of those that have none `kAtOnce` are read before the first of them is used.
 template <int kCount, int kAtOnce = 1, class First, class Again>
-TILEKILN_DEVICE Held<kCount, kAtOnce, Again> held(const Team& team, int columns, First&& first, Again&& again) {
-  Held<kCount, kAtOnce, Again> made = {{}, columns, team, again};
+TILEKILN_DEVICE Held<kCount, kAtOnce, Again> held(const Team& team, int columns, bool wide, First&& first,
+                                                  Again&& again) {
+  Held<kCount, kAtOnce, Again> made = {{}, columns, wide, false, team, again};
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const int j = (team.lane + i * team.lanes) * kWide;

@@ -7,8 +7,10 @@
 
 namespace tilekiln::cuda::norm {
 
-// Takes the place of Whole for rows block, block + grid, ..: `begin` before each, `last_pass` after all others.
+// Takes the place of Whole for rows block, block + grid, ..: `begin` before each, `last_groups` or `put` after all
+// passes.
 struct Staged {
+  static constexpr bool kPartly = false;
   uint32_t own;  // this thread's first vector, a vector of each thread apart from the next
   int stages;    // as many as a row has vectors of this thread, or more
   int vectors, columns;
@@ -30,7 +32,7 @@ struct Staged {
   }
   __device__ __forceinline__ void begin() { copy_async_wait(stages - vectors); }
   // `kWrites`: what f makes of the vectors takes their place. `kLast`: the next vectors do.
-  template <bool kWrites, bool kLast, class F> __device__ __forceinline__ void each(F&& f) {
+  template <bool kWrites, bool kLast, class F> __device__ __forceinline__ void groups(F&& f) {
     int stage = first;
 #pragma unroll 1
     for (int g = 0; g < vectors; g += kHeld) {
@@ -51,18 +53,24 @@ struct Staged {
     }
     if (kLast) first = after(first, vectors);
   }
-  template <class F> __device__ __forceinline__ void pass(F&& f) { each<false, false>(f); }
-  template <class F> __device__ __forceinline__ void change(F&& f) { each<true, false>(f); }
-  template <class F> __device__ __forceinline__ void last_pass(F&& f) { each<false, true>(f); }
+  template <class F> __device__ __forceinline__ void pass(F&& f) {
+    groups<false, false>([&](const Vectors& vector, Place at)
+                             __attribute__((always_inline)) { each_of(vector, at, f); });
+  }
+  template <class F> __device__ __forceinline__ void change(F&& f) { groups<true, false>(f); }
+  template <class F> __device__ __forceinline__ void last_groups(F&& f) { groups<false, true>(f); }
+  template <class F> __device__ __forceinline__ void put(Element* y, F&& f) {
+    last_groups([&](Vectors& vector, Place at) __attribute__((always_inline)) { put_each(vector, at, y, f); });
+  }
   // Keeps vectors as Whole does, but makes them twice.
   template <class Make> __device__ __forceinline__ void keep(Make&& make) {
-    pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
+    groups<false, false>([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
       Values made;
       make(vector, at, made);
     });
   }
   template <class Make, class Use> __device__ __forceinline__ void kept(Make&& make, Use&& use) {
-    last_pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
+    last_groups([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
       Values made;
       make(vector, at, made), use(made, at);
     });
@@ -89,9 +97,12 @@ struct Ring : Staged {
   }
   template <class F> __device__ __forceinline__ void pass(F&& f) {
 #pragma unroll
-    for (int g = 0; g < kRingVectors / kHeld; ++g) f(vector[g], place(g * kHeld)), forget(vector[g]);
+    for (int g = 0; g < kRingVectors / kHeld; ++g) each_of(vector[g], place(g * kHeld), f), forget(vector[g]);
   }
-  template <class F> __device__ __forceinline__ void last_pass(F&& f) { pass(f); }
+  template <class F> __device__ __forceinline__ void put(Element* y, F&& f) {
+#pragma unroll
+    for (int g = 0; g < kRingVectors / kHeld; ++g) put_each(vector[g], place(g * kHeld), y, f), forget(vector[g]);
+  }
 };
 TILEKILN_DEVICE void stage(Staged& to, const void* x, long long x_row, long long rows, int columns, int stages) {
   extern __shared__ __align__(16) char ring[];

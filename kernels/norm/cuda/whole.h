@@ -60,8 +60,21 @@ TILEKILN_DEVICE Place place_of(const Team& team, int columns) {
   return {((team.lane & ~31) * kHeld + (team.lane & 31)) * kWide, 32 * kWide, columns};
 }
 
-// A row in registers. `pass(f)`: f(vectors, their place). kGamma: gamma has registers too.
+// Each of kHeld vectors in the dialect of rows.
+template <class F> TILEKILN_DEVICE void each_of(const Vectors& vector, Place at, F&& f) {
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) f(vector[i], at.column(i), at.there(i) ? kWide : 0);
+}
+// Makes f(vector) of kHeld vectors in their place, and a row's part.
+template <class F> TILEKILN_DEVICE void put_each(Vectors& vector, Place at, Element* y, F&& f) {
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) vector[i] = f(vector[i]);
+  store(at, vector, y);
+}
+
+// A row in registers. `last_groups(f)`: f(vectors, their place). kGamma: gamma has registers too.
 template <bool kGamma> struct Whole {
+  static constexpr bool kPartly = false;
   Vectors vector, gammas;
   Values made;
   Place at;
@@ -72,11 +85,12 @@ template <bool kGamma> struct Whole {
     if constexpr (kGamma) load_beside(at, gamma, gammas);
   }
   template <class F> __device__ __forceinline__ void pass(F&& f) {
-    f(vector, at);
+    each_of(vector, at, f);
     forget(vector);
     if constexpr (kGamma) forget(gammas);
   }
-  template <class F> __device__ __forceinline__ void last_pass(F&& f) { f(vector, at); }
+  template <class F> __device__ __forceinline__ void last_groups(F&& f) { f(vector, at); }
+  template <class F> __device__ __forceinline__ void put(Element* y, F&& f) { put_each(vector, at, y, f); }
   // Values that `make(vectors, place, values)` makes, and then `use(values, place)`: they take the vectors' registers,
   // which nobody needs then.
   template <class Make> __device__ __forceinline__ void keep(Make&& make) { make(vector, at, made); }

@@ -22,19 +22,19 @@ TILEKILN_DEVICE void quantise(const Params<Problem>& p) {
     const bool known = unsigned(expert) < unsigned(a.experts);
     const Element* const x = static_cast<const Element*>(a.x) + token * a.x_row;
     const float* const by = a.smooth_scale + (known ? expert : 0) * a.smooth_scale_row;
-    const auto load = [&](int j) {
-      return known ? load_vector(x + j, (a.columns - j) * int(sizeof(Element)), wide) : make_uint4(0, 0, 0, 0);
+    const auto load = [&](int j, bool = false) {
+      return known ? load_vector(x + j, bytes_of(a.columns - j), wide) : make_uint4(0, 0, 0, 0);
     };
-    auto row = held<kHeld>(team, a.columns, load, load);
-    const auto smoothed = [&](uint4 vector, int j, int bytes, float (&v)[kWide]) {
+    auto row = held<kHeld>(team, a.columns, wide, load, load);
+    const auto smoothed = [&](uint4 vector, int j, int left, float (&v)[kWide]) {
       widen(vector, v);
 #pragma unroll
-      for (int i = 0; i < kWide; ++i) v[i] = known && i * int(sizeof(Element)) < bytes ? v[i] * by[j + i] : 0.f;
+      for (int i = 0; i < kWide; ++i) v[i] = known && i < left ? v[i] * by[j + i] : 0.f;
     };
     unsigned top = 0;  // the bits of the largest magnitude: those of NaN are above infinity's
-    row.each([&](uint4 vector, int j, int bytes) {
+    row.pass([&](uint4 vector, int j, int left) {
       float v[kWide];
-      smoothed(vector, j, bytes, v);
+      smoothed(vector, j, left, v);
 #pragma unroll
       for (int i = 0; i < kWide; ++i) top = max(top, __float_as_uint(v[i]) & 0x7fffffffu);
     });
@@ -42,15 +42,15 @@ TILEKILN_DEVICE void quantise(const Params<Problem>& p) {
     const Scale to = scale_of(__uint_as_float(top), fp8);
     if (team.lane == 0) a.y_scale[choice * a.y_scale_choice + token] = to.scale;
     uint8_t* const y = static_cast<uint8_t*>(a.y) + choice * a.y_choice + token * a.y_row;
-    row.each([&](uint4 vector, int j, int bytes) {
+    row.pass([&](uint4 vector, int j, int left) {
       uint32_t words[kWide / 4] = {};
       if (to.some) {
         float v[kWide];
-        smoothed(vector, j, bytes, v);
+        smoothed(vector, j, left, v);
 #pragma unroll
         for (int i = 0; i < kWide / 4; ++i) words[i] = quantised(v + 4 * i, to.by, fp8);
       }
-      store_bytes(y + j, words, bytes / int(sizeof(Element)));
+      store_bytes(y + j, words, left);
     });
     if (!team.warp && m + team.step < a.rows) __syncthreads();  // shared is the next row's
   }

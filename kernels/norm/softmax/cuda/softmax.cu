@@ -9,32 +9,31 @@ namespace tilekiln::cuda::norm {
 
 using Problem = tilekiln::norm::SoftmaxProblem;
 
-// The passes over a row. `pass(f)`: f(vector, elements of it that are there), of each vector of a thread; `kPartly`:
-// some have not all, else all or none. `last(f)`: vectors become f(vector), and the row y.
-template <bool kPartly, class Pass, class Last>
-TILEKILN_DEVICE void softmax(const Team& team, float (&shared)[2][32], Pass&& pass, Last&& last) {
+template <class Row>
+TILEKILN_DEVICE void softmax(const Team& team, Row& row, float (&shared)[2][32], Element* y) {
+  constexpr bool kPartly = Row::kPartly;
   float most = -kInfinity;
-  pass([&](uint4 vector, int count) {
+  row.pass([&](uint4 vector, int, int left) {
     float v[kWide], here = kPartly ? most : -kInfinity;
     widen(vector, v);
 #pragma unroll
     for (int e = 0; e < kWide; ++e) {
-      if (!kPartly || e < count) here = fmaxf(here, v[e]);
+      if (!kPartly || e < left) here = fmaxf(here, v[e]);
     }
-    most = kPartly ? here : count > 0 ? fmaxf(most, here) : most;
+    most = kPartly ? here : left > 0 ? fmaxf(most, here) : most;
   });
   most = joined(team, most, shared[0], [](float one, float other) { return fmaxf(one, other); });
   const auto power = [&](float x) { return exp2_approx((x - most) * kLog2E); };
   float sum = 0;
-  pass([&](uint4 vector, int count) {
+  row.pass([&](uint4 vector, int, int left) {
     float v[kWide], part = kPartly ? sum : 0.f;
     widen(vector, v);
 #pragma unroll
-    for (int e = 0; e < kWide; ++e) part += !kPartly || e < count ? power(v[e]) : 0.f;
-    sum = kPartly ? part : count > 0 ? sum + part : sum;
+    for (int e = 0; e < kWide; ++e) part += !kPartly || e < left ? power(v[e]) : 0.f;
+    sum = kPartly ? part : left > 0 ? sum + part : sum;
   });
   const float by = 1 / sum_of(team, sum, shared[1]);
-  last([&](uint4 vector) {
+  row.put(y, [&](uint4 vector) {
     float v[kWide];
     widen(vector, v);
 #pragma unroll
@@ -43,45 +42,23 @@ TILEKILN_DEVICE void softmax(const Team& team, float (&shared)[2][32], Pass&& pa
   });
 }
 
+TILEKILN_DEVICE const Element* x_of(const Problem& a, long long m) {
+  return static_cast<const Element*>(a.x) + m * a.x_row;
+}
+TILEKILN_DEVICE Element* y_of(const Problem& a, long long m) { return static_cast<Element*>(a.y) + m * a.y_row; }
+
 // Rows as they may be.
 TILEKILN_DEVICE void any_rows(const Params<Problem>& p) {
   __shared__ float shared[2][32];
   const Problem& a = p.problem;
   const Team team = team_of(p.warps);
   for (long long m = team.row; m < a.rows; m += team.step) {
-    const Element* const x = static_cast<const Element*>(a.x) + m * a.x_row;
-    Element* const y = static_cast<Element*>(a.y) + m * a.y_row;
-    const auto load = [&](int j) { return load_vector(x + j, (a.columns - j) * int(sizeof(Element)), p.wide); };
-    auto row = held<1>(team, a.columns, load, load);
-    softmax<true>(
-        team, shared,
-        [&](auto&& f) { row.each([&](uint4 vector, int, int bytes) { f(vector, bytes / int(sizeof(Element))); }); },
-        [&](auto&& f) {
-          row.each([&](uint4 vector, int j, int bytes) { store_vector(y + j, f(vector), bytes, p.wide); });
-        });
+    const Element* const x = x_of(a, m);
+    const auto load = [&](int j, bool = false) { return load_vector(x + j, bytes_of(a.columns - j), p.wide); };
+    auto row = held<1>(team, a.columns, p.wide, load, load);
+    softmax(team, row, shared, y_of(a, m));
     if (!team.warp && m + team.step < a.rows) __syncthreads();  // shared is the next row's
   }
-}
-
-// A row whose vectors are read once.
-template <class Source>
-TILEKILN_DEVICE void softmax_whole(const Problem& a, const Team& team, long long m, Source& row,
-                                   float (&shared)[2][32]) {
-  softmax<false>(
-      team, shared,
-      [&](auto&& f) {
-        row.pass([&](const Vectors& vector, Place at) {
-#pragma unroll
-          for (int i = 0; i < kHeld; ++i) f(vector[i], at.there(i) ? kWide : 0);
-        });
-      },
-      [&](auto&& f) {
-        row.last_pass([&](Vectors& vector, Place at) {
-#pragma unroll
-          for (int i = 0; i < kHeld; ++i) vector[i] = f(vector[i]);
-          store(at, vector, static_cast<Element*>(a.y) + m * a.y_row);
-        });
-      });
 }
 
 TILEKILN_DEVICE void whole_rows(const Params<Problem>& p) {
@@ -89,8 +66,8 @@ TILEKILN_DEVICE void whole_rows(const Params<Problem>& p) {
   const Problem& a = p.problem;
   const Team team = team_of(p.warps);
   if (team.row >= a.rows) return;  // of four rows a block, which meet no barrier
-  Whole<false> row(team, a.columns, static_cast<const Element*>(a.x) + team.row * a.x_row, nullptr);
-  softmax_whole(a, team, team.row, row, shared);
+  Whole<false> row(team, a.columns, x_of(a, team.row), nullptr);
+  softmax(team, row, shared, y_of(a, team.row));
 }
 
 TILEKILN_DEVICE void staged_rows(const Params<Problem>& p) {
@@ -101,7 +78,7 @@ TILEKILN_DEVICE void staged_rows(const Params<Problem>& p) {
   stage(row, a.x, a.x_row, a.rows, a.columns, p.stages);
   for (long long m = team.row; m < a.rows; m += team.step) {
     row.begin();
-    softmax_whole(a, team, m, row, shared);
+    softmax(team, row, shared, y_of(a, m));
     __syncthreads();  // shared is the next row's
   }
 }
