@@ -109,7 +109,7 @@ TILEKILN_DEVICE float sum_of(const Team& team, float v, float* shared) {
   return joined(team, v, shared, [](float a, float b) { return a + b; });
 }
 
-// The one dialect of rows, of all that follow here, in whole.h, in staged.h and in the kernels: `pass(f)` calls f(vector,
+// The dialect of rows, of what follows here, in whole.h, in staged.h and in the kernels: `pass(f)` calls f(vector,
 // column, left) with every vector of a thread, `left` elements of the row from its column on; where kPartly is false
 // there are kWide of them, or none: the vector is zeros then. `put(y, f)`, the last pass: the row y becomes f(vector).
 

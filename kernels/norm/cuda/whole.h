@@ -60,7 +60,7 @@ TILEKILN_DEVICE Place place_of(const Team& team, int columns) {
   return {((team.lane & ~31) * kHeld + (team.lane & 31)) * kWide, 32 * kWide, columns};
 }
 
-// Each of kHeld vectors in the dialect of rows.
+// Calls f with kHeld vectors in the dialect of rows.
 template <class F> TILEKILN_DEVICE void each_of(const Vectors& vector, Place at, F&& f) {
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) f(vector[i], at.column(i), at.there(i) ? kWide : 0);

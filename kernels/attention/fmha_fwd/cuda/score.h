@@ -6,6 +6,7 @@
 
 #include "kernels/attention/fmha_fwd/cuda/softmax.h"
 #include "kernels/attention/fmha_fwd/cuda/tile.h"
+#include "kernels/attention/score_changes.h"
 #include "kernels/backends/cuda/dropout.h"
 
 namespace tilekiln::cuda::fmha_fwd {
@@ -65,20 +66,21 @@ TILEKILN_DEVICE int distance_of(const Tile& tile, int warp_row) {
   return field(tile.row) + warp_row + (lane >> 2) + field(tile.shift) - (lane & 3) * 2;
 }
 
-template <int N> TILEKILN_DEVICE void cap(float (&s)[N], const Params& p) {  // s = tanh(softcap_inner s)
+// A lane's scores for score_changes.h.
+template <int N> TILEKILN_DEVICE auto each_of(float (&s)[N]) {
+  return [&](auto&& change) TILEKILN_LAMBDA {
 #pragma unroll
-  for (int j = 0; j < N; ++j) s[j] = tanh_approx(s[j] * p.softcap_inner);
+    for (int j = 0; j < N; ++j) s[j] = change(s[j], half_of(j), column_of(j));
+  };
+}
+template <int N> TILEKILN_DEVICE void cap(float (&s)[N], const Params& p) { cap_scores(each_of(s), p.softcap_inner); }
+template <int N> TILEKILN_DEVICE void slant(float (&s)[N], float slope, float distance, int apart = 8) {
+  slant_scores(each_of(s), slope, distance, apart);
 }
 
 template <int N> TILEKILN_DEVICE void scale(float (&s)[N], float by) {
 #pragma unroll
   for (int j = 0; j < N; ++j) s[j] *= by;
-}
-
-// s -= slope |distance - column|, `distance` from the lane's first row and its first key of the tile.
-template <int N> TILEKILN_DEVICE void slant(float (&s)[N], float slope, float distance, int apart = 8) {
-#pragma unroll
-  for (int j = 0; j < N; ++j) s[j] -= slope * fabsf(distance + float(half_of(j) * apart - column_of(j)));
 }
 
 // The bias of a warp's 16 rows by 128 keys in shared memory: asked for under the products, 16 bytes a copy. Piece c of

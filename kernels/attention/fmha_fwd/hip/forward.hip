@@ -24,6 +24,7 @@
 #include "kernels/attention/hip/places.h"
 #include "kernels/attention/hip/problem.h"
 #include "kernels/attention/hip/sequences.h"
+#include "kernels/attention/score_changes.h"
 #include "kernels/backends/hip/vocabulary.h"
 #ifdef TILEKILN_CODES
 #undef TILEKILN_FP16  // a name of tilekiln.h, too
@@ -323,19 +324,14 @@ struct Scores {
 
 TILEKILN_DEVICE void finish_scores(const Problem& p, const Work& w, const Query& query, int n, bool masked, Scores& x) {
   const int from = n + row_of(0, query.half);  // the lane's first key
-  x.scale = p.scale_log2;
-  if (features_of(p) & kSoftcap) {  // s = cap tanh(scale q k / cap)
+  const auto each = [&](const auto& change) TILEKILN_LAMBDA {
     each_score([&](int block, int r)
-                   TILEKILN_LAMBDA { x.s[block][r] = p.softcap * tanh(x.s[block][r] * p.scale_over_softcap); });
-    x.scale = kLog2e;
-  }
+                   TILEKILN_LAMBDA { x.s[block][r] = change(x.s[block][r], 0, block * kRows + row_of(r, 0)); });
+  };
+  x.scale = p.scale_log2;
+  if (features_of(p) & kSoftcap) cuda::cap_scores(each, p.scale_over_softcap, p.softcap), x.scale = kLog2e;
   const float unit = kLog2e * reciprocal(x.scale);  // what 1 of a natural score is
-  if (features_of(p) & kAlibi) {
-    const float slope = query.slope * unit, distance = float(query.row + query.shift - from);
-    each_score([&](int block, int r) TILEKILN_LAMBDA {
-      x.s[block][r] -= slope * __builtin_fabsf(distance - float(block * kRows + row_of(r, 0)));
-    });
-  }
+  if (features_of(p) & kAlibi) cuda::slant_scores(each, query.slope * unit, float(query.row + query.shift - from));
   if (features_of(p) & kBias) {
     using Bias = Choose<kCache && kFp8 != 0, float, T>;  // of an fp8 cache
     const Global<const Bias> plane = (Global<const Bias>)p.bias + w.batch * p.bias_batch + w.head * p.bias_head +
@@ -343,19 +339,17 @@ TILEKILN_DEVICE void finish_scores(const Problem& p, const Work& w, const Query&
     const int queries = min(w.seqlen_q - w.first_query, kTileQ), size = sizeof(Bias);
     const auto rows = buffer((const void*)plane, ((queries - 1) * p.bias_row + w.seqlen_k) * size);
     const int row = (query.row - w.first_query) * p.bias_row + from;
-    each_score([&](int block, int r) TILEKILN_LAMBDA {
-      const int at = (row + block * kRows + row_of(r, 0)) * size;
+    each([&](float s, int, int column) TILEKILN_LAMBDA {
+      const int at = (row + column) * size;
       if constexpr (size == 4)
-        x.s[block][r] += unit * bit_cast<float>(__builtin_amdgcn_raw_buffer_load_b32(rows, at, 0, 0));
+        return s + unit * bit_cast<float>(__builtin_amdgcn_raw_buffer_load_b32(rows, at, 0, 0));
       else
-        x.s[block][r] += unit * float(bit_cast<Bias>(__builtin_amdgcn_raw_buffer_load_b16(rows, at, 0, 0)));
+        return s + unit * float(bit_cast<Bias>(__builtin_amdgcn_raw_buffer_load_b16(rows, at, 0, 0)));
     });
   }
   if (!masked) return;
   const auto seen = fmha::SeenKeys::of(mask_of(p, query.shift), query.row, w.seqlen_k, from);
-  each_score([&](int block, int r) TILEKILN_LAMBDA {
-    x.s[block][r] = fmha::SeenKeys::hide(seen, block * kRows + row_of(r, 0)) ? -kInfinity : x.s[block][r];
-  });
+  each([&](float s, int, int column) TILEKILN_LAMBDA { return fmha::SeenKeys::hide(seen, column) ? -kInfinity : s; });
 }
 
 /// m' = max(m, scale max s); P = exp2(scale s - m'); l = l exp2(m - m') + sum P; O *= exp2(m - m') in_units.

@@ -55,14 +55,13 @@ template <class P, int N> TILEKILN_DEVICE void combine_aligned(const P& p, float
     const Extra& extra = p.extra[e];
     if (extra.data == nullptr) break;
     const int64_t at = batch * extra.batch + row * extra.row + mine;
-    const auto join = [&](float& to, float x) { to = extra.multiply ? to * x : fmaf(extra.factor, x, to); };
     if (p.features & kOutFp32) {
       const float* const from = static_cast<const float*>(extra.data) + at;
 #pragma unroll
       for (int d = 0; d < N / 4; ++d)
         each_column(sum, d, [&](int h, float& first, float& second) {
           const float2 x = *reinterpret_cast<const float2*>(from + h * 8 * extra.row + d * 8);
-          join(first, x.x), join(second, x.y);
+          join(extra, first, x.x), join(extra, second, x.y);
         });
     } else {
       const uint16_t* const from = static_cast<const uint16_t*>(extra.data) + at;
@@ -71,7 +70,7 @@ template <class P, int N> TILEKILN_DEVICE void combine_aligned(const P& p, float
         each_column(sum, d, [&](int h, float& first, float& second) {
           float2 x;
           unpack(*reinterpret_cast<const uint32_t*>(from + h * 8 * extra.row + d * 8), x.x, x.y);
-          join(first, x.x), join(second, x.y);
+          join(extra, first, x.x), join(extra, second, x.y);
         });
     }
   }

@@ -6,26 +6,10 @@
 #pragma once
 
 #include "kernels/backends/cuda/ptx.h"
-#include "kernels/gemm/engine.h"
 #include "kernels/gemm/gemm/cuda/params.h"
+#include "kernels/gemm/gemm/epilogue_steps.h"
 
 namespace tilekiln::cuda::gemm {
-
-using matrix::Activation;
-
-// NaN stays NaN.
-TILEKILN_DEVICE float not_below(float least, float x) { return larger_or_nan(least, x); }
-TILEKILN_DEVICE float not_above(float most, float x) { return -larger_or_nan(-most, -x); }
-TILEKILN_DEVICE float relu(float x) { return not_below(0.f, x); }
-constexpr float kLeast = -1e30f;  // in place of -infinity, whose product with 0 is no number
-
-// x / (1 + exp(-y)) of finite x or x = +infinity.
-TILEKILN_DEVICE float gated(float x, float y) { return __fdividef(x, 1.f + exp2_approx(-kLog2E * y)); }
-// The cube may be infinite: its sign is what counts then.
-TILEKILN_DEVICE float gelu_tanh(float x) {
-  x = not_below(kLeast, x);
-  return gated(x, 1.5957691216057308f * fmaf(0.044715f * x * x, x, x));
-}
 
 // f(sums) as the epilogue takes them: those of int8 become fp32, or stay the bits that out takes (kOutSums).
 template <class P, int N, class Function> TILEKILN_DEVICE void with_numbers(const P&, float (&sum)[N], Function&& f) {
@@ -49,29 +33,6 @@ template <class P> TILEKILN_DEVICE bool as_they_are(const P& p) {
 
 // The sums of 32 columns that a lane has: [dd][h][j] is of row h and column 8 dd + j.
 using Sums = float[16];
-
-template <int N, class Function> TILEKILN_DEVICE void each(float (&v)[N], Function&& f) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) v[i] = f(v[i]);
-}
-
-template <class P, int N> TILEKILN_DEVICE void activate(const P& p, float (&v)[N]) {
-  switch (Activation(p.activation)) {
-    case Activation::gelu:
-      each(v, [](float x) { return x = not_below(kLeast, x), 0.5f * x * (1.f + erff(x * 0.7071067811865476f)); });
-      break;
-    case Activation::gelu_tanh: each(v, [](float x) { return gelu_tanh(x); }); break;
-    case Activation::silu: each(v, [](float x) { return x = not_below(kLeast, x), gated(x, x); }); break;
-    case Activation::sigmoid: each(v, [](float x) { return gated(1.f, x); }); break;
-    case Activation::hardswish:
-      each(v,
-           [](float x) { return x = not_below(-3.f, x), x * not_above(1.f, not_below(0.f, fmaf(x, 1 / 6.f, 0.5f))); });
-      break;
-    case Activation::clamp: each(v, [&](float x) { return not_above(p.clamp_max, not_below(p.clamp_min, x)); }); break;
-    case Activation::relu: each(v, relu); break;
-    default: break;
-  }
-}
 
 // Two neighbours of a row of an extra matrix, or of numbers one a column; 0 beyond column n.
 template <class P> TILEKILN_DEVICE float2 load_pair(const P& p, const Extra& from, int64_t at, int column) {
@@ -139,8 +100,7 @@ template <class P> TILEKILN_DEVICE void combine(const P& p, Sums& v, int batch, 
       for (int dd = 0; dd < 4; ++dd) {
         const float2 x = load_pair(p, extra, at + (mine + dd * 8) * extra.column, mine + dd * 8);
         float &first = v[dd * 4 + h * 2], &second = v[dd * 4 + h * 2 + 1];
-        first = extra.multiply ? first * x.x : fmaf(extra.factor, x.x, first);
-        second = extra.multiply ? second * x.y : fmaf(extra.factor, x.y, second);
+        join(extra, first, x.x), join(extra, second, x.y);
       }
     }
   }

@@ -105,7 +105,7 @@ struct FewRows {
       const Extra& extra = p.extra[e];
       if (extra.data == nullptr) continue;
       const float other = e == 0 ? first : number(extra.data, row * extra.row + column * extra.column);
-      v[0] = extra.multiply ? v[0] * other : fmaf(extra.factor, other, v[0]);
+      join(extra, v[0], other);
     }
     activate(p, v);
     if (gated) v[0] *= up;

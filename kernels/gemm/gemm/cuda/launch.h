@@ -70,10 +70,9 @@ bool can_copy(const Operand& of) {
 }
 
 void fill_extra(const matrix::Extra& from, i64 batch_bytes, i64 size, float factor, bool multiply, Params* params) {
-  if (from.data == nullptr) return;
-  Extra& to = params->extra[params->extra[0].data != nullptr ? 1 : 0];
-  to = {from.data, from.row, from.column, batch_bytes / size, factor, multiply ? 1 : 0};
-  const bool wide = from.column == 1 && from.row % 2 == 0 && to.batch % 2 == 0 &&
+  const Extra* const to = matrix::add_extra(from, batch_bytes, size, factor, multiply, params->extra);
+  if (to == nullptr) return;
+  const bool wide = from.column == 1 && from.row % 2 == 0 && to->batch % 2 == 0 &&
                     reinterpret_cast<uintptr_t>(from.data) % static_cast<uintptr_t>(2 * size) == 0;
   if (!wide) params->features &= ~kWideExtras;
 }
@@ -90,8 +89,7 @@ void fill_epilogue(const Batch& of, Params* params) {
       reinterpret_cast<uintptr_t>(p.out) % static_cast<uintptr_t>(wide * size) == 0)
     params->features |= kWideOut;
   fill_extra(p.c, of.c_step, size, p.beta, false, params);
-  fill_extra(p.d[0], 0, size, 1, p.multiply, params);
-  fill_extra(p.d[1], 0, size, 1, p.multiply, params);
+  for (const matrix::Extra& d : p.d) fill_extra(d, 0, size, 1, p.multiply, params);
   params->bias = p.bias;
   params->row_scale = p.row_scale;
   params->column_scale = p.column_scale;

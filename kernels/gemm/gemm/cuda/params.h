@@ -6,6 +6,7 @@
 
 #include "kernels/backends/cuda/tensor_map.h"
 #include "kernels/backends/cuda/tile/tile_grid.h"
+#include "kernels/gemm/gemm/extra.h"
 
 namespace tilekiln::cuda::gemm {
 
@@ -24,13 +25,7 @@ enum Feature : int {
   kGated = 1024,      // out = activation(alpha a b) (a up)
 };
 
-// A matrix that the epilogue reads, null: none. Then sum = sum x, where `multiply`, else sum + factor x.
-struct Extra {
-  const void* data;
-  int64_t row, column, batch;  // strides in elements
-  float factor;
-  int multiply;
-};
+using Extra = matrix::DeviceExtra;
 
 // An operand that is gathered. Element [batch b + line l + step s] is of row l of a or column l of b, and s along k.
 struct Gathered {

@@ -33,12 +33,6 @@ void fill_operand(const void* data, bool across, i64 between, i64 batch_bytes, i
   }
 }
 
-void fill_extra(const matrix::Extra& from, i64 batch_bytes, i64 size, float factor, bool multiply, Params* params) {
-  if (from.data == nullptr) return;
-  Extra& to = params->extra[params->extra[0].data != nullptr ? 1 : 0];
-  to = {from.data, from.row, from.column, batch_bytes / size, factor, multiply ? 1 : 0};
-}
-
 // The kernel of a product whose name begins so; null: the library has none.
 const Kernel* find_product(const char* name, const Problem& p) {
   const bool bf16 = p.dtype == Dtype::bf16;
@@ -60,9 +54,8 @@ tilekiln_status fill_params(const Batch& of, const Build& build, Params* to) {
   const bool fp32 = p.out_dtype == OutDtype::fp32;
   const i64 size = fp32 ? 4 : 2;
   params.out = p.out, params.out_row = p.out_row, params.out_batch = of.out_step / size;
-  fill_extra(p.c, of.c_step, size, p.beta, false, &params);
-  fill_extra(p.d[0], 0, size, 1, p.multiply, &params);
-  fill_extra(p.d[1], 0, size, 1, p.multiply, &params);
+  matrix::add_extra(p.c, of.c_step, size, p.beta, false, params.extra);
+  for (const matrix::Extra& d : p.d) matrix::add_extra(d, 0, size, 1, p.multiply, params.extra);
   params.features |= (fp32 ? kOutFp32 : 0) | (p.bias_of_rows ? kBiasOfRows : 0);
   params.bias = p.bias, params.row_scale = p.row_scale, params.column_scale = p.column_scale;
   params.alpha = p.alpha, params.clamp_min = p.clamp_min, params.clamp_max = p.clamp_max;

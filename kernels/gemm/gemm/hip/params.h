@@ -3,6 +3,8 @@
 // data.
 #pragma once
 
+#include "kernels/gemm/gemm/extra.h"
+
 namespace tilekiln::hip::gemm {
 
 // Bits of Params::features, uniform over a launch.
@@ -15,13 +17,7 @@ enum Feature : int {
   kAcrossB = 32,
 };
 
-// A matrix that the epilogue reads, null: none. Then sum = sum x, where `multiply`, else sum + factor x.
-struct Extra {
-  const void* data;
-  long long row, column, batch;  // strides in elements
-  float factor;
-  int multiply;
-};
+using Extra = matrix::DeviceExtra;
 
 // An operand. Element [batch b + line l + step s] is of row l of a or column l of b, and s along k.
 struct Operand {

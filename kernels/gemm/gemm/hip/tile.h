@@ -6,8 +6,7 @@
 // multiplied.
 // -D: TILEKILN_FP16, WAVES (4 of 64 lanes, 8 of 32).
 #pragma once
-#include "kernels/backends/hip/vocabulary.h"
-#include "kernels/gemm/engine.h"
+#include "kernels/gemm/gemm/epilogue_steps.h"
 #include "kernels/gemm/gemm/hip/params.h"
 
 namespace tilekiln::hip::gemm {
@@ -56,48 +55,6 @@ TILEKILN_DEVICE void store(T* shared, bool across, const T8 (&from)[kPieces]) {
   }
 }
 
-// NaN stays NaN, here and below: comparisons with it are false.
-TILEKILN_DEVICE float not_below(float least, float x) { return x < least ? least : x; }
-TILEKILN_DEVICE float not_above(float most, float x) { return x > most ? most : x; }
-TILEKILN_DEVICE float sigmoid(float x) { return reciprocal(1.f + exp2(-kLog2e * x)); }
-constexpr float kLeast = -1e30f;  // in place of -infinity, whose product with 0 is no number
-
-/// 1 - erf z by Abramowitz and Stegun 7.1.26, absolute error 1.5e-7; z >= 0 or NaN.
-TILEKILN_DEVICE float erfc_of_positive(float z) {
-  const float t = reciprocal(__builtin_fmaf(0.3275911f, z, 1.f));
-  float sum = __builtin_fmaf(t, 1.061405429f, -1.453152027f);
-  sum = __builtin_fmaf(t, sum, 1.421413741f);
-  sum = __builtin_fmaf(t, sum, -0.284496736f);
-  sum = __builtin_fmaf(t, sum, 0.254829592f);
-  return t * sum * exp2(-kLog2e * z * z);
-}
-/// x / 2 (1 + erf(x / sqrt 2)) = max(x, 0) - |x| / 2 (1 - erf(|x| / sqrt 2))
-TILEKILN_DEVICE float gelu(float x) {
-  x = not_below(kLeast, x);
-  const float size = __builtin_fabsf(x),
-              tail = not_above(1e30f, size) * erfc_of_positive(not_above(30.f, size * 0.70710678118655f));
-  return not_below(0.f, x) - 0.5f * tail;
-}
-/// x / 2 (1 + tanh y) = x sigmoid(2 y), y = sqrt(2 / pi) (x + 0.044715 x^3)
-TILEKILN_DEVICE float gelu_tanh(float x) {
-  x = not_below(-50.f, x);
-  return x * sigmoid(1.5957691216057308f * __builtin_fmaf(0.044715f * x * x, x, x));
-}
-TILEKILN_DEVICE float activate(const Params& p, float x) {
-  using matrix::Activation;
-  switch (Activation(p.activation)) {
-    case Activation::relu: return not_below(0.f, x);
-    case Activation::gelu: return gelu(x);
-    case Activation::gelu_tanh: return gelu_tanh(x);
-    case Activation::silu: return x = not_below(kLeast, x), x * sigmoid(x);
-    case Activation::sigmoid: return sigmoid(x);
-    case Activation::hardswish:
-      return x = not_below(-3.f, x), x * not_above(1.f, not_below(0.f, __builtin_fmaf(x, 1 / 6.f, 0.5f)));
-    case Activation::clamp: return not_above(p.clamp_max, not_below(p.clamp_min, x));
-    default: return x;
-  }
-}
-
 TILEKILN_DEVICE float number(const void* data, i64 at, bool fp32) {
   return fp32 ? ((Global<const float>)data)[at] : float(((Global<const T>)data)[at]);
 }
@@ -106,23 +63,23 @@ TILEKILN_DEVICE float of(const float* numbers, int at) { return ((Global<const f
 TILEKILN_DEVICE void finish(const Params& p, i64 batch, int i, int j, float sum) {
   if (i >= p.m || j >= p.n) return;
   const bool fp32 = p.features & kOutFp32;
-  sum *= p.alpha;
-  if (p.row_scale) sum *= of(p.row_scale, i);
-  if (p.column_scale) sum *= of(p.column_scale, j);
-  if (p.bias) sum += of(p.bias, p.features & kBiasOfRows ? i : j);
+  float made[1] = {sum * p.alpha};
+  if (p.row_scale) made[0] *= of(p.row_scale, i);
+  if (p.column_scale) made[0] *= of(p.column_scale, j);
+  if (p.bias) made[0] += of(p.bias, p.features & kBiasOfRows ? i : j);
 #pragma unroll
   for (int e = 0; e < 2; e++) {
     const Extra& extra = p.extra[e];
     if (extra.data == nullptr) continue;
     const float x = number(extra.data, batch * extra.batch + i * extra.row + j * extra.column, fp32);
-    sum = extra.multiply ? sum * x : __builtin_fmaf(extra.factor, x, sum);
+    cuda::gemm::join(extra, made[0], x);
   }
-  sum = activate(p, sum);
+  cuda::gemm::activate(p, made);
   const i64 at = batch * p.out_batch + i * p.out_row + j;
   if (fp32)
-    ((Global<float>)p.out)[at] = sum;
+    ((Global<float>)p.out)[at] = made[0];
   else
-    ((Global<T>)p.out)[at] = T(sum);
+    ((Global<T>)p.out)[at] = T(made[0]);
 }
 
 /// A tile of out, and the block of it that a wave and a lane have.
