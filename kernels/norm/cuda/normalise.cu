@@ -349,30 +349,27 @@ TILEKILN_DEVICE void add_residual(const Problem& a, long long m, Place at, Vecto
   if (a.residual_out) store(at, vector, static_cast<Element*>(a.residual_out) + m * a.residual_out_row);
 }
 
-template <bool kAdds> TILEKILN_DEVICE void whole_rows(const Params<Problem>& p) {
+// A row in the registers of a team. `begun`: what comes between its loads and its sums.
+template <bool kAdds, class Begun>
+TILEKILN_DEVICE void row_in_registers(const Params<Problem>& p, const Team& team, Begun&& begun) {
   __shared__ Shared shared;
   const Problem& a = p.problem;
-  const Team team = team_of(p.warps);
   const long long m = team.row;
-  if (m >= a.rows) return;  // of four rows a block, which meet no barrier
-  constexpr bool kGamma = NORM != 0;
-  Whole<kGamma> row(team, a.columns, static_cast<const Element*>(a.x) + m * a.x_row, a.gamma);
+  Whole<NORM != 0> row(team, a.columns, static_cast<const Element*>(a.x) + m * a.x_row, a.gamma);
   if constexpr (kAdds) add_residual(a, m, row.at, row.vector);
+  begun();
   finish_whole(a, team, m, row, shared);
 }
-
+template <bool kAdds> TILEKILN_DEVICE void whole_rows(const Params<Problem>& p) {
+  const Team team = team_of(p.warps);
+  if (team.row < p.problem.rows)
+    row_in_registers<kAdds>(p, team, [] {});  // of four rows a block, which meet no barrier
+}
 #if TILEKILN_CLUSTERS
-// A row in the registers of a cluster.
 template <bool kAdds> TILEKILN_DEVICE void cluster_rows(const Params<Problem>& p) {
-  __shared__ Shared shared;
-  const Problem& a = p.problem;
   const Team team = begin_cluster();
-  const long long m = team.row;
-  constexpr bool kGamma = NORM != 0;
-  Whole<kGamma> row(team, a.columns, static_cast<const Element*>(a.x) + m * a.x_row, a.gamma);
-  if constexpr (kAdds) add_residual(a, m, row.at, row.vector);
-  cluster_wait();  // all blocks have begun: there is shared memory to store to
-  finish_whole(a, team, m, row, shared);
+  row_in_registers<kAdds>(p, team,
+                          [] { cluster_wait(); });  // all blocks have begun: there is shared memory to store to
 }
 #endif
 
