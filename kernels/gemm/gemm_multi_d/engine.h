@@ -13,6 +13,7 @@ struct Side {
   bool multiply;
 };
 struct MultiD {
+  static constexpr bool launches_kernels = true;
   Problem product;  // a and b of the sides that are combined are absent
   Side a, b;        // of the product
 };
