@@ -7,41 +7,23 @@
 #pragma once
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/walk.h"
-#include "kernels/backends/cuda/tile/fragment.h"
 
 namespace tilekiln::cuda::fmha_bwd {
 
 // A warpgroup's keys of all tiles.
-struct KeyGradients {
-  const Params& p;
-  Shared& s;
-  const int lane, warp, group;
+struct KeyGradients : Multiplier {
   const int own_keys;  // the first of this warpgroup's in the tile
   Operand<KeyTile> k, v;
   Fragment<kHdim> dk, dv;
-  Fragment<kQueryRows> score;
-  OperandFragment<BuildElement, kQueryRows> weight, ds;  // P^T and dS^T
-  uint32_t at = 0, turns = 0;
+  Words weight, ds;
 
   __device__ __forceinline__ KeyGradients(const Params& p, Shared& s, const Warpgroup& w)
-      : p(p),
-        s(s),
-        lane(w.lane()),
-        warp(w.thread >> 5),
-        group(p.nhead_q / p.shares),
+      : Multiplier(p, s, w),
         own_keys(64 * w.index),
         k(s.of_keys[0].k.from(own_keys)),
         v(s.of_keys[0].v.from(own_keys)) {}
 
-  __device__ __forceinline__ Reader<QueryPipe> queries(uint32_t step) { return {s.queries(), lane, step}; }
-  __device__ __forceinline__ Reader<QueryPipe> gradients(uint32_t step) { return {s.gradients(), lane, step}; }
-
-  __device__ __forceinline__ void multiply(const Operand<KeyTile>& keys, const QueryTile& rows) {
-    wgmma_fence();  // score (64 keys, query rows) = keys rows^T
-    mma(score, keys, rows.from(0), false);
-    wgmma_commit();
-  }
-  __device__ __forceinline__ void add(Fragment<kHdim>& sums, const decltype(ds)& words, const QueryTile& rows) {
+  __device__ __forceinline__ void add(Fragment<kHdim>& sums, const Words& words, const QueryTile& rows) {
     wgmma_fence();  // sums += words rows
     mma(sums, words, rows.turned().from(0));
     wgmma_commit();
@@ -54,7 +36,7 @@ struct KeyGradients {
     clear(ds.word);
     pin(dk.v);
     pin(dv.v);
-    Reader<KeyPipe>(s.keys(), lane, turns).wait();
+    tile_of_keys().wait();
     ++turns;
   }
   template <bool kFirst, int kExtras>
@@ -95,14 +77,7 @@ struct KeyGradients {
     uint16_t* const dbias = scores.dbias();
     const DsTile& tile = to.acquire();
     wgmma_wait<0>(score, dv);
-    const uint32_t to_lane = tile.place_of_block(own_keys + warp * 16, lane);
-#pragma unroll
-    for (int i = 0; i < kQueryRows / 16; ++i) {
-      const float* const rows = s.delta[gradients.at.index()];
-      const float2 delta[2] = {scores.delta_of(rows, 2 * i), scores.delta_of(rows, 2 * i + 1)};
-      scores.differentiate(i, score.v, delta, dbias, ds.word[i]);
-      tile.store_block(to_lane, i, ds.word[i]);
-    }
+    differentiate(scores, gradients.at.index(), tile, own_keys + warp * 16, dbias, ds);
     to.commit_stores(lane);
     gradients.release();
     ++at;
@@ -114,7 +89,7 @@ struct KeyGradients {
       wgmma_wait<0>(dk);
       last.release();
     }
-    Reader<KeyPipe>(s.keys(), lane, turns).release();
+    tile_of_keys().release();
     store_keys(p, t, dv_of(p), own_keys + warp * 16, 0, lane, dv.v);
     store_keys(p, t, dk_of(p), own_keys + warp * 16, 0, lane, dk.v);
   }

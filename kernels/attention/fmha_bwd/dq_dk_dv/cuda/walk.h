@@ -4,6 +4,7 @@
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/movers.h"
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/scores.h"
+#include "kernels/backends/cuda/tile/fragment.h"
 
 namespace tilekiln::cuda::fmha_bwd {
 
@@ -11,6 +12,44 @@ template <int N> TILEKILN_DEVICE void clear(uint32_t (&words)[N][4]) {
 #pragma unroll
   for (int i = 0; i < 4 * N; ++i) words[i / 4][i % 4] = 0;
 }
+
+using Words = OperandFragment<BuildElement, kQueryRows>;  // P^T or dS^T
+
+// A warpgroup that multiplies: its CTA, and its place in the walk.
+struct Multiplier {
+  const Params& p;
+  Shared& s;
+  const int lane, warp, group;
+  Fragment<kQueryRows> score;
+  uint32_t at = 0, turns = 0;  // steps and key tiles so far
+
+  __device__ __forceinline__ Multiplier(const Params& p, Shared& s, const Warpgroup& w)
+      : p(p), s(s), lane(w.lane()), warp(w.thread >> 5), group(p.nhead_q / p.shares) {}
+
+  __device__ __forceinline__ Reader<QueryPipe> queries(uint32_t step) { return {s.queries(), lane, step}; }
+  __device__ __forceinline__ Reader<QueryPipe> gradients(uint32_t step) { return {s.gradients(), lane, step}; }
+  __device__ __forceinline__ Reader<KeyPipe> tile_of_keys() { return {s.keys(), lane, turns}; }
+
+  __device__ __forceinline__ void multiply(const Operand<KeyTile>& keys, const QueryTile& rows) {
+    wgmma_fence();  // score (64 keys, query rows) = keys rows^T
+    mma(score, keys, rows.from(0), false);
+    wgmma_commit();
+  }
+  // dS^T of the warp's keys, from `key` of the tile on, and of the pipeline's query tile `number`: to registers and
+  // `tile`.
+  template <class Scored>
+  __device__ __forceinline__ void differentiate(const Scored& scores, int number, const DsTile& tile, int key,
+                                                uint16_t* dbias, Words& ds) {
+    const uint32_t to_lane = tile.place_of_block(key, lane);
+#pragma unroll
+    for (int i = 0; i < kQueryRows / 16; ++i) {
+      const float* const rows = s.delta[number];
+      const float2 delta[2] = {scores.delta_of(rows, 2 * i), scores.delta_of(rows, 2 * i + 1)};
+      scores.differentiate(i, score.v, delta, dbias, ds.word[i]);
+      tile.store_block(to_lane, i, ds.word[i]);
+    }
+  }
+};
 
 // Calls begin() at each of this CTA's key tiles, step<kFirst, kExtras>(turn, g, m, fresh) at each of its query tiles,
 // and end(turn). kFirst is a template argument: a product in a branch makes ptxas wait for all of them. `fresh`: no

@@ -11,12 +11,8 @@
 #pragma once
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/walk.h"
-#include "kernels/backends/cuda/tile/fragment.h"
 
 namespace tilekiln::cuda::fmha_bwd {
-
-using Scored = Fragment<kQueryRows>;
-using Words = OperandFragment<BuildElement, kQueryRows>;
 
 // Sums of dK or dV in halves of the columns: one product of 256 takes more registers than a thread has at the launch,
 // which ptxas refuses.
@@ -37,26 +33,13 @@ struct Sums {
 };
 
 // Common to the two warpgroups: their place, and the products of all tiles.
-struct Half {
-  const Params& p;
-  Shared& s;
-  const int lane, warp, group;
+struct Half : Multiplier {
   Operand<KeyTile> keys;
   Sums sums;
-  Scored score;
-  uint32_t at = 0, turns = 0;
 
   __device__ __forceinline__ Half(const Params& p, Shared& s, const Warpgroup& w, const KeyTile& keys)
-      : p(p), s(s), lane(w.lane()), warp(w.thread >> 5), group(p.nhead_q / p.shares), keys(keys.from(0)) {}
+      : Multiplier(p, s, w), keys(keys.from(0)) {}
 
-  __device__ __forceinline__ Reader<QueryPipe> queries(uint32_t step) { return {s.queries(), lane, step}; }
-  __device__ __forceinline__ Reader<QueryPipe> gradients(uint32_t step) { return {s.gradients(), lane, step}; }
-
-  __device__ __forceinline__ void multiply(const QueryTile& rows) {
-    wgmma_fence();  // score (64 keys, query rows) = keys rows^T
-    mma(score, keys, rows.from(0), false);
-    wgmma_commit();
-  }
   __device__ __forceinline__ void add(const Words& words, const QueryTile& rows) {
     wgmma_fence();  // sums (64 keys, columns) += words rows
 #pragma unroll
@@ -66,7 +49,7 @@ struct Half {
   __device__ __forceinline__ void begin() {
     at = uniform(at), turns = uniform(turns);
     sums.clear();
-    Reader<KeyPipe>(s.keys(), lane, turns).wait();
+    tile_of_keys().wait();
     ++turns;
   }
   // Uniform, else the operands of all products are worked out ahead, and they are more than the registers hold.
@@ -78,7 +61,7 @@ struct Half {
       sums.wait<0>();
       last.release();
     }
-    Reader<KeyPipe>(s.keys(), lane, turns).release();
+    tile_of_keys().release();
     sums.store(p, t, to, warp, lane);
   }
 };
@@ -92,7 +75,7 @@ struct ValueGradients : Half {
   template <bool kFirst, int kExtras> __device__ __forceinline__ void step(const Turn& t, int g, int m, bool) {
     begin_step();
     const auto queries = this->queries(at), gradients = this->gradients(at);
-    multiply(queries.wait());
+    multiply(keys, queries.wait());
     if constexpr (!kFirst) add(weight, this->gradients(at - 1).wait());
     Scores<kExtras, kQueryRows, 64> scores(p, t, group, g, m, t.tile * kKeys, warp * 16, lane, weight.word);
     scores.draw();
@@ -135,7 +118,7 @@ struct KeyGradients : Half {
     begin_step();
     const auto queries = this->queries(at), gradients = this->gradients(at);
     if constexpr (!kFirst) add(ds, this->queries(at - 1).wait());
-    multiply(gradients.wait());  // dP^T
+    multiply(keys, gradients.wait());  // dP^T
     uint32_t weight[kQueryRows / 16][4];
     Scores<kExtras, kQueryRows, 64> scores(p, t, group, g, m, t.tile * kKeys, warp * 16, lane, weight);
     scores.draw();
@@ -154,15 +137,7 @@ struct KeyGradients : Half {
       this->queries(at - 1).release();
     }
     wgmma_wait<0>(score);
-    const uint32_t to_lane = tile.place_of_block(warp * 16, lane);
-    uint16_t* const dbias = scores.dbias();
-#pragma unroll
-    for (int i = 0; i < kQueryRows / 16; ++i) {
-      const float* const rows = s.delta[gradients.at.index()];
-      const float2 delta[2] = {scores.delta_of(rows, 2 * i), scores.delta_of(rows, 2 * i + 1)};
-      scores.differentiate(i, score.v, delta, dbias, ds.word[i]);
-      tile.store_block(to_lane, i, ds.word[i]);
-    }
+    differentiate(scores, gradients.at.index(), tile, warp * 16, scores.dbias(), ds);
     to.commit_stores(lane);
     from.release();
     gradients.release();
