@@ -86,8 +86,9 @@ MUTATIONS: dict[str, tuple[str, str, str, str]] = {
     ),
     "dq is stored, not added": (
         BACKWARD,
-        "__builtin_amdgcn_global_atomic_fadd_f32(sums + i64(row) * p.hdim_q + w.column + column, dq[r])",
-        "sums[i64(row) * p.hdim_q + w.column + column] = dq[r]",
+        "__builtin_amdgcn_global_atomic_fadd_f32(\n"
+        "            (Global<float>)((Global<char>)sums + (row * hdim + w.column + column) * 4u), dq[r])",
+        "sums[row * hdim + w.column + column] = dq[r]",
         "fmha_bwd_dq_dk_dv",
     ),
     "keys past the end are stored": (
