@@ -84,7 +84,7 @@ class ArgumentFile(Struct, frozen=True, forbid_unknown_fields=True):
     shape: list[Shape] | Shape | None = None
     one: bool = False  # of one element, whatever its dimensions
     ones: list[Letter] | None = None  # lengths that may be 1 instead
-    only: dict[Word, Dtype] | None = None  # given only where that array has this dtype
+    only: dict[Word, Dtype | list[Dtype]] | None = None  # given only where that array has this dtype, or one of these
     when: dict[Dtype, list[Dtype]] | None = None  # other dtypes where `as` has this one
     chosen_by: Word | None = None  # the argument that names the dtype of a new result
     asked_by: Word | None = None  # the argument that asks for a result
@@ -112,6 +112,10 @@ class ArgumentFile(Struct, frozen=True, forbid_unknown_fields=True):
     items: Annotated[list[Word], Meta(min_length=2, max_length=3)] | None = None
     default: Annotated[list[Whole], Meta(min_length=2, max_length=2)] | None = None
     absent: Whole | None = None
+
+    def only_of(self) -> dict[str, list[str]]:
+        """Arrays of which this depends, and the dtypes that they must have."""
+        return {name: [of] if isinstance(of, str) else list(of) for name, of in (self.only or {}).items()}
 
 
 KINDS = (

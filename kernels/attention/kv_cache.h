@@ -41,7 +41,7 @@ void fill_queries(const Args& args, const Call& call, bool group, bool heads_fir
   features.mask = call.signature.mask != decltype(call.signature.mask)::none;
   features.softcap = call.signature.softcap;
   features.sink = has_sink(args);
-  features.qscale = in.k.dtype == TILEKILN_FP8 ? Qscale::pertensor : Qscale::none;
+  features.qscale = dtype_bytes(in.k.dtype) == 1 ? Qscale::pertensor : Qscale::none;
   problem.dtype = dtype;
   problem.out_scale = 1;
   problem.nhead_q = static_cast<int>(call.H);

@@ -23,8 +23,9 @@ enum class KvDtype : unsigned char {
   fp8,       // e4m3 in and out, rounded to nearest even and saturated at +-448
   fp8bf16,   // q, k, v e4m3; out bf16
   bf16_fp8,  // q and out bf16; the cache e4m3
+  bf16_bf8,  // q and out bf16; the cache e5m2
 };
-constexpr int kKvDtypes = 6;
+constexpr int kKvDtypes = 7;
 
 enum class KvLayout : unsigned char {
   linear,  // key, head and page strides as given, the last dimension contiguous

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tilekiln as tk
 import torch
-from tilekiln.compat.vllm.attention import FP8, Attention, Backend
+from tilekiln.compat.vllm.attention import FORMATS, Attention, Backend
 from tilekiln.compat.vllm.batch import batch_of
 from tilekiln.compat.vllm.linear import Product
 from tilekiln.reference import attention
@@ -27,7 +27,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 def step(
     queries: list[int], keys: list[int], dtype: torch.dtype, hdim: int = 64, heads: tuple[int, int] = (4, 2),
-    by_token: bool = False, causal: Any = True, fp8: bool = False, size: int = 32, **options: Any,
+    by_token: bool = False, causal: Any = True, fp8: str | None = None, size: int = 32, **options: Any,
 ) -> None:  # fmt: skip
     """One layer's call, its results and what it wrote."""
     random = torch.Generator().manual_seed(sum(queries) + hdim)
@@ -41,7 +41,7 @@ def step(
     shape = (sum(pages) + 1, size, nhead_k, 2 * hdim) if by_token else (sum(pages) + 1, nhead_k, size, 2 * hdim)
     cache = torch.randn(shape, generator=random).to(dtype)
     if fp8:
-        cache = (cache.float() / 0.02).to(FP8).view(torch.uint8)
+        cache = (cache.float() / 0.02).to(FORMATS[fp8]).view(torch.uint8)
     cache = cache.transpose(1, 2) if by_token else cache
     qkv = torch.randn(int(starts[-1]), (nhead_q + 2 * nhead_k) * hdim, generator=random).to(dtype)
     parts = qkv.split([nhead_q * hdim, nhead_k * hdim, nhead_k * hdim], -1)
@@ -53,7 +53,7 @@ def step(
             for place in range(length - queries[row], length)
         ]
     )
-    impl = Attention(nhead_q, hdim, hdim**-0.5, nhead_k, kv_cache_dtype="fp8" if fp8 else "auto", **options)
+    impl = Attention(nhead_q, hdim, hdim**-0.5, nhead_k, kv_cache_dtype=fp8 or "auto", **options)
     impl.process_weights_after_loading(dtype)
     batch = batch_of(starts, torch.tensor(keys, dtype=torch.int32), table, causal, slots)
     out = torch.full((int(starts[-1]), nhead_q, hdim), torch.nan, dtype=dtype)
@@ -61,7 +61,7 @@ def step(
 
     rows = cache.transpose(1, 2).reshape(-1, nhead_k, 2 * hdim)
     if fp8:
-        rows = rows.view(FP8).float() * torch.cat([torch.full((hdim,), 0.02), torch.full((hdim,), 0.03)])
+        rows = rows.view(FORMATS[fp8]).float() * torch.cat([torch.full((hdim,), 0.02), torch.full((hdim,), 0.03)])
     else:
         assert torch.equal(rows[slots], torch.cat([k, v], -1)), "written keys and values"
     window = options.get("sliding_window")
@@ -97,8 +97,9 @@ for dtype in TOLERANCE:
     step([2, 2, 4], [50, 9, 64], dtype, sliding_window=5, logits_soft_cap=20.0)
 for hdim in (32, 80, 96, 128, 160, 256, 512):
     step(*MIXED, torch.bfloat16, hdim=hdim)
-step(*MIXED, torch.bfloat16, fp8=True)
-step([1] * 3, [9, 40, 64], torch.bfloat16, fp8=True, sliding_window=8)
+for fp8 in FORMATS:
+    step(*MIXED, torch.bfloat16, fp8=fp8)
+    step([1] * 3, [9, 40, 64], torch.bfloat16, fp8=fp8, sliding_window=8)
 
 q, k, v = (torch.randn(30, 4, 64) for _ in range(3))
 starts = torch.tensor([0, 11, 30], dtype=torch.int32)
@@ -150,7 +151,7 @@ for rows in (0, 1, 9):
 
 for wrong, sentence in (
     ({"attn_type": "decodes"}, "attn_type: was 'decodes', must be decoder, encoder, encoder_only, encoder_decoder"),
-    ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype: was 'fp8_e5m2', must be"),
+    ({"kv_cache_dtype": "int8"}, "kv_cache_dtype: was 'int8', must be"),
 ):
     with pytest.raises(tk.ArgumentError, match=sentence):
         Attention(4, 64, 0.125, 4, **wrong)

@@ -59,7 +59,7 @@ APPENDKV = Space(
 PREFILL = Space(
     {
         "dtype": ["fp16", "bf16", "fp8bf16"],
-        "kv_dtype": ["same", "fp8"],
+        "kv_dtype": ["same", "fp8", "bf8"],
         **_hdims("fmha_batch_prefill"),
         "mode": ["group"],
         "page_size": ["1", "16", "1024"],
@@ -102,13 +102,14 @@ def _make_legal() -> None:
     PAGEDKV.legal &= PAGEDKV.has("lse", "no") & PAGEDKV.has("skip_min_seqlen_q", "no")
     is_fp8 = APPENDKV.has("dtype", "fp8")
     APPENDKV.legal &= ~is_fp8 | APPENDKV.has("rope", "none") & APPENDKV.has("paged", "no")
-    is_fp8, cache_fp8 = PREFILL.has("dtype", "fp8bf16"), PREFILL.has("kv_dtype", "fp8")
+    is_fp8, cache_fp8 = PREFILL.has("dtype", "fp8bf16"), PREFILL.has("kv_dtype", "fp8", "bf8")
     plain = PREFILL.has("bias", "none") & PREFILL.has("lse", "no") & PREFILL.has("dropout", "no")
     PREFILL.legal &= _uncapped(PREFILL) & _scaled(PREFILL, is_fp8 | cache_fp8)
     PREFILL.legal &= ~is_fp8 | plain & PREFILL.has("sink", "no")
     PREFILL.legal &= ~cache_fp8 | PREFILL.has("dtype", "bf16")
     PREFILL.legal &= PREFILL.has("page_size", "16", "1024") | PREFILL.has("layout", "linear")
-    PREFILL.legal &= PREFILL.has("page_size", "1024") | ~PREFILL.has("qscale", "kv_blockscale")
+    by_page = PREFILL.has("qscale", "kv_blockscale")
+    PREFILL.legal &= ~by_page | PREFILL.has("page_size", "1024") & ~PREFILL.has("kv_dtype", "bf8")
 
 
 _make_legal()
@@ -151,7 +152,7 @@ RECEIPTS: dict[str, dict[str, Callable[[], Mask]]] = {
     "ck_extended": _all(),
     "flash": {
         "fmha_batch_prefill": lambda: (
-            PREFILL.selected("dtype=fp16,bf16 bias=none,alibi") & without_capped_alibi(PREFILL)
+            PREFILL.selected("dtype=fp16,bf16 kv_dtype!=bf8 bias=none,alibi") & without_capped_alibi(PREFILL)
         ),
         "fmha_fwd_appendkv": lambda: APPENDKV.selected("dtype!=fp8"),
         "fmha_fwd_pagedkv": lambda: PAGEDKV.selected(

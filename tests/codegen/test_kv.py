@@ -319,7 +319,7 @@ def test_a_cpu_limits_nothing() -> None:
             "receipts/flash.yaml",
             "values: kv_dtype=fp8 qscale=pertensor,kv_blockscale",
             "values: kv_dtype=fp16",
-            "axis 'kv_dtype' of fmha_batch_prefill has no value 'fp16'; values: same, fp8",
+            "axis 'kv_dtype' of fmha_batch_prefill has no value 'fp16'; values: same, fp8, bf8",
         ),
         (
             "receipts/aiter_batch.yaml",

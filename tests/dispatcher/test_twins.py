@@ -21,7 +21,7 @@ SIGNATURE = {
     "bias": ("none", "alibi", None),
     "softcap": ("no", "yes"),
     "v_layout": ("row", "column"),
-    "kv_dtype": ("same", "fp8"),
+    "kv_dtype": ("same", "fp8", "bf8"),
     "page_size": (16, None),
 }
 ALGORITHM = {

@@ -15,7 +15,7 @@
 
 namespace tilekiln::test {
 
-enum class Kind { fp32, fp16, bf16, fp8, byte };
+enum class Kind { fp32, fp16, bf16, fp8, bf8, byte };
 
 inline size_t bytes_of(Kind kind) { return kind == Kind::fp32 ? 4 : kind == Kind::fp16 || kind == Kind::bf16 ? 2 : 1; }
 
@@ -46,6 +46,7 @@ class Guarded {
       case Kind::fp16: return core::widen(at<core::fp16>(i));
       case Kind::bf16: return core::widen(at<core::bf16>(i));
       case Kind::fp8: return core::widen(at<core::fp8>(i));
+      case Kind::bf8: return core::widen(at<core::bf8>(i));
       case Kind::byte: return at<uint8_t>(i);
     }
     std::abort();
@@ -57,6 +58,7 @@ class Guarded {
       case Kind::fp16: return put_narrow<core::fp16>(i, x);
       case Kind::bf16: return put_narrow<core::bf16>(i, x);
       case Kind::fp8: return put_narrow<core::fp8>(i, x);
+      case Kind::bf8: return put_narrow<core::bf8>(i, x);
       case Kind::byte: return put(i, uint8_t(x));
     }
   }

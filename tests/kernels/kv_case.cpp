@@ -20,6 +20,7 @@ Kinds kinds_of(KvDtype dtype) {
     case KvDtype::fp8: return {Kind::fp8, Kind::fp8, Kind::fp8, Kind::fp32};
     case KvDtype::fp8bf16: return {Kind::fp8, Kind::fp8, Kind::bf16, Kind::bf16};
     case KvDtype::bf16_fp8: return {Kind::bf16, Kind::fp8, Kind::bf16, Kind::bf16};
+    case KvDtype::bf16_bf8: return {Kind::bf16, Kind::bf8, Kind::bf16, Kind::bf16};
   }
   std::abort();
 }
@@ -277,7 +278,7 @@ void check_splits(const KvCase& t, const Arrays& a, Errors& errors) {
 }  // namespace
 
 const char* name_of(KvDtype dtype) {
-  static const char* const names[] = {"fp32", "fp16", "bf16", "fp8", "fp8bf16", "bf16_fp8"};
+  static const char* const names[] = {"fp32", "fp16", "bf16", "fp8", "fp8bf16", "bf16_fp8", "bf16_bf8"};
   return names[int(dtype)];
 }
 

@@ -13,7 +13,7 @@ import pytest
 from codegen.schema.tree import tree
 
 DTYPES = ["fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"]
-KV_DTYPES = ["fp32", "fp16", "bf16", "fp8", "fp8bf16", "bf16_fp8"]
+KV_DTYPES = ["fp32", "fp16", "bf16", "fp8", "fp8bf16", "bf16_fp8", "bf16_bf8"]
 KV_RECEIPT = "fp8"  # the smallest receipt whose library holds the engines of the KV-cache families
 BWD_DTYPES = ["fp32", "fp16", "bf16"]
 TARGETS = [target.word for target in reversed(tree().of_host.values()) if target.beside is None]
@@ -66,7 +66,9 @@ def test_backward_engine(build_program: Callable[..., Path], sweep: list[str], t
 @pytest.mark.parametrize("dtype", KV_DTYPES)
 @pytest.mark.parametrize("target", TARGETS)
 def test_kv_engines(build_program: Callable[..., Path], sweep: list[str], target: str, dtype: str) -> None:
-    run(build_program("kv_engine_test", KV_RECEIPT, targets="all"), target, dtype, *sweep)
+    less = sweep and dtype.startswith("bf16_")  # caches of bytes differ from bf16 in what is loaded
+    cases = ["few", sweep[1]] if less else sweep
+    run(build_program("kv_engine_test", KV_RECEIPT, targets="all"), target, dtype, *cases)
 
 
 @pytest.mark.parametrize("target", TARGETS)

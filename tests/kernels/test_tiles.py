@@ -80,7 +80,15 @@ def test_attention(build_program: Callable[..., Path], sweep: list[str], dtype: 
     same_bits(build_program("fwd_engine_test", "fp8", TARGETS), dtype, sweep)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp8bf16", "bf16_fp8"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "bf16",
+        "fp8bf16",
+        pytest.param("bf16_fp8", marks=pytest.mark.turns(0)),
+        pytest.param("bf16_bf8", marks=pytest.mark.turns(1)),
+    ],
+)
 def test_attention_over_a_cache(build_program: Callable[..., Path], sweep: list[str], dtype: str) -> None:
     """As `test_attention`, over every kind of cache, in one piece and in splits."""
     cases = sweep if dtype == "bf16" or not sweep else ["few", sweep[1]]  # the dtypes differ in what is loaded

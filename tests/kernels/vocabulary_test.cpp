@@ -204,17 +204,26 @@ void random_blocks() {
 }
 
 #if TILEKILN_PAIRS
-void pairs() {
+// Every byte as bf16.
+template <class T> void halves_of_bytes_are_exact() {
   constexpr int kHalves = 2 * kLanes;  // a register
-  bool exact = true, partial = true;
+  bool exact = true;
   for (int first = 0; first < 256; first += kHalves) {
-    fp8 x[kHalves];
-    alignas(64) bf16 got[kHalves];
+    T x[kHalves];
+    alignas(64) bf16 got[kHalves], whole[kHalves];
     for (int i = 0; i < kHalves; ++i) x[i].bits = uint8_t(first + i);
-    store_halves(got, load_halves(x, kHalves));
-    for (int i = 0; i < kHalves; ++i) exact &= same(core::widen(got[i]), core::widen(x[i]));
+    store_halves(got, load_halves(x, kHalves)), store_halves(whole, load_halves(x));
+    for (int i = 0; i < kHalves; ++i)
+      exact &= same(core::widen(got[i]), core::widen(x[i])) && got[i].bits == whole[i].bits;
   }
   CHECK(exact);
+}
+
+void pairs() {
+  constexpr int kHalves = 2 * kLanes;
+  bool partial = true;
+  halves_of_bytes_are_exact<fp8>();
+  halves_of_bytes_are_exact<bf8>();
   for (int n = 1; n <= kHalves; ++n) {
     test::Guarded row(test::Kind::bf16, size_t(n));
     for (int i = 0; i < n; ++i) row.set(size_t(i), float(i + 1));
@@ -322,6 +331,7 @@ void vocabulary() {
   widening<core::fp16>();
   widening<core::bf16>();
   widening<core::fp8>();
+  widening<core::bf8>();
   narrowing<core::fp16>();
   narrowing<core::bf16>();
   bytes();

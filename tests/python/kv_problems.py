@@ -190,7 +190,7 @@ def linear(family: str, signature: dict[str, Any], sizes: Sizes, seed: int) -> P
 def prefill(signature: dict[str, Any], sizes: Sizes, seed: int) -> Problem:
     """Batch prefill."""
     make = Maker(signature, sizes, seed)
-    kept = FP8 if signature["kv_dtype"] == "fp8" else make.storage
+    kept = NUMPY.get(signature["kv_dtype"], make.storage)
     hdim_q, hdim_v = make.head_dims(16)
     lengths = list(sizes.lengths_k)
     page_size = int(make.random.choice(PAGE_SIZES[signature["page_size"]]))

@@ -177,7 +177,7 @@ def test_matrix(case):
 
 
 PREFILL = {
-    "dtype": ["fp16", "bf16", "bf16 over fp8", "fp8", "bf16 over fp8 blocks"],
+    "dtype": ["fp16", "bf16", "bf16 over fp8", "fp8", "bf16 over fp8 blocks", "bf16 over bf8"],
     "hdim": [64, 96, 128, 256],
     "page": [1, 16, 1024],
     "vectorized": [False, True],
@@ -219,9 +219,9 @@ class Pages:
                 part = one[i * page : (i + 1) * page]
                 pool[number, : len(part)] = part.float()
         self.scale = torch.ones(1)
-        if dtype == FP8:
+        if dtype in (FP8, torch.float8_e5m2):
             largest = pool.abs().amax((1, 3)) if blocks else pool.abs().max()[None]
-            self.scale = (largest / torch.finfo(FP8).max).clamp(min=1e-6)
+            self.scale = (largest / torch.finfo(dtype).max).clamp(min=1e-6)
         wide = self.scale[:, None, :, None] if blocks else self.scale
         self.stored = (pool / wide).to(dtype)
         self.read = self.stored.float() * wide
@@ -256,7 +256,7 @@ def test_batch_prefill_matrix(case):
     hdim, page, (nhead_q, nhead_k) = case["hdim"], case["page"], upstream.HEADS[case["heads"]]
     lengths_q, lengths_k = [37, 1, 0, 20], [130, 33, 16, 20]
     q_type = {"fp16": torch.float16, "fp8": FP8}.get(case["dtype"], torch.bfloat16)
-    kv_type = FP8 if "fp8" in case["dtype"] else q_type
+    kv_type = FP8 if "fp8" in case["dtype"] else torch.float8_e5m2 if "bf8" in case["dtype"] else q_type
     out_type = torch.bfloat16 if q_type == FP8 else q_type
     blocks = "blocks" in case["dtype"]
 
@@ -276,7 +276,7 @@ def test_batch_prefill_matrix(case):
     scales = {}
     if blocks:
         scales["kv_block_descale"] = torch.stack([k.scale, v.scale], -1)
-    elif kv_type == FP8:
+    elif kv_type.itemsize == 1:
         scales = {"k_descale": k.scale, "v_descale": v.scale}
     q_scale = 1.0
     if q_type == FP8:

@@ -232,12 +232,12 @@ const Case prefill_cases[] = {
     CASE("block_table: had 4 blocks of 16 keys a sequence, must have 5: sequence 0 is 65 keys long", w.tabled();
          w.set(1, {65, 4})),
     CASE("block_table: entry (1, 0) was 11, must be from 0 to 9: k has 10 pages", w.tabled(); w.indices[4][4] = 11),
-    CASE("k_descale: was given, must be null unless k is fp8", w.listed(); w.prefill.k_descale = &w.scale),
+    CASE("k_descale: was given, must be null unless k is fp8 or bf8", w.listed(); w.prefill.k_descale = &w.scale),
     CASE("v_descale: was nan, must be finite", w.listed(); w.k.dtype = w.v.dtype = TILEKILN_FP8;
          w.prefill.v_descale = &w.scale; w.memory[5][0] = nan),
     CASE("k_descale: dimension 0 was 2 long, must have one element", w.listed(); w.k.dtype = w.v.dtype = TILEKILN_FP8;
          w.prefill.k_descale = &w.scale; w.scale.shape[0] = 2),
-    CASE("kv_block_descale: was given, must be null unless k is fp8", w.listed();
+    CASE("kv_block_descale: was given, must be null unless k is fp8 or bf8", w.listed();
          w.prefill.kv_block_descale = &w.block_scale),
     CASE("k_descale: was given with kv_block_descale, must be alone: both scale the cache", w.listed();
          w.k.dtype = w.v.dtype = TILEKILN_FP8; w.prefill.k_descale = &w.scale;

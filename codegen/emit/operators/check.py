@@ -29,8 +29,8 @@ def given_without(a: Argument) -> str:
     return f"was given without {a.file.needs}, must be {'null' if a.is_array else '0'}: {a.file.says}"
 
 
-def given_unless(array: str, dtype: str) -> str:
-    return f"was given, must be null unless {array} is {dtype}"
+def given_unless(array: str, dtypes: list[str]) -> str:
+    return f"was given, must be null unless {array} is {' or '.join(dtypes)}"
 
 
 def not_together(a: Argument) -> str:
@@ -425,8 +425,9 @@ class Check:
         self._guarded(a, self._array_given)
 
     def _array_given(self, a: Argument) -> None:
-        for name, dtype in (a.file.only or {}).items():
-            self._fail(f"in.{name}.dtype != {code(dtype)}", a.name, given_unless(name, dtype))
+        for name, dtypes in a.file.only_of().items():
+            other = " && ".join(f"in.{name}.dtype != {code(dtype)}" for dtype in dtypes)
+            self._fail(other, a.name, given_unless(name, dtypes))
         self._dtype(a)
         if a.file.one:
             self._try(f"check_one_element(in.{a.name})")

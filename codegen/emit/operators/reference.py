@@ -144,8 +144,8 @@ def _rules(operator: Operator, entry: Entry) -> Iterator[str]:
         yield f"written too when `{file.written_with}` is given"
     if a.kind == "written":
         yield "written"
-    for other, dtype in (file.only or {}).items():
-        yield f"only when {other} is {dtype}"
+    for other, dtypes in file.only_of().items():
+        yield f"only when {other} is {' or '.join(dtypes)}"
     if file.not_with:
         yield f"not with `{file.not_with}`"
     if file.needs:
@@ -243,5 +243,5 @@ def _refusals(operator: Operator) -> Iterator[str]:
             yield f"{a.name}: {given_with(a)}"
         if a.file.needs:
             yield f"{a.name}: {given_without(a)}"
-        yield from (f"{a.name}: {given_unless(name, dtype)}" for name, dtype in (a.file.only or {}).items())
+        yield from (f"{a.name}: {given_unless(name, dtypes)}" for name, dtypes in a.file.only_of().items())
         yield from (f"{name}: {not_together(a)}" for name in a.file.together or [])

@@ -19,7 +19,7 @@ TILEKILN_BEGIN_C
 typedef struct tilekiln_fmha_batch_prefill_args {
   size_t size; /* sizeof(tilekiln_fmha_batch_prefill_args): set by tilekiln_fmha_batch_prefill_defaults */
   const tilekiln_tensor* q; /* fp16, bf16 or fp8 (total_q, nhead_q, hdim_q). Queries */
-  const tilekiln_tensor* k; /* dtype of q; of bf16: bf16 or fp8 (pages, page_size, nhead_k, hdim_q), tokens: (pages, nhead_k, hdim_q), vectors:
+  const tilekiln_tensor* k; /* dtype of q; of bf16: bf16, fp8 or bf8 (pages, page_size, nhead_k, hdim_q), tokens: (pages, nhead_k, hdim_q), vectors:
      (pages, nhead_k, hdim_q / vec, page_size, vec). The keys of the pool */
   const tilekiln_tensor* v; /* dtype of k (pages, page_size, nhead_k, hdim_v), tokens: (pages, nhead_k, hdim_v), vectors: (pages, nhead_k, page_size /
      vec, hdim_v, vec). The values of the pool */
@@ -30,8 +30,8 @@ typedef struct tilekiln_fmha_batch_prefill_args {
   const tilekiln_tensor* alibi_slopes; /* fp32 (nhead_q) or (batch, nhead_q); or null. Adds -slope |i + shift - j| */
   const tilekiln_tensor* sink; /* fp32 (nhead_q); or null. One more logit per head that takes part in the softmax and has no value */
   const tilekiln_tensor* q_descale; /* fp32; or null. Of one element, for fp8; null: 1 */
-  const tilekiln_tensor* k_descale; /* fp32; or null. Of one element, for fp8 keys; null: 1 */
-  const tilekiln_tensor* v_descale; /* fp32; or null. Of one element, for fp8 values; null: 1 */
+  const tilekiln_tensor* k_descale; /* fp32; or null. Of one element, for fp8 and bf8 keys; null: 1 */
+  const tilekiln_tensor* v_descale; /* fp32; or null. Of one element, for fp8 and bf8 values; null: 1 */
   const tilekiln_tensor* kv_block_descale; /* fp32 (pages, nhead_k, 2); or null. The scale of k and the scale of v of each page and head; not with
      k_descale and v_descale, page_size a multiple of 128 */
   const tilekiln_tensor* cu_seqlens_q; /* int32 (batch + 1). The first row of each sequence */

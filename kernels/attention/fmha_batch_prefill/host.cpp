@@ -17,7 +17,8 @@ KvDtype dtype_of(const Arrays& in) {
   return in.q.dtype == TILEKILN_FP8    ? KvDtype::fp8bf16
          : in.q.dtype == TILEKILN_FP16 ? KvDtype::fp16
          : in.k.dtype == TILEKILN_BF16 ? KvDtype::bf16
-                                       : KvDtype::bf16_fp8;
+         : in.k.dtype == TILEKILN_FP8  ? KvDtype::bf16_fp8
+                                       : KvDtype::bf16_bf8;
 }
 
 }  // namespace
@@ -106,7 +107,9 @@ tilekiln_status check(const Args& args, fmha::KvCall* to) {
   fmha::fill_dropout(args, problem);
 
   family::Signature& signature = call.signature;
-  signature.kv_dtype = problem.dtype == fmha::KvDtype::bf16_fp8 ? family::KvDtype::fp8 : family::KvDtype::same;
+  signature.kv_dtype = problem.dtype == fmha::KvDtype::bf16_fp8   ? family::KvDtype::fp8
+                       : problem.dtype == fmha::KvDtype::bf16_bf8 ? family::KvDtype::bf8
+                                                                  : family::KvDtype::same;
   signature.mode = family::Mode::group;
   // Classes: a page of a key tile or more is served as 1024, a smaller one as 16.
   constexpr int key_tile = 64;

@@ -53,36 +53,38 @@ SLOTS = [5, 190, -1, 16, 33, 32, 0]
 
 
 @pytest.mark.parametrize("asm", [False, True])
-@pytest.mark.parametrize("kind", ["auto", "fp8", "bytes"])
+@pytest.mark.parametrize("kind", ["auto", "fp8", "bytes", "bytes of e5m2"])
 def test_tokens_into_blocks(moved, asm, kind):
     key, value = normal(7, HEADS, D, dtype=torch.bfloat16), normal(7, HEADS, D, seed=1, dtype=torch.bfloat16)
     slots, scales = torch.tensor(SLOTS, device=DEVICE), (torch.tensor([0.5], device=DEVICE),) * 2
-    stored = {"auto": torch.bfloat16, "fp8": FP8, "bytes": torch.uint8}[kind]
+    stored = {"auto": torch.bfloat16, "fp8": FP8}.get(kind, torch.uint8)
+    said, fp8 = ("fp8_e5m2", torch.float8_e5m2) if "e5m2" in kind else ("fp8", FP8)
     key_cache, value_cache = caches(stored, asm)
     if kind == "auto":
         moved.reshape_and_cache(key[:, None], value[:, None], key_cache, value_cache, slots, kind, asm_layout=asm)
     else:
-        moved.reshape_and_cache(key, value, key_cache, value_cache, slots, "fp8", *scales, asm)
-    whole = (lines(key_cache.view(FP8) if kind == "bytes" else key_cache),
-             (values if asm else lines)(value_cache.view(FP8) if kind == "bytes" else value_cache))  # fmt: skip
+        moved.reshape_and_cache(key, value, key_cache, value_cache, slots, said, *scales, asm)
+    read = [cache.view(fp8) if stored == torch.uint8 else cache for cache in (key_cache, value_cache)]
+    whole = lines(read[0]), (values if asm else lines)(read[1])
     for cache, tokens in zip(whole, (key, value), strict=True):
         want = torch.zeros(BLOCKS * SIZE, HEADS, D, dtype=cache.dtype, device=DEVICE)
         for row, slot in enumerate(SLOTS):
             if slot >= 0:
-                want[slot] = tokens[row] if kind == "auto" else (tokens[row].float() / 0.5).to(FP8)
+                want[slot] = tokens[row] if kind == "auto" else (tokens[row].float() / 0.5).to(fp8)
         assert torch.equal(cache.float(), want.float())
 
 
-@pytest.mark.parametrize("kind", ["auto", "fp8"])
+@pytest.mark.parametrize("kind", ["auto", "fp8", "fp8_e5m2"])
 def test_tokens_into_blocks_of_lines(moved, kind):
     key, value = (normal(7, HEADS, 2 * D, seed=i, dtype=torch.float16)[..., i::2] for i in range(2))
-    dtype, one = (torch.float16 if kind == "auto" else FP8), torch.tensor(2.0, device=DEVICE)
+    dtype = {"auto": torch.float16, "fp8_e5m2": torch.float8_e5m2}.get(kind, FP8)
+    one = torch.tensor(2.0, device=DEVICE)
     key_cache, value_cache = (torch.zeros(BLOCKS, SIZE, HEADS, D, dtype=dtype, device=DEVICE) for _ in range(2))
     moved.reshape_and_cache_flash(key, value, key_cache, value_cache, ints(SLOTS), kind, one, one)
     for cache, tokens in ((key_cache, key), (value_cache, value)):
         flat = cache.view(-1, HEADS, D)
         for row, slot in enumerate(SLOTS):
-            want = tokens[row] if kind == "auto" else (tokens[row].float() / 2).to(FP8)
+            want = tokens[row] if kind == "auto" else (tokens[row].float() / 2).to(dtype)
             assert slot < 0 or torch.equal(flat[slot].float(), want.float())
         assert int((flat.float().abs().sum((1, 2)) > 0).sum()) == 6
     moved.swap_blocks(key_cache, value_cache, torch.tensor([[11, 4], [0, 7]]))
@@ -283,20 +285,31 @@ def test_quantised_caches(face, dtype):
     )
     want = attention(q, lines(key).float() * 0.05, values(value).float() * 0.05, LENGTHS, TABLE, 0.2)
     torch.testing.assert_close(out.double(), want, rtol=0.05, atol=0.03)
+    bytes_of = [(cache.float() * 0.05).to(torch.float8_e5m2) for cache in (key, value)]
+    want = attention(q, lines(bytes_of[0]).float() * 2, values(bytes_of[1]).float() * 2, LENGTHS, TABLE, 0.2)
+    key, value = (cache.view(torch.uint8) for cache in bytes_of)
+    two = torch.tensor([2.0], device=DEVICE)
+    face.paged_attention_rocm(
+        out, nothing, nothing, nothing, q, key, value, HEADS, 0.2, table, lengths, SIZE, 64, None, "fp8_e5m2", two, two
+    )
+    torch.testing.assert_close(out.double(), want, rtol=0.05, atol=0.03)
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
-@pytest.mark.parametrize("kind", ["auto", "fp8"])
+@pytest.mark.parametrize("kind", ["auto", "fp8", "fp8_e5m2"])
 def test_caches_of_lines(face, layout, kind):
     dtype, nothing = torch.float16, torch.empty(0, device=DEVICE)
     q, lengths, table = normal(3, QUERIES, D, dtype=dtype), ints(LENGTHS), ints(TABLE)
     one = torch.tensor([0.5], device=DEVICE)
     shape = (BLOCKS, SIZE, HEADS, D) if layout == "NHD" else (BLOCKS, HEADS, SIZE, D)
-    key, value = (normal(*shape, seed=s).to(dtype if kind == "auto" else FP8) for s in (5, 6))
+    stored = {"auto": dtype, "fp8_e5m2": torch.float8_e5m2}.get(kind, FP8)
+    key, value = (normal(*shape, seed=s).to(stored) for s in (5, 6))
     k, v = (
         (c if layout == "NHD" else c.transpose(1, 2)).reshape(-1, HEADS, D).float() * (1 if kind == "auto" else 0.5)
         for c in (key, value)
     )
+    if kind == "fp8_e5m2":
+        key, value = key.view(torch.uint8), value.view(torch.uint8)
     for window, cap in ((0, 0.0), (9, 0.0), (0, 3.0)):
         out = torch.empty_like(q)
         face.paged_attention_v1(
@@ -401,6 +414,7 @@ def test_wrong_arguments_are_named(face):
         (lambda: face.reshape_and_cache(tokens, tokens, key[0], value, slots, "auto"), "key_cache: was of shape"),
         (lambda: face.reshape_and_cache(tokens.half(), tokens, key, value, slots, "auto"), "key_cache: was torch.bf"),
         (lambda: face.reshape_and_cache(tokens, tokens, key, value, slots, "fp8"), "kv_cache_dtype: was 'fp8' of"),
+        (lambda: face.reshape_and_cache(tokens, tokens, key, value, slots, "int8"), "kv_cache_dtype: was 'int8' of"),
         (lambda: face.swap_blocks(key, key, slots), "block_mapping: was of shape (7,), must be (pairs, 2)"),
         (lambda: face.pa_fwd_asm(q[0], key, value, table, lengths, 3), "Q: was of shape (6, 64) over caches"),
         (lambda: face.pa_fwd_asm(q, key, value, table, lengths, 3, 2, qo_indptr=table), "qo_indptr: was given, must"),

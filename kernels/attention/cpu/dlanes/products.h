@@ -41,10 +41,12 @@ template <> struct ValueRow<bf16> {
   static TILEKILN_INLINE void load_two(const char* p, vf& a, vf& b) { even_odd((const bf16*)p, a, b); }
 };
 #if TILEKILN_PAIRS
-template <> struct ValueRow<fp8> {
+template <class T> struct ByteValues {
   static constexpr ValueOrder kOrder = ValueOrder::even_odd;
-  static TILEKILN_INLINE void load_two(const char* p, vf& a, vf& b) { even_odd(load_halves((const fp8*)p).v, a, b); }
+  static TILEKILN_INLINE void load_two(const char* p, vf& a, vf& b) { even_odd(load_halves((const T*)p).v, a, b); }
 };
+template <> struct ValueRow<fp8> : ByteValues<fp8> {};
+template <> struct ValueRow<bf8> : ByteValues<bf8> {};
 #endif
 
 // Pairs of keys: several rows that share V multiply it by two keys at once, in bf16, which is half of the products.

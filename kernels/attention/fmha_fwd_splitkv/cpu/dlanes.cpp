@@ -89,7 +89,7 @@ template <class Q, class T, class B, class Out> constexpr auto bf16_rows = fp32_
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _fmha_fwd_splitkv_dlanes)
 
-// Functions in the order of KvDtype: fp32, fp16, bf16, fp8, fp8bf16, bf16_fp8. Products of e4m3 in pairs of bf16 are exact. P is fp32 for
+// Functions in the order of KvDtype: fp32, fp16, bf16, fp8, fp8bf16, bf16_fp8, bf16_bf8. Products of bytes in pairs of bf16 are exact. P is fp32 for
 // one row of a key head, bf16 for several: under a bf16 or e4m3 result that does not show.
 extern "C" const tilekiln::fmha::KvEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::fp32_rows<float, float, float, float>,
@@ -97,18 +97,21 @@ extern "C" const tilekiln::fmha::KvEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
      tilekiln::cpu::bf16_rows<tilekiln::cpu::bf16, tilekiln::cpu::bf16, tilekiln::cpu::bf16, tilekiln::cpu::bf16>,
      tilekiln::cpu::bf16_rows<tilekiln::cpu::fp8, tilekiln::cpu::fp8, float, tilekiln::cpu::saturated_fp8>,
      tilekiln::cpu::bf16_rows<tilekiln::cpu::fp8, tilekiln::cpu::fp8, tilekiln::cpu::bf16, tilekiln::cpu::bf16>,
-     tilekiln::cpu::bf16_rows<tilekiln::cpu::bf16, tilekiln::cpu::fp8, tilekiln::cpu::bf16, tilekiln::cpu::bf16>},
+     tilekiln::cpu::bf16_rows<tilekiln::cpu::bf16, tilekiln::cpu::fp8, tilekiln::cpu::bf16, tilekiln::cpu::bf16>,
+     tilekiln::cpu::bf16_rows<tilekiln::cpu::bf16, tilekiln::cpu::bf8, tilekiln::cpu::bf16, tilekiln::cpu::bf16>},
     {tilekiln::cpu::fp32_rows<float, float, float, float>,
      tilekiln::cpu::fp32_rows<tilekiln::cpu::fp16, tilekiln::cpu::fp16, tilekiln::cpu::fp16, float>,
      tilekiln::cpu::bf16_rows<tilekiln::cpu::bf16, tilekiln::cpu::bf16, tilekiln::cpu::bf16, float>,
      tilekiln::cpu::bf16_rows<tilekiln::cpu::fp8, tilekiln::cpu::fp8, float, float>,
      tilekiln::cpu::bf16_rows<tilekiln::cpu::fp8, tilekiln::cpu::fp8, tilekiln::cpu::bf16, float>,
-     tilekiln::cpu::bf16_rows<tilekiln::cpu::bf16, tilekiln::cpu::fp8, tilekiln::cpu::bf16, float>},
+     tilekiln::cpu::bf16_rows<tilekiln::cpu::bf16, tilekiln::cpu::fp8, tilekiln::cpu::bf16, float>,
+     tilekiln::cpu::bf16_rows<tilekiln::cpu::bf16, tilekiln::cpu::bf8, tilekiln::cpu::bf16, float>},
     {tilekiln::cpu::combine<float>, tilekiln::cpu::combine<tilekiln::cpu::fp16>,
      tilekiln::cpu::combine<tilekiln::cpu::bf16>, tilekiln::cpu::combine<tilekiln::cpu::saturated_fp8>,
-     tilekiln::cpu::combine<tilekiln::cpu::bf16>, tilekiln::cpu::combine<tilekiln::cpu::bf16>},
+     tilekiln::cpu::combine<tilekiln::cpu::bf16>, tilekiln::cpu::combine<tilekiln::cpu::bf16>,
+     tilekiln::cpu::combine<tilekiln::cpu::bf16>},
     {tilekiln::cpu::append<float>, tilekiln::cpu::append<tilekiln::cpu::fp16>,
-     tilekiln::cpu::append<tilekiln::cpu::bf16>, tilekiln::cpu::append<tilekiln::cpu::fp8>, nullptr, nullptr},
+     tilekiln::cpu::append<tilekiln::cpu::bf16>, tilekiln::cpu::append<tilekiln::cpu::fp8>},
     sizeof(tilekiln::cpu::RowScratch),
     tilekiln::cpu::kMaxRows,
     tilekiln::cpu::kTileK,

@@ -51,7 +51,7 @@ template <class Q, class T, class Out> constexpr auto bf16_tile = fp32_tile<Q, T
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _fmha_fwd_splitkv_qlanes)
 
-// Functions in the order of KvDtype: fp32, fp16, bf16, fp8, fp8bf16, bf16_fp8. fp8 into fp32 or e4m3 is computed in fp32: rounding P to
+// Functions in the order of KvDtype: fp32, fp16, bf16, fp8, fp8bf16, bf16_fp8, bf16_bf8. fp8 into fp32 or e4m3 is computed in fp32: rounding P to
 // bf16 would be its largest error; under a bf16 result it does not show.
 extern "C" const tilekiln::fmha::KvEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::fp32_tile<float, float, float, float>,
@@ -59,13 +59,15 @@ extern "C" const tilekiln::fmha::KvEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
      tilekiln::cpu::bf16_tile<tilekiln::cpu::bf16, tilekiln::cpu::bf16, tilekiln::cpu::bf16>,
      tilekiln::cpu::fp32_tile<tilekiln::cpu::fp8, tilekiln::cpu::fp8, float, tilekiln::cpu::saturated_fp8>,
      tilekiln::cpu::bf16_tile<tilekiln::cpu::fp8, tilekiln::cpu::fp8, tilekiln::cpu::bf16>,
-     tilekiln::cpu::bf16_tile<tilekiln::cpu::bf16, tilekiln::cpu::fp8, tilekiln::cpu::bf16>},
+     tilekiln::cpu::bf16_tile<tilekiln::cpu::bf16, tilekiln::cpu::fp8, tilekiln::cpu::bf16>,
+     tilekiln::cpu::bf16_tile<tilekiln::cpu::bf16, tilekiln::cpu::bf8, tilekiln::cpu::bf16>},
     {tilekiln::cpu::fp32_tile<float, float, float, float>,
      tilekiln::cpu::fp32_tile<tilekiln::cpu::fp16, tilekiln::cpu::fp16, tilekiln::cpu::fp16, float>,
      tilekiln::cpu::bf16_tile<tilekiln::cpu::bf16, tilekiln::cpu::bf16, float>,
      tilekiln::cpu::fp32_tile<tilekiln::cpu::fp8, tilekiln::cpu::fp8, float, float>,
      tilekiln::cpu::bf16_tile<tilekiln::cpu::fp8, tilekiln::cpu::fp8, float>,
-     tilekiln::cpu::bf16_tile<tilekiln::cpu::bf16, tilekiln::cpu::fp8, float>},
+     tilekiln::cpu::bf16_tile<tilekiln::cpu::bf16, tilekiln::cpu::fp8, float>,
+     tilekiln::cpu::bf16_tile<tilekiln::cpu::bf16, tilekiln::cpu::bf8, float>},
     {},
     {},
     sizeof(tilekiln::cpu::CacheScratch),

@@ -87,14 +87,16 @@ template <class Q, class T, class Out> void tiled(const KvProblem& a, const KvUn
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _fmha_fwd_splitkv_qtiles)
 
-// Dtypes in the order of KvDtype: fp32, fp16, bf16, fp8, fp8bf16, bf16_fp8.
+// Dtypes in the order of KvDtype: fp32, fp16, bf16, fp8, fp8bf16, bf16_fp8, bf16_bf8.
 extern "C" const tilekiln::fmha::KvEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {nullptr, nullptr, tilekiln::cpu::tiled<tilekiln::cpu::bf16, tilekiln::cpu::bf16, tilekiln::cpu::bf16>, nullptr,
      tilekiln::cpu::tiled<tilekiln::cpu::fp8, tilekiln::cpu::fp8, tilekiln::cpu::bf16>,
-     tilekiln::cpu::tiled<tilekiln::cpu::bf16, tilekiln::cpu::fp8, tilekiln::cpu::bf16>},
+     tilekiln::cpu::tiled<tilekiln::cpu::bf16, tilekiln::cpu::fp8, tilekiln::cpu::bf16>,
+     tilekiln::cpu::tiled<tilekiln::cpu::bf16, tilekiln::cpu::bf8, tilekiln::cpu::bf16>},
     {nullptr, nullptr, tilekiln::cpu::tiled<tilekiln::cpu::bf16, tilekiln::cpu::bf16, float>, nullptr,
      tilekiln::cpu::tiled<tilekiln::cpu::fp8, tilekiln::cpu::fp8, float>,
-     tilekiln::cpu::tiled<tilekiln::cpu::bf16, tilekiln::cpu::fp8, float>},
+     tilekiln::cpu::tiled<tilekiln::cpu::bf16, tilekiln::cpu::fp8, float>,
+     tilekiln::cpu::tiled<tilekiln::cpu::bf16, tilekiln::cpu::bf8, float>},
     {},
     {},
     sizeof(tilekiln::cpu::TileCacheScratch),

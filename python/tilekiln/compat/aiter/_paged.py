@@ -12,6 +12,8 @@ from ..._core.native import ArgumentError
 from ...torch import calls
 
 FP8 = torch.float8_e4m3fn
+FORMATS = {"fp8": FP8, "fp8_e4m3": FP8, "fp8_e5m2": torch.float8_e5m2}
+"""Values of kv_cache_dtype, and what a byte of such a cache is."""
 
 
 def table_of(indptr: Tensor, indices: Tensor, last: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -25,10 +27,14 @@ def table_of(indptr: Tensor, indices: Tensor, last: Tensor, size: int) -> tuple[
     return table, ((counts - 1) * size + last).where(counts > 0, 0).int()
 
 
+def typed(cache: Tensor, kind: str = "fp8") -> Tensor:
+    """A cache of uint8 by what kv_cache_dtype says of its bytes; others as they are."""
+    return cache.view(FORMATS[kind]) if cache.dtype == torch.uint8 and kind in FORMATS else cache
+
+
 def _numbers(cache: Tensor, dtype: torch.dtype, scale: Any) -> Tensor:
     """A cache, or a part of it, in the dtype of q: fp8 and int8 times their scale."""
-    if cache.dtype == torch.uint8:
-        cache = cache.view(FP8)
+    cache = typed(cache)
     if cache.dtype == dtype and scale is None:
         return cache
     return (cache.float() if scale is None else cache.float() * scale).to(dtype)

@@ -63,7 +63,7 @@ def quantise(out: Tensor, x: Tensor, scale: Tensor, group: int = 0, smooth: Tens
 
 def divided(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """x / scale, fp32, to the nearest number of dtype, at most its largest."""
-    most = LARGEST.get(dtype)
+    most = 57344.0 if dtype == torch.float8_e5m2 else LARGEST.get(dtype)
     if most is None:
         raise ArgumentError(f"quant_dtype: was {dtype}, must be one of {', '.join(map(str, LARGEST))}")
     y = x.float() / scale

@@ -2,8 +2,8 @@
 """vLLM's attention over its caches of pages, which are read and written where they lie.
 
 A layer's cache is (blocks, heads, block_size, 2 headdim), keys in the first half of a row, values in the second, of the
-queries' dtype, or e4m3 as uint8 under bf16. Sequences of one query, or of up to four, as many side by side, append and
-attend in one call; the tokens of others are written by their slots, and attend together.
+queries' dtype, or e4m3 or e5m2 as uint8 under bf16. Sequences of one query, or of up to four, as many side by side,
+append and attend in one call; the tokens of others are written by their slots, and attend together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ...api.operators import _call
 from ...torch import calls
 from .batch import Batch, Builder, Step
 
-FP8 = torch.float8_e4m3fn
+FORMATS = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
+"""Values of kv_cache_dtype, and what a byte of such a cache is."""
 KINDS = (
     AttentionType.DECODER, AttentionType.ENCODER, AttentionType.ENCODER_ONLY, AttentionType.ENCODER_DECODER,
 )  # fmt: skip
@@ -31,7 +32,7 @@ class Backend(AttentionBackend):
 
     forward_includes_kv_cache_update = True
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
-    supported_kv_cache_dtypes: ClassVar[list[str]] = ["auto", "float16", "bfloat16", "fp8", "fp8_e4m3"]
+    supported_kv_cache_dtypes: ClassVar[list[str]] = ["auto", "float16", "bfloat16", *FORMATS]
 
     @staticmethod
     def get_name() -> str:
@@ -166,7 +167,8 @@ class Attention(AttentionImpl):
         """k, v (blocks, block_size, heads, headdim) of the cache's memory, made once: vLLM gives a layer the same."""
         known, k, v = self.places
         if known is not cache or k is None or v is None:
-            places = (cache.view(FP8) if cache.dtype == torch.uint8 else cache).transpose(1, 2)
+            of_bytes = cache.dtype == torch.uint8
+            places = (cache.view(FORMATS[self.kv_cache_dtype]) if of_bytes else cache).transpose(1, 2)
             k, v = places[..., : self.head_size], places[..., self.head_size :]
             self.places = cache, k, v
         return k, v

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...._core.native import ArgumentError
 from ... import _absent
 from ..._modules import errors_as_upstream
-from .._paged import FP8, split, table_of, vectorized
+from .._paged import split, table_of, typed, vectorized
 from .._rows import off
 from .._shapes import gen_pa_fwd_asm, gen_pa_fwd_native_fake, gen_pa_ps_fwd_asm
 
@@ -95,11 +95,12 @@ def paged_attention_rocm(
     v_scale: Tensor | None, fp8_out_scale: Tensor | None = None, partition_size: int = 256, mtp: int = 1,
     q_scale: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """out: attention; kv_cache_dtype "fp8": the cache times k_scale and v_scale, fp32 of one element."""
+    """out: attention; kv_cache_dtype "fp8", "fp8_e5m2": the cache times k_scale and v_scale, fp32 of one element."""
     off("fp8_out_scale", fp8_out_scale, _PLAIN)
     off("q_scale", q_scale, "queries are 16 or 32 bits")
     _one(query, mtp)
     scales = (None, None) if kv_cache_dtype == "auto" else (k_scale, v_scale)
+    key_cache, value_cache = typed(key_cache, kv_cache_dtype), typed(value_cache, kv_cache_dtype)
     vectorized(query, key_cache, value_cache, block_tables, context_lens, scale, out, scales, alibi_slopes)
 
 
@@ -130,8 +131,7 @@ def _in_blocks(cache: Tensor, layout: str, kind: str, scale: Tensor | None, quer
     here = cache if layout == "NHD" else cache.transpose(1, 2)
     if kind == "auto":
         return here
-    values = here.view(FP8) if here.dtype == torch.uint8 else here
-    made = values.float()
+    made = typed(here, kind).float()
     return (made if scale is None else made * scale).to(query.dtype)
 
 

@@ -5,8 +5,8 @@ key, value (tokens, heads, headdim), or with more dimensions before the heads; s
 block block_size + place, below 0 for a token that is not kept. key_cache (blocks, heads, headdim / x, block_size, x),
 x = 16 / bytes of an element, value_cache (blocks, heads, headdim, block_size), with asm_layout (blocks, heads,
 block_size / x, headdim, x); of the flash form both (blocks, block_size, heads, headdim). kv_cache_dtype "auto": the
-cache has the dtype of key; "fp8": e4m3 (uint8 or float8), key / k_scale and value / v_scale, fp32 of one element, 1
-unless given.
+cache has the dtype of key; "fp8": e4m3, "fp8_e5m2": e5m2 (uint8 or float8), key / k_scale and value / v_scale, fp32 of
+one element, 1 unless given.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 from ...._core.native import ArgumentError
 from ... import _absent
 from ..._modules import errors_as_upstream
+from .._paged import FORMATS, FP8, typed
 from .._rows import divided, quantise
 from .._run import run
 
@@ -33,7 +34,6 @@ __all__ = [
 __getattr__ = _absent.sentences(__name__)
 
 _named = errors_as_upstream()
-FP8 = torch.float8_e4m3fn
 
 
 def _pairs(block_mapping: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,11 +76,9 @@ def _kept(slot_mapping: Tensor, size: int, *rows: Tensor) -> tuple[Tensor, Tenso
 def _check_kind(x: Tensor, cache: Tensor, kind: str, name: str) -> None:
     if kind == "auto" and cache.dtype != x.dtype:
         raise ArgumentError(f"{name}: was {cache.dtype}, must be {x.dtype}, as the tokens, with kv_cache_dtype 'auto'")
-    if kind != "auto" and (kind not in ("fp8", "fp8_e4m3") or cache.dtype not in (torch.uint8, FP8)):
-        raise ArgumentError(
-            f"kv_cache_dtype: was {kind!r} of a cache of {cache.dtype}, must be 'auto', or 'fp8' of {FP8} or "
-            "torch.uint8"
-        )
+    if kind != "auto" and cache.dtype not in (torch.uint8, FORMATS.get(kind)):
+        must = f"'auto', {FORMATS[kind]} or torch.uint8" if kind in FORMATS else f"'auto', {', '.join(FORMATS)}"
+        raise ArgumentError(f"kv_cache_dtype: was {kind!r} of a cache of {cache.dtype}, must be {must}")
 
 
 def _stored(x: Tensor, cache: Tensor, kind: str, scale: Tensor | None, name: str) -> tuple[Tensor, Tensor]:
@@ -88,7 +86,7 @@ def _stored(x: Tensor, cache: Tensor, kind: str, scale: Tensor | None, name: str
     _check_kind(x, cache, kind, name)
     if kind == "auto":
         return x, cache
-    made = divided(x, 1.0 if scale is None else scale, FP8)  # type: ignore[arg-type]
+    made = divided(x, 1.0 if scale is None else scale, FORMATS[kind])  # type: ignore[arg-type]
     return made.view(torch.uint8), cache.view(torch.uint8)
 
 
@@ -145,7 +143,7 @@ def reshape_and_cache_flash(
     arrays = []
     for name, x, cache in (("key_cache", key, key_cache), ("value_cache", value, value_cache)):
         _check_kind(_tokens(x), cache, kv_cache_dtype, name)
-        arrays.append(cache if kv_cache_dtype == "auto" else cache.view(FP8))
+        arrays.append(typed(cache, kv_cache_dtype))
     scales = {} if kv_cache_dtype == "auto" else {"k_scale": k_scale, "v_scale": v_scale}
     run("reshape_and_cache", (_rows(key), _rows(value), *arrays, slot_mapping.reshape(-1)), scales)
 

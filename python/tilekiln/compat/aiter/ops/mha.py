@@ -220,13 +220,13 @@ def mha_batch_prefill_func(
 ) -> Any:
     """Attention of packed queries over pages of keys as serving engines keep them. No autograd.
 
-    q (total_q, nheads, headdim): fp16, bf16, or fp8 e4m3, whose out is bf16. k and v, dtype of q, or fp8 under bf16:
+    q (total_q, nheads, headdim): fp16, bf16, or e4m3, whose out is bf16. k and v, dtype of q, or e4m3, e5m2 under bf16:
     linear (pages, page, nheads_k, headdim), or (tokens, nheads_k, headdim) for pages of one key; vectorized, with vec =
     16 bytes of elements: k (pages, nheads_k, headdim / vec, page, vec), v (pages, nheads_k, page / vec, headdim, vec).
     kv_indptr (batch + 1), kv_page_indices, kv_last_page_lens (batch), int32: as sglang keeps them. With block_table,
     int32 (batch, max_blocks), and seqlen_k, int32 (batch), as vllm does, these three are not looked at.
-    q_descale, k_descale, v_descale: fp32 of one element, for fp8. kv_block_descale: fp32 (pages, nheads_k, 2), of k and
-    v, in place of the last two; page is then a multiple of 64. out: where to write.
+    q_descale, k_descale, v_descale: fp32 of one element, for fp8. kv_block_descale: fp32 (pages, nheads_k, 2), of e4m3
+    k and v, in place of the last two; page is then a multiple of 64. out: where to write.
     sink_size: the first keys, which every row sees. max_seqlen_q, max_seqlen_k: no sequence is longer; on a device the
     lengths stay there. window_size is compared with max_seqlen_k, the width of S_dmask too.
     deterministic: concerns a backward, and there is none.
