@@ -129,6 +129,7 @@ def test_deterministic_is_the_default_and_reaches_the_kernel(face, monkeypatch):
     asked = []
     monkeypatch.setattr(calls, "forward", lambda *_, **named: asked.append(named["deterministic"]) or (None,) * 4)
     q, k, v = qkv(5, 7)
+    q.requires_grad_()  # without gradients a call so plain goes past it
     face.flash_attn_func(q, k, v)
     face.flash_attn_func(q, k, v, deterministic=False)
     assert asked == [True, None]  # None is what torch.use_deterministic_algorithms says

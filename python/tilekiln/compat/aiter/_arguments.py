@@ -18,9 +18,14 @@ SOFTSIGN = "CK_TILE_ATTENTION_LOGITS_SOFT_CAP_DEFAULT"
 """1 when aiter's kernels are to be compiled with the other form of the soft cap."""
 
 
+def unbounded(window_size: Any) -> bool:
+    """Tells that of nearly every call, without a window and sink tokens."""
+    return type(window_size) is tuple and window_size in ((-1, -1, 0), (-1, -1))
+
+
 def masks(causal: bool, window_size: Any, seqlen_k: int, lengths: Lengths | None = None) -> dict[str, Any]:
     """causal, window and sink_size. window_size: left, right and, when there are three, sink tokens. Others: `mask`."""
-    if type(window_size) is tuple and window_size in ((-1, -1, 0), (-1, -1)):  # nearly every call
+    if unbounded(window_size):
         return {"causal": bool(causal)}
     try:
         sizes = [int(size) for size in window_size]

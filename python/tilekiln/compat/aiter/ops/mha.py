@@ -37,7 +37,7 @@ from torch import Tensor
 from ....torch import calls
 from ... import _absent
 from ..._modules import errors_as_upstream, longest
-from ...flash_attn._arguments import last_dense
+from ...flash_attn._arguments import last_dense, plainly
 from .._arguments import (
     attend,
     given,
@@ -50,6 +50,7 @@ from .._arguments import (
     s_dmask,
     sequences,
     softcap,
+    unbounded,
     without_backward,
 )
 from .._kernels import mha_bwd, mha_fwd, mha_varlen_bwd, mha_varlen_fwd, over_pages, over_splits
@@ -113,6 +114,11 @@ def flash_attn_func(
     behind them is not read, and 0 in out. num_splits: above 1: the keys in so many parts side by side, for few queries;
     neither with dropout nor with gradients.
     """
+    bare = bias is None and alibi_slopes is None and cu_seqlens_q is None and cu_seqlens_kv is None and sink_ptr is None
+    if bare and unbounded(window_size) and not (dropout_p or return_lse or return_attn_probs or num_splits > 1):
+        made = plainly(q, k, v, softmax_scale, causal)
+        if made is not None:
+            return made
     q, k, v = last_dense(q, k, v)
     arguments = {
         "softmax_scale": softmax_scale, **masks(causal, window_size, k.shape[1]), "bias": heads_of_bias(bias, 2),
