@@ -189,7 +189,7 @@ const Case prefill_cases[] = {
          w.listed();
          w.prefill.size = 1),
     CASE("q: dtype was fp32, must be fp16, bf16 or fp8", w.listed(); w.q.dtype = TILEKILN_FP32),
-    CASE("k: dtype was fp16, must be bf16 or fp8 when q is bf16", w.listed(); w.k.dtype = TILEKILN_FP16),
+    CASE("k: dtype was fp16, must be bf16, fp8 or bf8 when q is bf16", w.listed(); w.k.dtype = TILEKILN_FP16),
     CASE("v: dtype was fp8, must be bf16, the dtype of k", w.listed(); w.v.dtype = TILEKILN_FP8),
     CASE("out: dtype was fp8, must be bf16 when q is fp8", w.listed();
          for (auto* t : {&w.q, &w.k, &w.v, &w.out}) t->dtype = TILEKILN_FP8),
@@ -237,7 +237,7 @@ const Case prefill_cases[] = {
          w.prefill.v_descale = &w.scale; w.memory[5][0] = nan),
     CASE("k_descale: dimension 0 was 2 long, must have one element", w.listed(); w.k.dtype = w.v.dtype = TILEKILN_FP8;
          w.prefill.k_descale = &w.scale; w.scale.shape[0] = 2),
-    CASE("kv_block_descale: was given, must be null unless k is fp8 or bf8", w.listed();
+    CASE("kv_block_descale: was given, must be null unless k is fp8", w.listed();
          w.prefill.kv_block_descale = &w.block_scale),
     CASE("k_descale: was given with kv_block_descale, must be alone: both scale the cache", w.listed();
          w.k.dtype = w.v.dtype = TILEKILN_FP8; w.prefill.k_descale = &w.scale;
