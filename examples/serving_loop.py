@@ -1,101 +1,55 @@
 # SPDX-License-Identifier: MIT
-"""A serving loop over a paged KV cache: requests come, are prefilled, decode together and go; pages are used again.
+"""Serving: requests come, are prefilled, decode together and go; pages and a common beginning are shared.
 
-Every step is checked against the float64 reference, which keeps each sequence's keys and values apart and unpaged.
+    tools/dev --with transformers python examples/serving_loop.py
+
+A small Llama of random weights, fp32, or bf16 with --device cuda. `tilekiln.torch.Server` is the loop; of fp32 every
+answer must be the one that its prompt alone gets.
 """
 
-import dataclasses
+import argparse
 
-import numpy as np
-import tilekiln as tk
-from tilekiln import reference
+import tilekiln.torch
+import torch
+import transformers
 
-NHEAD_Q, NHEAD_K, HDIM, PAGE, PAGES = 8, 2, 64, 16, 14
+PAGES = 24
 
-lib = tk.load("flash")
-random = np.random.default_rng(0)
-cache = tk.KVCache(pages=PAGES, page_size=PAGE, nhead_k=NHEAD_K, hdim=HDIM, library=lib)
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="[%(default)s]")
+device = parser.parse_args().device
+torch.manual_seed(0)
+config = transformers.LlamaConfig(
+    hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    vocab_size=500, max_position_embeddings=512, initializer_range=0.1, eos_token_id=None, pad_token_id=0,
+)  # fmt: skip
+dtype = torch.float32 if device == "cpu" else torch.bfloat16
+model = transformers.LlamaForCausalLM(config).to(dtype).to(device).eval()
+system = torch.randint(1, 500, (50,)).tolist()  # what every prompt begins with
 
-# Rotary embedding, one row a position.
-angle = np.arange(256)[:, None] * 10000.0 ** -np.linspace(0, 1, HDIM // 2, endpoint=False)
-rotary = {"rotary_cos": np.cos(angle).astype(np.float32), "rotary_sin": np.sin(angle).astype(np.float32)}
+# Name, the step before which it comes, tokens of its own, tokens of its answer.
+COMING = [("ada", 0, 70, 9), ("bob", 1, 5, 4), ("cyn", 2, 33, 12), ("dan", 3, 100, 5), ("eve", 3, 17, 6)]
+prompts = {name: system + torch.randint(1, 500, (own,)).tolist() for name, _, own, _ in COMING}
+alone = {
+    name: model.generate(torch.tensor([prompts[name]], device=device), max_new_tokens=most, do_sample=False)[0].tolist()
+    for name, _, _, most in COMING
+}
 
-
-@dataclasses.dataclass
-class Request:
-    """One user's sequence: the prompt, then one token a step."""
-
-    name: str
-    arrives: int
-    prompt: int
-    answer: int
-    sequence: int = -1
-    k: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, NHEAD_K, HDIM), np.float32))
-    v: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, NHEAD_K, HDIM), np.float32))
-
-    def grow(self, k: np.ndarray, v: np.ndarray) -> None:
-        """Appends to the reference's cache: the rotated keys, and the values."""
-        positions = len(self.k) + np.arange(len(k))
-        self.k = np.concatenate([self.k, reference.rotate(k, positions, *rotary.values(), True)])
-        self.v = np.concatenate([self.v, v])
-
-
-def tokens(*shape: int) -> list[np.ndarray]:
-    """Random q, k and v in place of a model's projections."""
-    return [random.standard_normal((*shape, heads, HDIM), np.float32) for heads in (NHEAD_Q, NHEAD_K, NHEAD_K)]
-
-
-def step(requests: list[Request], count: int) -> float:
-    """Count tokens more of each request: append, rotate and attend in one call. Returns error / bound."""
-    q, k, v = tokens(len(requests), count)
-    sequences = [request.sequence for request in requests]
-    out = cache.append(sequences, k, v, q, causal=True, **rotary)  # q is rotated in place
-    worst = 0.0
-    for b, request in enumerate(requests):
-        request.grow(k[b], v[b])
-        expected = reference.forward(q[b : b + 1], request.k[None], request.v[None], causal=True)
-        worst = max(worst, reference.excess("fp32", expected, out[b : b + 1]))
-    # The keys that the call left behind, asked once more without appending.
-    again = tk.decode(q, cache, sequences, causal=True)
-    assert np.allclose(again, out, atol=1e-5)
-    return worst
-
-
-waiting = [
-    Request("ada", 0, 70, 9),
-    Request("bob", 1, 5, 4),
-    Request("cyn", 2, 33, 12),
-    Request("dan", 3, 100, 5),
-    Request("eve", 3, 17, 6),
-]
-running: list[Request] = []
-print(f"{'step':>4}  {'prefilled':9}  {'decoded':18}  {'tokens':18}  {'freed':8}  pages used  error / bound")
-for number in range(100):
-    # Take what has arrived while there are pages for the whole of it: nobody runs out half way.
-    prefilled, errors = [], []
-    while waiting and waiting[0].arrives <= number:
-        needed = sum(-(-(r.prompt + r.answer) // PAGE) for r in [*running, waiting[0]])
-        if needed > PAGES:
-            break
-        request = waiting.pop(0)
-        request.sequence = cache.add()
-        errors.append(step([request], request.prompt))
-        running.append(request)
-        prefilled.append(request.name)
-    # Decode one token of everybody, young and old, in one call.
-    errors.append(step(running, 1))
-    decoded, used = [r.name for r in running], PAGES - cache.free_places
-    lengths = [cache.length(r.sequence) for r in running]
-    freed = [r.name for r in running if len(r.k) == r.prompt + r.answer]
-    for request in running:
-        if request.name in freed:
-            cache.free(request.sequence)
-    running = [r for r in running if r.name not in freed]
-    print(
-        f"{number:4}  {' '.join(prefilled):9}  {' '.join(decoded):18}  {' '.join(map(str, lengths)):18}  "
-        f"{' '.join(freed):8}  {used:4} of {PAGES}  {max(errors):13.3f}"
-    )
-    assert max(errors) <= 1, "the kernel left its error bound"
-    if not waiting and not running:
-        break
-assert cache.free_places == PAGES
+tilekiln.torch.optimize(model)
+print(f"{'step':>4}  {'tokens':22}  {'answered':8}  pages used")
+with tilekiln.torch.Server(model, pages=PAGES, chunk=128) as server:
+    names, coming, number = dict[int, str](), list(COMING), 0
+    while coming or server.busy:
+        while coming and coming[0][1] <= number:
+            name, _, _, most = coming.pop(0)
+            names[server.add(prompts[name], most=most)] = name
+        got = server.step()
+        done = [one for one in got if one.is_done]
+        used = PAGES - server.cache.free_places
+        who = [names[one.number] for one in got]
+        print(f"{number:4}  {' '.join(who):22}  {' '.join(names[one.number] for one in done):8}  {used:4} of {PAGES}")
+        for one in done:
+            name = names[one.number]
+            print(f"      {name}: {one.reused} of {len(one.prompt)} tokens reused, {len(one.answer)} new ones")
+            assert dtype != torch.float32 or prompts[name] + one.answer == alone[name], "not what it gets alone"
+        number += 1

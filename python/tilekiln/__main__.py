@@ -14,7 +14,7 @@ from ._core import language
 from .api import just_in_time, machine
 from .bench import ck_runner
 from .bench import command as bench
-from .cli import install, installed, replay, trace, wheel_index
+from .cli import install, installed, replay, serve_bench, trace, wheel_index
 from .tune import command as tune
 
 
@@ -88,6 +88,7 @@ def _run(argv: list[str] | None) -> int:
     install.add(commands)
     wheel_index.add(commands)
     tune.add(commands)
+    serve_bench.add(commands)
     for program in ck_runner.PROGRAMS:
         commands.add_parser(
             program,

@@ -15,7 +15,7 @@ import pytest
 from codegen.plan.plan import resolve
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py") if path.name != "serving_loop.py")
 
 
 RECEIPTS = ("flash", "pytorch", "fp8", "norm_default", "gemm_default")
@@ -94,16 +94,17 @@ def test_demo_refuses_what_is_not_there(path):
     assert "no_such_receipt" in done.stderr
 
 
+@pytest.mark.transformers
 def test_serving_loop(path):
     """The table: pages are used again, nobody waits for ever, sequences of different ages decode together."""
     done = run(path, "examples/serving_loop.py")
     assert done.returncode == 0, done.stderr
-    head, *rows = done.stdout.splitlines()
-    assert head.split()[:4] == ["step", "prefilled", "decoded", "tokens"]
-    steps = [re.findall(r"[a-z]{3}", row) for row in rows]
-    assert {name for step in steps for name in step} == {"ada", "bob", "cyn", "dan", "eve"}
-    assert max(len(re.findall(r"[a-z]{3}", row[17:35])) for row in rows) >= 3, "three decode together"
-    used = [int(match) for match in re.findall(r"(\d+) of 14", done.stdout)]
-    assert len(used) == len(rows)
+    head, *lines = done.stdout.splitlines()
+    assert head.split() == ["step", "tokens", "answered", "pages", "used"]
+    rows = [line for line in lines if line.endswith("of 24")]
+    ended = [line[28:38].split() for line in rows]
+    assert sorted(name for step in ended for name in step) == ["ada", "bob", "cyn", "dan", "eve"]
+    assert max(len(row[6:28].split()) for row in rows) >= 3, "three decode together"
+    used = [int(match) for match in re.findall(r"(\d+) of 24", done.stdout)]
     assert any(later < earlier for earlier, later in itertools.pairwise(used)), "pages come back"
-    assert all(float(row.split()[-1]) <= 1 for row in rows)
+    assert re.search(r"eve: 48 of 67 tokens reused", done.stdout), "a beginning is computed once"

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("binding")
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "fmha_fwd_fp32_d48x48_batch_nmask_nbias_nlse_ndropout_nsoftcap_nskip_nsink_nqscale_qlanes"
 HELP = {
-    "": "info, list, explain, why, env, cache, bench, replay, trace, install, index, tune",
+    "": "info, list, explain, why, env, cache, bench, replay, trace, install, index, tune, serve-bench",
     "list": "RECEIPT --where --format",
     "explain": "RECEIPT INSTANCE | FAMILY SELECTION",
     "why": "OPERATOR WORD=VALUE --receipt",
@@ -29,6 +29,7 @@ HELP = {
     "trace": "LOG --output",
     "install": "RECEIPT --index FOLDER|URL --dry-run",
     "index": "FOLDER",
+    "serve-bench": "MODEL --requests --prompt --prefix --json",
 }
 
 

@@ -133,6 +133,8 @@ class KVCache:
         self._places: dict[int, list[int]] = {}
         """The row, or the pages, of each sequence."""
         self._lengths: dict[int, int] = {}
+        self._shared: dict[int, int] = {}
+        """Sequences of each page beside the first, where there are any."""
         self._next = 0
 
     def __copy__(self) -> KVCache:
@@ -180,20 +182,59 @@ class KVCache:
             raise ArgumentError(f"sequence: was {sequence!r}, must be one of this cache: {self.sequences}")
         return sequence
 
-    def add(self) -> int:
-        """A new sequence without tokens. Raises MemoryError when a contiguous cache is full."""
+    def add(self, prefix: int | None = None, tokens: int = 0) -> int:
+        """A new sequence without tokens, or of the first tokens of the sequence prefix, whose pages both read then.
+
+        tokens: whole pages of it. MemoryError: a contiguous cache is full. ArgumentError for other tokens, and a
+        prefix in a contiguous cache.
+        """
+        pages = list[int]()
+        if prefix is not None:
+            most = self.length(prefix)
+            if not self.paged or tokens % self.page_size or not 0 <= tokens <= most:
+                whole = f"whole pages of {self.page_size}, at most {most}, of a paged cache"
+                raise ArgumentError(f"tokens: was {tokens}, must be {whole}")
+            pages = self._places[prefix][: tokens // self.page_size]
+        elif tokens:
+            raise ArgumentError(f"tokens: was {tokens} without a prefix, must be 0")
         if not self.paged and not self._free:
             raise MemoryError(f"the KV cache holds {len(self._lengths)} sequences and no more: free one")
         sequence = self._next
         self._next += 1
-        self._places[sequence] = [] if self.paged else [self._free.pop()]
-        self._lengths[sequence] = 0
+        for page in pages:
+            self._shared[page] = self._shared.get(page, 0) + 1
+        self._places[sequence] = pages if self.paged else [self._free.pop()]
+        self._lengths[sequence] = tokens
         return sequence
 
     def free(self, sequence: int) -> None:
-        """Give up a sequence and its room."""
+        """Give up a sequence and its room, but pages that another reads."""
         del self._lengths[self._known(sequence)]
-        self._free += self._places.pop(sequence)[::-1]
+        self._give_back(self._places.pop(sequence))
+
+    def _give_back(self, places: list[int]) -> None:
+        for place in reversed(places):
+            others = self._shared.pop(place, 0)
+            if others > 1:
+                self._shared[place] = others - 1
+            elif not others:
+                self._free.append(place)
+
+    def shorten(self, sequence: int, tokens: int) -> None:
+        """Keep the first tokens of a sequence. ArgumentError for more than it has, or a part of a shared page."""
+        length, places = self.length(sequence), self._places[sequence]
+        kept = -(-tokens // self.page_size)
+        if not 0 <= tokens <= length or (tokens % self.page_size and self._shared.keys() & places[kept - 1 : kept]):
+            raise ArgumentError(f"tokens: was {tokens}, must be at most {length}, and whole pages of shared ones")
+        if self.paged:
+            places, self._places[sequence] = places[kept:], places[:kept]
+            self._give_back(places)
+        self._lengths[sequence] = tokens
+
+    def grow(self, sequence: int, tokens: int) -> None:
+        """Count tokens more of a sequence, whose keys the caller writes where `view` says. MemoryError as `append`."""
+        self.reserve([sequence], tokens)
+        self._lengths[sequence] += tokens
 
     def reserve(self, sequences: Sequence[int], tokens: int) -> None:
         """Room for tokens more in each sequence. Raises MemoryError, and takes nothing, when there is too little."""

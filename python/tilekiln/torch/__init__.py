@@ -30,6 +30,7 @@ from .norms import LayerNorm, RMSNorm
 from .packed import Experts, Linear
 from .routed_norms import group_norm
 from .routing import use
+from .serving import Server
 
 torch_calls.registered = torch_calls.TorchCalls(
     calls.attention,
@@ -49,6 +50,7 @@ __all__ = [
     "Linear",
     "Optimized",
     "RMSNorm",
+    "Server",
     "batching",
     "calls",
     "compiled",
