@@ -66,7 +66,7 @@ except ImportError:  # Transformers 4, whose encoders make their masks themselve
 
 from ._core.native import NoKernelError  # noqa: E402
 from .api.operators import _call  # noqa: E402
-from .torch import calls, dot_product, own_attention  # noqa: E402
+from .torch import calls, dot_product, own_attention, packed_prompts  # noqa: E402
 from .torch.distributed import context  # noqa: E402
 from .torch.functions import flex as functions_flex  # noqa: E402
 
@@ -443,7 +443,7 @@ def attention(
         return _padded(q, k, v, attention_mask, options), None
     if cu_seq_lens_q is not None and cu_seq_lens_k is not None:
         return _packed(q, k, v, cu_seq_lens_q, cu_seq_lens_k, options), None
-    starts = _sequence_starts(position_ids, q, k)
+    starts = _sequence_starts(position_ids, q, k) if (packed := packed_prompts.starts()) is None else packed
     if starts is not None:
         return _packed(q, k, v, starts, starts, options), None
     return _forward(q, k, v, options), None

@@ -25,6 +25,7 @@ from .fused_layers import FUSED, NAMES, WHOLE, agree, fuse_attention, fuse_gated
 from .linear_attention import fuse_recurrent, is_recurrent
 from .norms import LayerNorm, RMSNorm
 from .packed import Activations, Experts, Kind, Linear, Weights
+from .packed_prompts import pack_prompts
 from .routers import fuse_router, is_router
 
 OWN = (Linear, Experts, BiasedExperts, LayerNorm, RMSNorm)
@@ -154,8 +155,7 @@ def optimize(
             _attention(name, one, done)
             _verify(one, check, True, done, [step])
             _caches(name, one, done)
-        steps: list[tuple[int, int]] = []
-        """Before each kind, how many steps can be undone and how many rows the table has."""
+        steps: list[tuple[int, int]] = []  # before each kind: steps that can be undone, rows of the table
         on_device = [(name, one) for name, one in models if is_on_device(one) and not train]
         if on_device:
             steps.append((len(done._undo), len(done.changes)))
@@ -182,9 +182,10 @@ def optimize(
             for name, one in models:
                 _learn(name, one, done)
         exact = weights is None and not any("experts" in one.name + one.became for one in done.changes if one.became)
-        for (_, one), check in zip(models, before, strict=True):
+        for (name, one), check in zip(models, before, strict=True):
             _verify(one, check, exact, done, steps)
             forget(one)
+            _prompts(name, one, check, exact, done)
         done._let_go()
         if any(one.became for one in done.changes) and any(p.device.type == "cpu" for p in model.parameters()):
             binding.openmp_sleep_soon()  # most threads that work are now the library's
@@ -495,6 +496,13 @@ def _attention(name: str, model: Any, done: Optimized) -> None:
         done.changes.append(Change(name, was, "", f"attention: {why}"))
         return
     done.changes.append(Change(name, was, "attention 'tilekiln'", ""))
+
+
+def _prompts(name: str, model: Any, check: Any, exact: bool, done: Optimized) -> None:
+    """Padded batches of a decoder on the CPU."""
+    if not done._train and all(one.is_cpu for one in model.parameters()):
+        for where, *row in pack_prompts(model, done._undo, check, exact):
+            done.changes.append(Change(".".join(filter(None, (name, where))), *row))
 
 
 def _caches(name: str, model: Any, done: Optimized) -> None:
