@@ -8,7 +8,6 @@ as well. Only which head dims exist is read from the families' files: one that i
 from __future__ import annotations
 
 import functools
-import itertools
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -67,7 +66,7 @@ class Space:
 
     def __init__(self, axes: dict[str, list[str]]) -> None:
         self.axes = axes
-        self.product = np.array(list(itertools.product(*(range(len(v)) for v in axes.values()))), dtype=np.int8)
+        self.product = np.indices([len(values) for values in axes.values()], dtype=np.int8).reshape(len(axes), -1).T
         self.legal: Mask = np.ones(len(self.product), dtype=bool)
 
     def has(self, axis: str, *values: str) -> Mask:

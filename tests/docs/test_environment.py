@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -65,6 +66,7 @@ def read_in_shell(path: Path) -> set[str]:
     return set(re.findall(r"\$\{([A-Z][A-Z_]+):[-+]", path.read_text()))
 
 
+@functools.cache
 def read() -> dict[str, set[str]]:
     """Variable -> the files that read it."""
     found: dict[str, set[str]] = {}

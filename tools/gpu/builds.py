@@ -67,9 +67,13 @@ class Build:
 
 
 @cache
+def declared(path: Path) -> Any:
+    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+@cache
 def arch_of(target: str) -> str:
-    text = (ROOT / "kernels" / "targets" / f"{target}.yaml").read_text(encoding="utf-8")
-    return str(yaml.safe_load(text)["arch"])
+    return str(declared(ROOT / "kernels" / "targets" / f"{target}.yaml")["arch"])
 
 
 def name_of(key: str, target: str) -> str:
@@ -79,7 +83,7 @@ def name_of(key: str, target: str) -> str:
 
 def builds(names: list[str] | None = None) -> list[Build]:
     """Every build whose name begins with one of `names`; all without names."""
-    table: dict[str, dict[str, Any]] = yaml.safe_load((CUDA / "builds.yaml").read_text(encoding="utf-8"))
+    table: dict[str, dict[str, Any]] = declared(CUDA / "builds.yaml")
     from build_support.toolchains.nvcc import is_exchanged
 
     every = [
