@@ -240,16 +240,19 @@ def test_type_checkers_know_it(built: Path, tmp_path: Path) -> None:
     ], done.stdout + done.stderr
 
 
+@pytest.mark.day
 def test_what_the_page_says_c_prints(built: Path) -> None:
     assert (built / "said--main").read_text() == blocks("text")[0]
 
 
+@pytest.mark.day
 def test_pages_are_written(built: Path) -> None:
     pages = built / "build/own-pages"
     assert sorted(path.name for path in pages.rglob("*.md")) == ["relative_attention.md"]
     assert "distance_bias" in (pages / "operators/relative_attention.md").read_text()
 
 
+@pytest.mark.day
 def test_the_vendored_tree_has_it_and_builds(built: Path) -> None:
     need("make")
     tree = built / "build/own-sources"
@@ -268,11 +271,13 @@ def test_the_vendored_tree_has_it_and_builds(built: Path) -> None:
     run("make", f"CXX={compiler}", *objects, cwd=tree)
 
 
+@pytest.mark.day
 def test_nothing_says_where_the_folder_lay(built: Path) -> None:
     for path in [*built.glob("build/*-release/gen/**/*.*"), *libraries(built)]:
         assert str(built).encode() not in path.read_bytes(), path
 
 
+@pytest.mark.day
 def test_a_host_project(built: Path, tmp_path: Path) -> None:
     """SConscript takes it as a value, relative to the host's SConstruct."""
     (tmp_path / "third_party").mkdir()
@@ -287,6 +292,7 @@ def test_a_host_project(built: Path, tmp_path: Path) -> None:
     assert done.stdout == "relative_attention\n", done.stdout + done.stderr
 
 
+@pytest.mark.day
 def test_cleaning_leaves_the_folder(built: Path, tmp_path: Path) -> None:
     """The link goes, not what it leads to; and a receipt of the tree goes on without it."""
     tree = linked(tmp_path / "tree")

@@ -25,10 +25,9 @@ pytestmark = pytest.mark.day
 PROGRAMS = ("attention_c", "attention_cpp", "bad_input", "threads", "fork", "kv_bad_input")
 
 
-CMAKE = [pytest.mark.needs("cmake", "ninja"), pytest.mark.turns(1)]
-
-
-LLVM, MAKE = pytest.mark.turns(1), pytest.mark.turns(0)
+# Days of a build, not of a test, as its tests share it: that of make takes a minute and a half.
+MAKE, LLVM = pytest.mark.turns(3, 4), pytest.mark.turns(1, 4)
+CMAKE = [pytest.mark.needs("cmake", "ninja"), MAKE]
 
 
 @pytest.fixture(
@@ -86,13 +85,13 @@ def test_nothing_is_built_twice(made_by_make: Vendored) -> None:
 
 
 @pytest.mark.needs("cmake", "ninja")
-@pytest.mark.turns(1)
+@MAKE
 def test_nothing_is_built_twice_by_cmake(made_by_cmake: Vendored) -> None:
     assert "no work to do" in run("cmake", "--build", made_by_cmake.library.parents[1])
 
 
 @pytest.mark.needs("cmake", "ninja")
-@pytest.mark.turns(1)
+@MAKE
 def test_a_cpp_program_by_add_subdirectory(made_by_cmake: Vendored) -> None:
     assert run(made_by_cmake.library.parents[1] / "attention").splitlines() == made_by_cmake.listed()
 
@@ -171,7 +170,7 @@ def test_make_installs_what_scons_installs(made_by_make: Vendored, installed: Pa
 
 
 @pytest.mark.needs("cmake", "ninja")
-@pytest.mark.turns(1)
+@MAKE
 def test_cmake_installs_what_scons_installs(made_by_cmake: Vendored, installed: Path, tmp_path: Path) -> None:
     run("cmake", "--install", made_by_cmake.library.parents[1], "--prefix", tmp_path / "prefix")
     here = installed_files(tmp_path / "prefix")
