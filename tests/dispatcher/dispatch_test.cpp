@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The dispatcher: plans, runs, timing, and people's own kernels. What answers and what is chosen is held to Python's (twin_test.cpp).
-#include "made.h"
 
-using namespace made;
-
-namespace {
+namespace dispatch_test {
 
 Call forward_call() {
   static const tilekiln_fmha_fwd_args args = tilekiln_fmha_fwd_defaults();
@@ -128,11 +125,10 @@ void timing() {
   CHECK(dispatcher.run(attention().build(), forward_call()).runs == 0 && own->launches == 4);
 }
 
-}  // namespace
-
-int main() {
+int run() {
   runs_and_heuristics();
   stages_are_launched();
   timing();
   return check_result();
 }
+}  // namespace dispatch_test

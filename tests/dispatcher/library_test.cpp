@@ -4,11 +4,8 @@
 #include <fstream>
 
 #include "../../examples/dispatcher/cpp/example.hpp"
-#include "made.h"
 
-using namespace made;
-
-namespace {
+namespace library_test {
 
 example::Array array(int32_t dtype, const std::vector<int64_t>& shape) {
   static unsigned seed = 0;
@@ -94,9 +91,7 @@ void there_and_back(const Registry& registry, const Library::Pointer& library) {
   CHECK(entry != nullptr && entry->instance->launches_whole_call());
 }
 
-}  // namespace
-
-int main(int, char** paths) {
+int run(char** paths) {
   const Library::Pointer flash = Library::open(paths[1]), gemm = Library::open(paths[2]);
   Registry attention("attention"), matrix("products");
   Dispatcher dispatcher(attention), other(matrix);
@@ -109,3 +104,4 @@ int main(int, char** paths) {
   matrix.to_file(paths[4]);
   return check_result();
 }
+}  // namespace library_test

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Keys, values and kernel sets. Builders are held to Python's (twin_test.cpp).
-#include "made.h"
 
-using namespace made;
-
-namespace {
+namespace problem_test {
 
 using Invalid = std::invalid_argument;
 
@@ -84,11 +81,10 @@ void kernel_sets() {
   CHECK_HOLDS(wrong.c_str(), "kernel 7: pads: was npad and pssk, must be one of them");
 }
 
-}  // namespace
-
-int main() {
+int run() {
   kernel_sets();
   keys_that_differ();
   values();
   return check_result();
 }
+}  // namespace problem_test

@@ -3,11 +3,7 @@
 #include <atomic>
 #include <thread>
 
-#include "made.h"
-
-using namespace made;
-
-namespace {
+namespace registry_test {
 
 void priorities_replace_upwards() {
   Registry registry("one");
@@ -152,9 +148,7 @@ void threads() {
   CHECK(registry.index()->select(attention(60, 60, 100).build()) != nullptr);
 }
 
-}  // namespace
-
-int main(int, char** arguments) {
+int run(char** arguments) {
   priorities_replace_upwards();
   order_and_filters();
   a_measured_rank_decides();
@@ -163,3 +157,4 @@ int main(int, char** arguments) {
   threads();
   return check_result();
 }
+}  // namespace registry_test

@@ -17,12 +17,12 @@ Build = Callable[..., Path]
 @pytest.mark.parametrize("mode", ["release", "sanitize"])
 @pytest.mark.parametrize("name", ["problem", "dispatch"])
 def test_by_hand(build_program: Build, name: str, mode: str) -> None:
-    passes(build_program(f"dispatcher_{name}", mode=mode))
+    passes(build_program("dispatcher_test", mode=mode), name)
 
 
 @pytest.mark.parametrize("mode", ["release", "sanitize", pytest.param("thread", marks=pytest.mark.turns(3, 4))])
 def test_registries(build_program: Build, tmp_path: Path, mode: str) -> None:
-    passes(build_program("dispatcher_registry", mode=mode), str(tmp_path))
+    passes(build_program("dispatcher_test", mode=mode), "registry", str(tmp_path))
 
 
 def test_over_libraries(build_program: Build, build_library: Build, binding: Path, tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_over_libraries(build_program: Build, build_library: Build, binding: Pat
 
     paths = [str(build_library(receipt)) for receipt in ("flash", "gemm_default")]
     files = [tmp_path / name for name in ("attention.json", "products.json", "problems.txt")]
-    passes(build_program("dispatcher_library"), *paths, *map(str, files))
+    passes(build_program("dispatcher_test"), "library", *paths, *map(str, files))
     ours = [
         Dispatcher(Registry(file.stem)).add_library(tk.Library(path)) for file, path in zip(files, paths, strict=False)
     ]

@@ -47,7 +47,8 @@ def theirs(request: pytest.FixtureRequest, build_program: Callable[..., Path], b
     def say(mode: str, texts: dict[str, str]) -> list[str]:
         for name, text in texts.items():
             (tmp_path / name).write_text(text)
-        command = [build_program("dispatcher_twin", mode=request.param), mode, *(tmp_path / name for name in texts)]
+        program = build_program("dispatcher_test", mode=request.param)
+        command = [program, "twin", mode, *(tmp_path / name for name in texts)]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
 
     return say

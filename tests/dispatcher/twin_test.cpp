@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Answers of the C++ dispatcher, for Python's to be held to: twin_test MODE FILE..., a mode a function below.
+// Answers of the C++ dispatcher, for Python's to be held to: twin MODE FILE..., a mode a function below.
 #include <fstream>
 #include <iterator>
 #include <sstream>
 
-#include "made.h"
-
-using namespace made;
-
-namespace {
+namespace twin_test {
 
 using Words = std::vector<std::string>;
 
@@ -129,9 +125,7 @@ void choices(const char* path, const char* problems) {
   std::printf("%s", registry.to_json().c_str());
 }
 
-}  // namespace
-
-int main(int, char** words) {
+int run(char** words) {
   const std::string mode = words[1];
   if (mode == "builders") builders(words[2]);
   if (mode == "nearest") nearest_of(words[2], words[3]);
@@ -139,3 +133,4 @@ int main(int, char** words) {
   if (mode == "choices") choices(words[2], words[3]);
   return 0;
 }
+}  // namespace twin_test
