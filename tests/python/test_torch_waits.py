@@ -73,9 +73,7 @@ def test_a_second_team_or_what_the_user_says(flash: tk.Library) -> None:
     expected = cores if cores > 1 else 0  # with the second team as many are OpenMP's as there are cores, and one
     root = pathlib.Path(__file__).resolve().parents[2]
     code = f"import runpy; runpy.run_path({__file__!r})['count_all']({flash.path!r}, {expected})"
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "OMP_NUM_THREADS")
-    }
+    environment = {n: value for n, value in os.environ.items() if n not in ("OMP_WAIT_POLICY", "OMP_NUM_THREADS")}
     environment |= {"PYTHONPATH": os.pathsep.join((str(root / "python"), str(root))), "TILEKILN_NUM_THREADS": "2"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr

@@ -77,7 +77,8 @@ class Optimized:
         self._quantised += more
 
     def _let_go(self) -> None:
-        """The last step of a pass that quantised: nothing but `undo` holds the originals."""
+        """The last step: of a pass that quantised nothing but `undo` holds the originals then."""
+        binding.openmp_sleep_soon()  # most threads that work are the library's now
         if self._quantised:
             self._final = True
             self._undo.clear()
@@ -125,13 +126,10 @@ def optimize(
     until it does not; the table says so. Numbers are compared unless weights are quantised or experts are chosen, which
     rounding changes. No hooks run meanwhile, and random numbers and buffers stay what they were.
 
-    On a CPU PyTorch's own OpenMP threads wait for its next operator for microseconds only from then on, in the whole
-    process; TILEKILN_TORCH_WAIT=long leaves them as they are.
-
     state_dict, load_state_dict, generate and torch.compile work as before; quantised weights are in the state dict as
     they are packed. An exception, Ctrl-C too, leaves the model as it was: until all is done the originals of quantised
     weights stay, so that at most originals and quantised weights are held together. Raises ArgumentError for what is no
-    module, or other words.
+    module, or other words. PyTorch's threads wait shortly for work from then on (TILEKILN_TORCH_WAIT).
     """
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"model: was a {type(model).__name__}, must be a torch.nn.Module")
@@ -187,8 +185,6 @@ def optimize(
             forget(one)
             _prompts(name, one, check, exact, done)
         done._let_go()
-        if any(one.became for one in done.changes) and any(p.device.type == "cpu" for p in model.parameters()):
-            binding.openmp_sleep_soon()  # most threads that work are now the library's
     except BaseException:  # Ctrl-C too: half of a model helps nobody
         if not done._final:
             done.undo()
