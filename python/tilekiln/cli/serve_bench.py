@@ -170,11 +170,12 @@ def _report(given: argparse.Namespace) -> int:
 
     model = _model(given)
     words = model.config.get_text_config(decoder=True).vocab_size
-    random = torch.Generator().manual_seed(given.seed)
+    random = torch.Generator("cpu").manual_seed(given.seed)
     low, high = given.prompt
-    prefix = torch.randint(1, words, (given.prefix,), generator=random).tolist()
-    lengths = torch.randint(low, high + 1, (given.requests,), generator=random).tolist()
-    prompts = [prefix + torch.randint(1, words, (one,), generator=random).tolist() for one in lengths]
+    prefix = torch.randint(1, words, (given.prefix,), generator=random, device="cpu").tolist()
+    lengths = torch.randint(low, high + 1, (given.requests,), generator=random, device="cpu").tolist()
+    own = [torch.randint(1, words, (one,), generator=random, device="cpu").tolist() for one in lengths]
+    prompts = [prefix + one for one in own]
     size = given.page_size
     pages = given.pages or sum(-(-(len(one) + given.answer) // size) for one in prompts)
     quiet = given.json == "-"
