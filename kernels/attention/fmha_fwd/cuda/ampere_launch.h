@@ -29,7 +29,7 @@ void fill_operands(const Problem& p, const AmpereSteps& steps, AmpereParams* par
   params->hdim_q = p.hdim_q;
 }
 
-// A block of threads for a tile.
+// A block of threads for a tile. What a kernel takes may go on behind these parameters: it is read from their address.
 inline tilekiln_status launch_tiles(const Site& site, const Kernel* kernel, const char* function, const Build& build,
                                     const AmpereParams& params) {
   return launch(site, {kernel,

@@ -33,13 +33,7 @@ tilekiln_status launch_functions(const Site& site, const void* problem) {
   params.common.score_scale_log2 = log2_e;
   params.softmax_scale = p.softmax_scale;
   std::copy_n(p.tensor, fmha::kFunctionTensors, params.tensor);
-  return launch(site, {kernel,
-                       "attention_functions",
-                       {static_cast<unsigned>(params.common.tiles), 1, 1},
-                       static_cast<unsigned>(build.threads),
-                       static_cast<unsigned>(build.shared_bytes),
-                       &params,
-                       false});
+  return launch_tiles(site, kernel, "attention_functions", build, params);
 }
 
 }  // namespace
