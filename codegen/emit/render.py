@@ -378,7 +378,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
             known = {
                 "operator": checked,
                 "operator_table": operators.table(operator),
-                "operator_entries": checked,
+                "operator_entries": {**checked, "on_devices": plan.tree.is_on_devices(operator.file.stages)},
             }
             for file, context in known.items():
                 path = f"{place}/operators/{name}{file.removeprefix('operator')}.h"

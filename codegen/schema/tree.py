@@ -170,6 +170,11 @@ class Tree:
         """By family, what its instances can have besides their signature, by axis: what selections may ask for."""
         return self.hows_of(self.families.values())
 
+    def is_on_devices(self, families: Iterable[str]) -> bool:
+        """Has one of the families an engine on a backend with kernels of its own?"""
+        targets = [one for one in self.targets.values() if one.backend_.engine is not None]
+        return any(self.algorithms(target, self.families[name]) for target in targets for name in families)
+
     def hows_of(self, families: Iterable[Family], also: Iterable[Target] = ()) -> dict[str, dict[str, list[str]]]:
         """The same of these families only, on these planned targets too."""
         listed = {**self.targets, **{target.name: target for target in also if target.planned}}
