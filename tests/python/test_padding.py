@@ -11,17 +11,7 @@ pytestmark = [pytest.mark.transformers, pytest.mark.usefixtures("binding")]
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tests.python.tiny_models import libraries, make  # noqa: E402, F401
-
-MODELS: dict[str, dict[str, Any]] = {
-    "Llama": {},
-    "Qwen3": {},
-    "Mistral": {"sliding_window": 8},
-    "Gemma3": {"_config": "Gemma3TextConfig", "sliding_window": 8},
-    "Phi": {"head_dim": 16},
-    "OPT": {"head_dim": 16, "word_embed_proj_dim": 64, "ffn_dim": 64},
-    "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
-}
+from tests.python.tiny_models import DECODERS, libraries, make  # noqa: E402, F401
 
 
 def batch(side: str, lengths: tuple[int, ...] = (5, 20, 11, 1)) -> dict[str, Any]:
@@ -47,13 +37,13 @@ def rows_of(model: Any) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.sampled(3)
 def test_padding_is_not_computed(name: str, side: str) -> None:
     import tilekiln.torch
 
-    model, given = make(name, **MODELS[name]), batch(side)
+    model, given = make(name, **DECODERS[name]), batch(side)
     there = given["attention_mask"].bool()
     how = {"max_new_tokens": 6, "do_sample": False}
     with torch.no_grad():

@@ -21,17 +21,10 @@ pytestmark = [pytest.mark.transformers, pytest.mark.usefixtures("binding")]
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tests.python.tiny_models import libraries, make  # noqa: E402, F401
+from tests.python.tiny_models import DECODERS, libraries, make  # noqa: E402, F401
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODELS: dict[str, dict[str, Any]] = {
-    "Llama": {},
-    "Qwen3": {},
-    "Mistral": {"sliding_window": 8},
-    "Gemma3": {"_config": "Gemma3TextConfig", "sliding_window": 8},
-    "Phi": {"head_dim": 16},
-    "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
-}
+MODELS = {name: more for name, more in DECODERS.items() if name != "OPT"}
 SERVERS: dict[str, dict[str, Any]] = {
     "whole prompts": {"pages": 64},
     "parts of prompts": {"pages": 64, "chunk": 7, "page_size": 8},

@@ -18,6 +18,17 @@ SIZES: dict[str, Any] = {
     "eos_token_id": None, "bos_token_id": None,
 }  # fmt: skip
 
+DECODERS: dict[str, dict[str, Any]] = {
+    "Llama": {},
+    "Qwen3": {},
+    "Mistral": {"sliding_window": 8},
+    "Gemma3": {"_config": "Gemma3TextConfig", "sliding_window": 8},
+    "Phi": {"head_dim": 16},
+    "OPT": {"head_dim": 16, "word_embed_proj_dim": 64, "ffn_dim": 64},
+    "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+}
+"""Decoders of several kinds, and what `make` takes for each."""
+
 
 @pytest.fixture(autouse=True)
 def libraries(load, monkeypatch: pytest.MonkeyPatch) -> None:
