@@ -104,6 +104,11 @@ def test_only_smaller_counts_are_lowered_and_to_a_multiple_of_the_step() -> None
     assert house.lowered(text, counted, most) == expected
 
 
+def test_what_is_released_does_not_count(tree: Path) -> None:
+    _put(tree / "CHANGELOG.md", "## Unreleased (2.0.0)\n\n* New.\n\n## 1.0.0 (2026-11-30)\n\n* Old.\n")
+    assert house.unreleased(house.Tree(tree, tree / "tools/house.yaml")) == {"CHANGELOG.md": 4}
+
+
 def test_a_list_says_of_what_a_count_is_made(capsys: pytest.CaptureFixture[str]) -> None:
     assert house.main(["--list", "choosers"]) == 0
     assert capsys.readouterr().out == "      1  include/tilekiln/dispatcher/tile_cost.h\n"
