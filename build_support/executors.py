@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from codegen.emit import includes
 from codegen.emit.flags import SELF_CONTAINED
 
 from . import console, jobs
@@ -18,6 +19,8 @@ COMMON, AMDGCN, HIPSIM, PTX, CUDASIM = (
     f"tools/executor/{name}" for name in ("common", "amdgcn", "hipsim", "ptx", "cudasim")
 )
 FLAGS = ("-O3", "-fno-math-errno", "-fno-strict-aliasing")  # -O2 takes 1.3 times as long to run a kernel
+MOST = 8
+"""Sources of a unit: with one that changes all of them are compiled again."""
 
 
 def libraries(graph: Graph) -> list[Any]:
@@ -51,14 +54,33 @@ def _sources(graph: Graph, folder: str) -> list[str]:
 
 def _objects(graph: Graph, folder: str, include: Sequence[str]) -> list[Any]:
     """`include` begins with the common folder, whose objects belong to each executor: one place, compiled once."""
-    place = f"{graph.request.variant.directory}/obj/executor/{os.path.basename(folder)}"
-    paths = [COMMON] if folder == COMMON else include
-    made = []
-    for source in _sources(graph, folder):
-        target = f"{place}/{os.path.basename(source).removesuffix('.cpp')}.o"
-        known = graph.env.File(graph.node_path(target))
-        made.append(known if known.has_builder() else graph.compile(source, target, "runtime", [*paths], flags=FLAGS))
-    return made
+    sources = _sources(graph, folder)
+    count = -(-len(sources) // MOST)
+    parts = [sources[at * len(sources) // count : (at + 1) * len(sources) // count] for at in range(count)]
+    paths = [*([COMMON] if folder == COMMON else include), "."]
+    return [_unit(graph, folder, at, part, paths) for at, part in enumerate(parts, 1)]
+
+
+def _unit(graph: Graph, folder: str, at: int, sources: list[str], paths: Sequence[str]) -> Any:
+    """The object of some sources of a folder as one unit: more than half of the time of each is that of its headers."""
+    directory, name = graph.request.variant.directory, f"executor/{os.path.basename(folder)}_{at}"
+    known = graph.env.File(graph.node_path(f"{directory}/obj/{name}.o"))
+    if known.has_builder():
+        return known
+    unit = f"{directory}/gen/{name}.cpp"
+    written = graph.write(unit, "".join(f'#include "{source}"\n' for source in sources))
+    node = graph.compile(
+        unit,
+        f"{directory}/obj/{name}.o",
+        "runtime",
+        paths,
+        flags=FLAGS,
+        content=includes.digest(sources, [graph.at(path) for path in (".", folder, *paths)], graph.headers_read),
+        label=f"{folder}, part {at}",
+        holds=sources,
+    )
+    graph.env.Depends(node, written)
+    return node
 
 
 def _library(graph: Graph, name: str, include: Sequence[str], folders: Sequence[str], objects: list[Any]) -> Any:

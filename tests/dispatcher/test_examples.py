@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """examples/dispatcher/cpp: every example is run, and prints what docs/how-to/dispatcher-examples.md shows.
 
-The programs are compiled as one, which costs a third of compiling each; a sample is compiled alone. After a change that
-is meant this file writes the page: `tools/dev python tests/dispatcher/test_examples.py LIBRARY`.
+The programs are compiled as one, which costs a third of compiling each; a sample is compiled alone, and in the plain
+command the one that it needs. After a change that is meant this file writes the page:
+`tools/dev python tests/dispatcher/test_examples.py LIBRARY`.
 """
 
 from __future__ import annotations
@@ -52,14 +53,15 @@ def listing(receipt: str, folder: Path, *words: str) -> Path:
     return path
 
 
-def compiled(folder: Path) -> Path:
-    """All of them as one program."""
-    lines = [f'#define main main_of_{path.stem}\n#include "{path.name}"\n#undef main' for path in PROGRAMS]
+def compiled(folder: Path, programs: Sequence[Path] = PROGRAMS) -> Path:
+    """These as one program."""
+    lines = [f'#define main main_of_{path.stem}\n#include "{path.name}"\n#undef main' for path in programs]
     lines += ["int main(int count, char** words) { return example::run_examples(count, words); }", ""]
-    (folder / "all.cpp").write_text("\n".join(lines))
-    command = ["g++", *WARNINGS, "-O0", *INCLUDE, str(folder / "all.cpp"), "-ldl", "-o", str(folder / "all")]
+    made = folder / "-".join(["examples", *(path.stem for path in programs if programs is not PROGRAMS)])
+    made.with_suffix(".cpp").write_text("\n".join(lines))
+    command = ["g++", *WARNINGS, "-O0", *INCLUDE, str(made.with_suffix(".cpp")), "-ldl", "-o", str(made)]
     subprocess.run(command, check=True)
-    return folder / "all"
+    return made
 
 
 def run(program: Path, library: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -95,7 +97,7 @@ def program(scons: Scons) -> Path:
     shared = scons.answers / "examples"
     shared.mkdir(exist_ok=True)
     with filelock.FileLock(shared / "lock"):
-        return shared / "all" if (shared / "all").exists() else compiled(shared)
+        return shared / "examples" if (shared / "examples").exists() else compiled(shared)
 
 
 @pytest.fixture(scope="module")
@@ -112,14 +114,20 @@ def test_the_examples_are_all_there() -> None:
     assert sorted(re.findall(r"^-- (\w+): ", PAGES, re.M)) == sorted(every)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", [name for names in EXAMPLES.values() for name in names])
-def test_each_says_what_the_page_shows(program: Path, library: Path, folder: Path, name: str) -> None:
+def test_each_says_what_the_page_shows(request: pytest.FixtureRequest, library: Path, folder: Path, name: str) -> None:
+    if request.config.option.quick:
+        program = compiled(folder, [path for path in PROGRAMS if name in EXAMPLES[path.stem]])
+    else:
+        program = request.getfixturevalue("program")
     done = run_some(program, [name], library, folder)
     assert done.returncode == 0, done.stderr
     (shown,) = re.findall(rf"^-- {name}: .*?(?=^-- |^```)", PAGES, re.M | re.S)
     assert trimmed(done.stdout) == shown
 
 
+@pytest.mark.day
 def test_kernels_of_a_gpu_are_planned(program: Path, library: Path, folder: Path) -> None:
     where = "family=fmha_fwd,fmha_fwd_splitkv,fmha_bwd_dq_dk_dv hdim_q=64"
     listed = [
@@ -136,6 +144,7 @@ def test_kernels_of_a_gpu_are_planned(program: Path, library: Path, folder: Path
     assert "library examples has no kernel of ck-gfx942; give" in done.stdout
 
 
+@pytest.mark.day
 def test_the_command_line(program: Path, library: Path) -> None:
     helped = run(program, library, ["--help"]).stdout
     assert helped.startswith("usage: ")
@@ -152,6 +161,7 @@ def test_the_command_line(program: Path, library: Path) -> None:
     assert "--listing: none is of flash, one must be the output of codegen list flash --format json" in done.stderr
 
 
+@pytest.mark.day
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_each_compiles_alone(path: Path) -> None:

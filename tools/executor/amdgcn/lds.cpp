@@ -97,7 +97,7 @@ void write(Machine& machine, Wave& wave, const Instruction& in, int bytes, bool 
   issue(wave, LDS_QUEUE, Access::lds, true);
 }
 
-template <class Combine> void atomic(Machine& machine, Wave& wave, const Instruction& in, Combine combine) {
+template <class Combine> void combined(Machine& machine, Wave& wave, const Instruction& in, Combine combine) {
   const Lanes at = addresses(wave, in, 0);
   const int from = vector_index(wave, in, 1);
   before_read_vgpr(wave, in, from);
@@ -145,8 +145,9 @@ INSTRUCTION("ds_write2_b32 ds_store_2addr_b32", { write(machine, wave, in, 4, fa
 INSTRUCTION("ds_write2_b64 ds_store_2addr_b64", { write(machine, wave, in, 8, false, 1); })
 INSTRUCTION("ds_write2st64_b32 ds_store_2addr_stride64_b32", { write(machine, wave, in, 4, false, 64); })
 INSTRUCTION("ds_write2st64_b64 ds_store_2addr_stride64_b64", { write(machine, wave, in, 8, false, 64); })
-INSTRUCTION("ds_add_u32", { atomic(machine, wave, in, [](u32 old, u32 value) { return old + value; }); })
-INSTRUCTION("ds_add_f32",
-            { atomic(machine, wave, in, [](u32 old, u32 value) { return bits_of(as_float(old) + as_float(value)); }); })
+INSTRUCTION("ds_add_u32", { combined(machine, wave, in, [](u32 old, u32 value) { return old + value; }); })
+INSTRUCTION("ds_add_f32", {
+  combined(machine, wave, in, [](u32 old, u32 value) { return bits_of(as_float(old) + as_float(value)); });
+})
 
 }  // namespace amdgcn

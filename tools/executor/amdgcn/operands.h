@@ -13,6 +13,12 @@ template <class Body> inline void each_lane(Body body) {
   for (int lane = 0; lane < 64; lane++) body(lane);
 }
 
+inline u32 reversed(u32 a) {
+  u32 r = 0;
+  for (int i = 0; i < 32; i++) r |= (a >> i & 1) << (31 - i);
+  return r;
+}
+
 inline bool lane_of(u64 mask, int lane) { return mask >> lane & 1; }
 
 // --- checks before a register is touched ---

@@ -41,12 +41,6 @@ u32 field(u32 a, u32 b, bool is_signed) {
   return is_signed ? u32(i32(value << (32 - count)) >> (32 - count)) : value;
 }
 
-u32 reversed(u32 a) {
-  u32 r = 0;
-  for (int i = 0; i < 32; i++) r |= (a >> i & 1) << (31 - i);
-  return r;
-}
-
 }  // namespace
 
 // One source; scc unless `NONE`.
@@ -279,18 +273,18 @@ INSTRUCTION("s_cmov_b32", {
     const i32 b = immediate16(in);                                                                                     \
     set_scc(wave, (expression), defined == ~0u);                                                                       \
   })
-#define COMPARES(suffix, op)                                                                                           \
+#define SCALAR_COMPARES(suffix, op)                                                                                           \
   COMPARE("s_cmp_" suffix "_i32", i32(a) op i32(b))                                                                    \
   COMPARE("s_cmp_" suffix "_u32", a op b)                                                                              \
   COMPARE("s_cmp_" suffix "_f32", as_float(a) op as_float(b))                                                          \
   COMPARE_IMMEDIATE("s_cmpk_" suffix "_i32", i32(a) op b)                                                              \
   COMPARE_IMMEDIATE("s_cmpk_" suffix "_u32", a op u32(u16(b)))
-COMPARES("lt", <)
-COMPARES("le", <=)
-COMPARES("gt", >)
-COMPARES("ge", >=)
-COMPARES("eq", ==)
-COMPARES("lg", !=)
+SCALAR_COMPARES("lt", <)
+SCALAR_COMPARES("le", <=)
+SCALAR_COMPARES("gt", >)
+SCALAR_COMPARES("ge", >=)
+SCALAR_COMPARES("eq", ==)
+SCALAR_COMPARES("lg", !=)
 COMPARE("s_cmp_neq_f32", !(as_float(a) == as_float(b)))
 COMPARE("s_bitcmp1_b32", a >> (b & 31) & 1)
 COMPARE("s_bitcmp0_b32", !(a >> (b & 31) & 1))

@@ -50,12 +50,6 @@ namespace amdgcn {
 
 namespace {
 
-u32 reversed(u32 a) {
-  u32 r = 0;
-  for (int i = 0; i < 32; i++) r |= (a >> i & 1) << (31 - i);
-  return r;
-}
-
 i32 signed24(u32 a) { return i32(a << 8) >> 8; }
 u32 unsigned24(u32 a) { return a & 0xffffff; }
 

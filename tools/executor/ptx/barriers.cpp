@@ -202,7 +202,6 @@ Step tell_of_mbarriers(Machine& machine, Warp& warp, const Instruction& in, u32 
   warp.told = warp.seen;
   return proxy_fence(machine, warp, in, lanes);
 }
-Step nothing(Machine&, Warp&, const Instruction&, u32) { return Step::next; }
 
 Step warp_sync(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   const u32 members = uniform<u32>(warp, in, in.operand[0], lanes, "the mask");

@@ -5,6 +5,11 @@
 
 namespace ptx {
 
+/// Factors of a matrix product.
+enum Element : int { FP16, BF16, E4M3, E5M2, S8 };
+
+inline Step nothing(Machine&, Warp&, const Instruction&, u32) { return Step::next; }
+
 template <class T> inline const T* source(const Warp& warp, const Operand& from) {
   if (from.kind == Kind::constant)
     return sizeof(T) == 8 ? reinterpret_cast<const T*>(from.constant64) : reinterpret_cast<const T*>(from.constant);

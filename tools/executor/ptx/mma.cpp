@@ -9,8 +9,6 @@ namespace ptx {
 
 namespace {
 
-enum Element : int { FP16, BF16, E4M3, E5M2 };
-
 float element(u32 word, int i, int type) {
   switch (type) {
     case FP16: return from_half(word >> (16 * i) & 0xffff);

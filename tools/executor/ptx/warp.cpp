@@ -123,8 +123,6 @@ Step set_registers(Machine&, Warp& warp, const Instruction& in, u32) {
   return Step::next;
 }
 
-Step nothing(Machine&, Warp&, const Instruction&, u32) { return Step::next; }
-
 }  // namespace
 
 OPCODE("shfl", {

@@ -14,7 +14,6 @@ namespace ptx {
 
 namespace {
 
-enum Element : int { FP16, BF16, E4M3, E5M2, S8 };
 struct Descriptor {
   u32 start, leading, stride;
   int swizzle;  // 0: none, 1: 128 bytes, 2: 64, 3: 32
