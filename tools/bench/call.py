@@ -3,7 +3,7 @@
 
 The rows of tilekiln.torch (with --with torch) are past lib.fmha_fwd of the same layout: sdpa, the call that
 compatibility modules stand on, the custom operator, and what autograd adds, forward alone and with backward, beside
-torch's own function.
+torch's own function; then what functions of other packages add to the native call of the same.
 
 Every case runs an empty problem (seqlen_q = 0: all checks, dispatch, no kernel), so that the figure is the overhead
 itself, and a tiny one, (1, 1, 1, 16). Rounds of all cases are interleaved; a figure is the median over rounds. Pin it:
@@ -105,14 +105,54 @@ def _torch_cases(library: Any) -> dict[str, Callable[[int], None]]:
         "torch's own tiny, forward and backward": lambda: torch.autograd.grad(own(*leaves), leaves, dout),
     }
 
-    def loop(body: Callable[[], Any]) -> Callable[[int], None]:
-        def run(n: int) -> None:
-            for _ in range(n):
-                body()
+    return {name: functools.partial(_loop, body) for name, body in bodies.items()}
 
-        return run
 
-    return {name: loop(body) for name, body in bodies.items()}
+def _compat_cases() -> dict[str, Callable[[int], None]]:
+    """Functions of other packages beside the native call of the same, a tiny one: they may add 1 us."""
+    import tilekiln as tk
+    import torch
+    from tilekiln.compat import aiter as aiter_module
+    from tilekiln.compat import flash_attn
+    from tilekiln.compat.flash_attn.cute import interface as flash_attn_4
+    from tilekiln.compat.flash_attn_3 import flash_attn_interface as flash_attn_3
+
+    q, k, v = (torch.randn(1, 4, 2, 64) for _ in "qkv")
+    one, cache, new = (
+        torch.randn(1, 1, 2, 64),
+        torch.randn(2, 1, 16, 2, 64).unbind(),
+        torch.randn(2, 1, 1, 2, 64).unbind(),
+    )
+    rows, starts, length = (
+        (q[0], k[0], v[0]),
+        torch.tensor([0, 4], dtype=torch.int32),
+        torch.tensor([8], dtype=torch.int32),
+    )
+    where = {"cu_seqlens_q": starts, "cu_seqlens_k": starts}
+    most = {**where, "max_seqlen_q": 4, "max_seqlen_k": 4}
+    modules = {
+        "flash_attn": flash_attn,
+        "flash_attn 3": flash_attn_3,
+        "flash_attn 4": flash_attn_4,
+        "aiter": aiter_module,
+    }
+    bodies: dict[str, Callable[[], Any]] = {"tk.attention": lambda: tk.attention(q, k, v)}
+    bodies |= {f"{of}, attention": functools.partial(m.flash_attn_func, q, k, v) for of, m in modules.items()}
+    bodies["tk.attention, packed sequences"] = lambda: tk.attention(*rows, **where)
+    for of, module in modules.items():
+        bodies[f"{of}, packed sequences"] = functools.partial(module.flash_attn_varlen_func, *rows, **most)
+    bodies["tk.fmha_fwd_splitkv"] = lambda: tk.fmha_fwd_splitkv(one, *cache, seqlen_k=length)
+    bodies["tk.fmha_fwd_appendkv"] = lambda: tk.fmha_fwd_appendkv(one, *cache, *new, seqlen_k=length, causal=True)
+    for of in ("flash_attn", "flash_attn 3"):
+        call = functools.partial(modules[of].flash_attn_with_kvcache, one, *cache, cache_seqlens=length)
+        bodies[f"{of}, over a cache"] = call
+        bodies[f"{of}, appended to a cache"] = functools.partial(call, *new, causal=True)
+    return {name: functools.partial(_loop, body) for name, body in bodies.items()}
+
+
+def _loop(body: Callable[[], Any], n: int) -> None:
+    for _ in range(n):
+        body()
 
 
 def main(argv: list[str]) -> int:
@@ -125,7 +165,7 @@ def main(argv: list[str]) -> int:
     library = tk.load(arguments.receipt)
     cases = {"an empty Python loop": lambda n: [None for _ in range(n)], **_cases(library)}
     if importlib.util.find_spec("torch"):
-        cases |= _torch_cases(library)
+        cases |= _torch_cases(library) | _compat_cases()
     samples: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(arguments.rounds):
         for name, case in cases.items():

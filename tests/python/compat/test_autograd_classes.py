@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Upstream's autograd classes of flash_attn: `apply` against the functions, with gradients."""
+"""Upstream's autograd classes of flash_attn: `apply` against the functions; and what a plain call goes past."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -101,3 +102,59 @@ def test_rotary():
         lambda x, *more: face.apply_rotary_emb_kv_(x * 1.0, *more),
         (normal(2, 7, 2, 2, 16), cos, sin, False, 1),
     )
+
+
+def plain(*shape: int) -> torch.Tensor:
+    return upstream.normal(*shape, dtype=torch.float32, seed=len(shape))
+
+
+BATCH = [(2, 7, 4, 16), (2, 9, 2, 16), (2, 9, 2, 16)]
+ROWS = [(7, 4, 16), (7, 2, 16), (7, 2, 16)]
+CACHE = [(2, 1, 4, 16), (2, 9, 2, 16), (2, 9, 2, 16)]
+NEW = [(2, 1, 2, 16)] * 2
+LENGTHS = {"cache_seqlens": torch.tensor([4, 8], dtype=torch.int32), "causal": True}
+PAGES = [(2, 1, 4, 16), (5, 16, 2, 16), (5, 16, 2, 16)]
+TABLE = torch.tensor([[3, 1], [0, 4]], dtype=torch.int32)
+SLOPES = torch.tensor([0.5, 0.25, 0.1, 0.0])
+TWO, THREE, FOUR, MHA = "flash_attn", "flash_attn_3.flash_attn_interface", "flash_attn.cute.interface", "aiter.ops.mha"
+STRAIGHT = [
+    (TWO, "flash_attn_func", BATCH, {"causal": True, "window_size": (3, 5), "softcap": 20.0}),
+    (TWO, "flash_attn_func", BATCH, {"alibi_slopes": SLOPES, "return_attn_probs": True, "window_size": (2, 40)}),
+    (TWO, "flash_attn_kvpacked_func", [BATCH[0], (2, 9, 2, 2, 16)], {"softmax_scale": 0.3}),
+    (TWO, "flash_attn_qkvpacked_func", [(2, 7, 3, 2, 16)], {"causal": True}),
+    (TWO, "flash_attn_varlen_func", ROWS, {"max_seqlen_q": 4, "max_seqlen_k": 4, "window_size": (2, 1)}),
+    (TWO, "flash_attn_varlen_kvpacked_func", [ROWS[0], (7, 2, 2, 16)], {"max_seqlen_q": 4, "max_seqlen_k": 4}),
+    (TWO, "flash_attn_varlen_qkvpacked_func", [(7, 3, 2, 16)], {"max_seqlen": 4, "causal": True}),
+    (TWO, "flash_attn_with_kvcache", CACHE, {**LENGTHS, "window_size": (3, 0), "return_softmax_lse": True}),
+    (TWO, "flash_attn_with_kvcache", CACHE, {"cache_seqlens": 5, "num_splits": 2}),
+    (TWO, "flash_attn_with_kvcache", CACHE + NEW, LENGTHS),
+    (TWO, "flash_attn_with_kvcache", PAGES, {**LENGTHS, "block_table": TABLE, "alibi_slopes": SLOPES}),
+    (THREE, "flash_attn_func", BATCH, {"window_size": (2, -1), "return_attn_probs": True}),
+    (THREE, "flash_attn_qkvpacked_func", [(2, 7, 3, 2, 16)], {"softcap": 9.0}),
+    (THREE, "flash_attn_varlen_func", ROWS, {"max_seqlen_q": 4, "max_seqlen_k": 4, "causal": True}),
+    (THREE, "flash_attn_with_kvcache", CACHE + NEW, {**LENGTHS, "return_softmax_lse": True}),
+    (THREE, "flash_attn_with_kvcache", PAGES, {**LENGTHS, "page_table": TABLE}),
+    (FOUR, "flash_attn_func", BATCH, {"softcap": 20.0, "return_lse": True}),
+    (FOUR, "flash_attn_varlen_func", ROWS, {"causal": True, "return_lse": True}),
+    (MHA, "flash_attn_func", BATCH, {"alibi_slopes": SLOPES, "return_lse": True}),
+    (MHA, "flash_attn_varlen_func", ROWS, {"max_seqlen_q": 4, "max_seqlen_k": 4, "logits_soft_cap": 9.0}),
+]
+
+
+@pytest.mark.parametrize("case", STRAIGHT, ids=lambda case: f"{case[0]} {case[1]} {' '.join(case[3])}")
+def test_a_call_that_nothing_watches_goes_straight_to_the_facade(case, monkeypatch):
+    """Past what looks at watchers in `calls`, and with the same bits as the longer way."""
+    module, name, shapes, options = case
+    call = getattr(importlib.import_module(f"tilekiln.compat.{module}"), name)
+    if "varlen" in name:
+        keys = ("cu_seqlens",) if "qkvpacked" in name else ("cu_seqlens_q", "cu_seqlens_k")
+        options = {**options, **dict.fromkeys(keys, STARTS)}
+    tensors = [plain(*shape) for shape in shapes]
+    with monkeypatch.context() as longer:
+        longer.setattr("tilekiln.compat.flash_attn._arguments.idle", lambda: False)
+        right = call(*tensors, **options)
+    monkeypatch.setattr("tilekiln.torch.calls.untouched", None)
+    made = call(*tensors, **options)
+    pairs = zip(made, right, strict=True) if isinstance(made, tuple) else [(made, right)]
+    for ours, theirs in pairs:
+        assert ours is theirs is None or torch.equal(ours, theirs)

@@ -106,15 +106,9 @@ def in_order(out: Tensor, lse: Tensor | None, bits: Tensor, return_lse: bool, re
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    arguments: dict[str, Any],
-    deterministic: bool,
-    return_lse: bool,
-    return_attn_probs: bool,
-    max_seqlen_k: int | None = None,
-) -> Any:
+    q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any], deterministic: bool, return_lse: bool,
+    return_attn_probs: bool, max_seqlen_k: int | None = None,
+) -> Any:  # fmt: skip
     """`calls.forward` with its results in aiter's order."""
     wants_bits = return_attn_probs and bool(arguments.get("dropout_p"))
     out, lse, randval, _ = calls.forward(

@@ -92,7 +92,7 @@ def in_order(weight: Tensor, layout: tuple[int, int] = (16, 16)) -> Tensor:
 def plain(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
     """x weight^T + bias of fp32, fp16 or bf16; 16 bits to their own dtype or fp32."""
     _matrices(x, weight)
-    given = _placed(x, weight, dtype, out)
+    given = {} if out is None and dtype == x.dtype else _placed(x, weight, dtype, out)
     if bias is not None:
         given["bias"] = bias.reshape(-1).float()
     made: Tensor = run("gemm", (x, weight.t()), given)

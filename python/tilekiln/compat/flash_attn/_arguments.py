@@ -24,24 +24,61 @@ def last_dense(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tensors
 
 
-def plainly(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool) -> Any:
-    """Attention without further arguments, of tensors of the CPU that nothing watches, by the facade itself.
+UNBOUNDED = (-1, -1)
+"""Default of window_size, by which `plainly` knows it."""
+
+
+def bare(q: Tensor, k: Tensor, v: Tensor, dimensions: int) -> bool:
+    """Is nothing to be done before the facade? Floats that nothing watches, of headdims that kernels read, on the CPU
+    or a GPU. What else they may be the binding refuses.
+    """
+    if type(q) is not Tensor or type(k) is not Tensor or type(v) is not Tensor or q.dim() != dimensions or not idle():
+        return False
+    if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
+        return False
+    if q.dtype not in operators.FLOATS:
+        return False
+    return q.is_cpu or (q.is_cuda and not (q.shape[-1] % 8 or v.shape[-1] % 8))
+
+
+def plainly(
+    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool, window_size: Any,
+    given: dict[str, Any], dimensions: int = 4, seqlen_k: int | None = None,
+) -> Any:  # fmt: skip
+    """Attention of tensors that are `bare`, by the facade itself; given: more of its arguments, none of them watched.
 
     None where something watches, and where it refuses: the longer way may take a copy, and has the words of errors.
+    seqlen_k: of packed sequences, the longest, which a side of the window must not reach here.
     """
-    if not (idle() and type(q) is type(k) is type(v) is Tensor):
+    if not bare(q, k, v, dimensions):
         return None
-    if not q.is_cpu or q.dim() != 4 or q.dtype not in operators.FLOATS:
-        return None
-    if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
-        return None
-    given: dict[str, Any] = {"causal": True} if causal else {}
+    if causal:
+        given["causal"] = True
     if softmax_scale is not None:
         given["softmax_scale"] = softmax_scale
+    if window_size is not UNBOUNDED:
+        if k.dim() != dimensions:
+            return None
+        keys = k.shape[1] if seqlen_k is None else seqlen_k
+        if not bounded(given, window_size, causal, keys, seqlen_k is not None):
+            return None
     try:
         return _call("fmha_fwd", (q, k, v), given)
-    except (ArgumentError, NoKernelError):
+    except (ArgumentError, NoKernelError, TypeError):
         return None
+
+
+def bounded(given: dict[str, Any], window_size: Any, causal: bool, keys: int, reaches: bool = False) -> bool:
+    """Writes `window` as `mask` does; False leaves it to `mask`, also, with reaches, where a side reaches keys."""
+    if type(window_size) is not tuple or len(window_size) != 2:
+        return False
+    if window_size == UNBOUNDED:
+        return True
+    left, right = window_size
+    if type(left) is not int or type(right) is not int or (reaches and max(left, right) >= keys):
+        return False
+    given["window"] = (left if 0 <= left < keys else -1, right if 0 <= right < keys and not causal else -1)
+    return True
 
 
 def reads_vectors(tensor: Tensor) -> bool:

@@ -8,33 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._core.native import ArgumentError, NoKernelError
+from ...api.operators import _call
 from ...torch import calls
 from .._modules import FaceArgumentError, errors_as_upstream, longest
-from ._arguments import in_vectors, last_dense, mask, narrowed, scale_of
+from ._arguments import UNBOUNDED, bare, bounded, in_vectors, last_dense, mask, narrowed, scale_of
 
 
-@errors_as_upstream(k="k_cache", v="v_cache", knew="k", vnew="v", seqlen_k="cache_seqlens", window="window_size")
 def flash_attn_with_kvcache(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    k: Tensor | None = None,
-    v: Tensor | None = None,
-    rotary_cos: Tensor | None = None,
-    rotary_sin: Tensor | None = None,
-    cache_seqlens: int | Tensor | None = None,
-    cache_batch_idx: Tensor | None = None,
-    cache_leftpad: Tensor | None = None,
-    block_table: Tensor | None = None,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    softcap: float = 0.0,
-    rotary_interleaved: bool = True,
-    alibi_slopes: Tensor | None = None,
-    num_splits: int = 0,
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None = None, v: Tensor | None = None,
+    rotary_cos: Tensor | None = None, rotary_sin: Tensor | None = None, cache_seqlens: int | Tensor | None = None,
+    cache_batch_idx: Tensor | None = None, cache_leftpad: Tensor | None = None, block_table: Tensor | None = None,
+    softmax_scale: float | None = None, causal: bool = False, window_size: Any = UNBOUNDED, softcap: float = 0.0,
+    rotary_interleaved: bool = True, alibi_slopes: Tensor | None = None, num_splits: int = 0,
     return_softmax_lse: bool = False,
-) -> Any:
+) -> Any:  # fmt: skip
     """Attention of q over a KV cache, to which k and v are appended first. No autograd.
 
     q (batch, seqlen_q, nheads, headdim), which is not written. k_cache, v_cache (batch_cache, seqlen_cache, nheads_k,
@@ -50,6 +38,69 @@ def flash_attn_with_kvcache(
     module flash_attn_interface says.
     Returns out, shape of q, or (out, softmax_lse) with return_softmax_lse, fp32 (batch, nheads, seqlen_q).
     """
+    if not softcap and rotary_cos is rotary_sin is None:
+        made = quickly(
+            q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, softmax_scale,
+            causal, window_size, alibi_slopes, num_splits, return_softmax_lse,
+        )  # fmt: skip
+        if made is not None:
+            return made
+    return _attended(
+        q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
+        softmax_scale, causal, window_size, softcap, rotary_interleaved, alibi_slopes, num_splits, return_softmax_lse,
+    )  # fmt: skip
+
+
+def quickly(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None, cache_seqlens: int | Tensor | None,
+    cache_batch_idx: Tensor | None, cache_leftpad: Tensor | None, block_table: Tensor | None,
+    softmax_scale: float | None, causal: bool, window_size: Any, alibi_slopes: Tensor | None, num_splits: int,
+    return_lse: bool,
+) -> Any:  # fmt: skip
+    """flash_attn_with_kvcache without rotation and soft cap, of tensors that are `bare`; None leaves it to the longer
+    way.
+    """
+    if type(cache_seqlens) not in (Tensor, int) or not bare(q, k_cache, v_cache, 4) or k_cache.dim() != 4:
+        return None
+    if block_table is not None and (type(block_table) is not Tensor or block_table.dim() != 2):
+        return None
+    given: dict[str, Any] = {"seqlen_k": _lengths(cache_seqlens, q, None)}
+    room = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
+    if not q.is_cpu:
+        given |= longest(q.shape[1], room, q)
+    for name, one in (
+        ("cache_batch_idx", cache_batch_idx), ("cache_leftpad", cache_leftpad), ("block_table", block_table),
+        ("alibi_slopes", alibi_slopes), ("softmax_scale", softmax_scale),
+    ):  # fmt: skip
+        if one is not None:
+            given[name] = one
+    if causal:
+        given["causal"] = True
+    if num_splits:
+        given["num_splits"] = num_splits
+    if return_lse:
+        given["return_lse"] = True
+    if window_size is not UNBOUNDED and not bounded(given, window_size, causal, room):
+        return None
+    try:
+        if k is None and v is None:
+            return _call("fmha_fwd_splitkv", (q, k_cache, v_cache), given)
+        if type(k) is not Tensor or type(v) is not Tensor or k.requires_grad or v.requires_grad:
+            return None
+        given.pop("max_seqlen_q", None)
+        return _call("fmha_fwd_appendkv", (q, k_cache, v_cache, k, v), given)
+    except (ArgumentError, NoKernelError, TypeError):
+        return None
+
+
+@errors_as_upstream(k="k_cache", v="v_cache", knew="k", vnew="v", seqlen_k="cache_seqlens", window="window_size")
+def _attended(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None, rotary_cos: Tensor | None,
+    rotary_sin: Tensor | None, cache_seqlens: int | Tensor | None, cache_batch_idx: Tensor | None,
+    cache_leftpad: Tensor | None, block_table: Tensor | None, softmax_scale: float | None, causal: bool,
+    window_size: Any, softcap: float, rotary_interleaved: bool, alibi_slopes: Tensor | None, num_splits: int,
+    return_softmax_lse: bool,
+) -> Any:  # fmt: skip
     _check_append(k, v, rotary_cos, rotary_sin, cache_seqlens)
     _check_rotary_dim(rotary_cos, q.shape[-1])
     headdim_v = v_cache.shape[-1]
@@ -71,26 +122,12 @@ def flash_attn_with_kvcache(
 
 
 def _attend(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    new: tuple[Tensor, ...] | None,
-    rotary_cos: Tensor | None,
-    rotary_sin: Tensor | None,
-    cache_seqlens: int | Tensor | None,
-    cache_batch_idx: Tensor | None,
-    cache_leftpad: Tensor | None,
-    block_table: Tensor | None,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size: Any,
-    softcap: float,
-    rotary_interleaved: bool,
-    alibi_slopes: Tensor | None,
-    num_splits: int,
-    return_softmax_lse: bool,
-    is_callers: bool,
-) -> Any:
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, new: tuple[Tensor, ...] | None, rotary_cos: Tensor | None,
+    rotary_sin: Tensor | None, cache_seqlens: int | Tensor | None, cache_batch_idx: Tensor | None,
+    cache_leftpad: Tensor | None, block_table: Tensor | None, softmax_scale: float | None, causal: bool,
+    window_size: Any, softcap: float, rotary_interleaved: bool, alibi_slopes: Tensor | None, num_splits: int,
+    return_softmax_lse: bool, is_callers: bool,
+) -> Any:  # fmt: skip
     """flash_attn_with_kvcache of headdims that kernels read. is_callers: q must not be written."""
     capacity = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
     whole = new is None and block_table is None and type(cache_seqlens) is int and cache_seqlens == capacity
@@ -185,14 +222,9 @@ def _check_append(
 
 
 def _soft_capped(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lengths: Tensor | None,
-    places: dict[str, Tensor | None],
-    arguments: dict[str, Any],
-    return_lse: bool,
-) -> Any:
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, places: dict[str, Tensor | None],
+    arguments: dict[str, Any], return_lse: bool,
+) -> Any:  # fmt: skip
     """As calls.splitkv, whose kernels have no soft cap: over the cache as it lies, over its pages, or over a copy."""
     table, rows, leftpad = places["block_table"], places["cache_batch_idx"], arguments.pop("cache_leftpad")
     if table is None and (rows is not None or leftpad is not None):  # a row of the cache is a page
@@ -249,23 +281,10 @@ def _check_pages(table: Tensor, lengths: Tensor, leftpad: Tensor, page: int, pag
 
 
 def over_pages(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size: Any,
-    softcap: float,
-    alibi_slopes: Tensor | None,
-    block_table: Tensor,
-    seqused_k: Tensor | None = None,
-    num_splits: int = 0,
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    dropout_p: float, softmax_scale: float | None, causal: bool, window_size: Any, softcap: float,
+    alibi_slopes: Tensor | None, block_table: Tensor, seqused_k: Tensor | None = None, num_splits: int = 0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(out, lse) of packed queries over pages of keys."""
     if dropout_p:
         raise FaceArgumentError(f"dropout_p: was {dropout_p}, must be 0 with block_table")

@@ -16,6 +16,13 @@ def split(packed: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return packed if len(packed) == 3 else (*packed[:-1], *packed[-1].unbind(-3))
 
 
+def apart(packed: Tensor, dimensions: int, parts: int) -> bool:
+    """May views of q, k and v be taken out of it? Not where a gradient is recorded, which is one tensor's."""
+    if type(packed) is not Tensor or packed.dim() != dimensions or packed.size(-3) != parts:
+        return False
+    return not (packed.requires_grad and torch.is_grad_enabled())
+
+
 def forward(
     packed: tuple[Tensor, ...], arguments: dict[str, Any], deterministic: bool, return_lse: bool, return_randval: bool
 ) -> Any:

@@ -21,13 +21,9 @@ Window = tuple[int, int]
 
 
 def packed_lengths(
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    seqused_q: Tensor | None,
-    seqused_k: Tensor | None,
-    max_seqlen_q: int,
+    cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, seqused_q: Tensor | None, seqused_k: Tensor | None, max_seqlen_q: int,
     max_seqlen_k: int,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Arguments that say where packed sequences lie, and how much of each is in use."""
     queries = (
         {"cu_seqlens_q": cu_seqlens_q} if seqused_q is None else {"seqstart_q": cu_seqlens_q, "seqlen_q": seqused_q}
@@ -40,20 +36,10 @@ def packed_lengths(
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sequences: dict[str, Any],
-    softmax_scale: float | None,
-    causal: bool,
-    window: Window,
-    softcap: float,
-    *,
-    sink: Tensor | None = None,
-    deterministic: bool = False,
-    return_lse: bool = False,
-    scales: dict[str, Tensor] | None = None,
-) -> tuple[Tensor, Tensor | None]:
+    q: Tensor, k: Tensor, v: Tensor, sequences: dict[str, Any], softmax_scale: float | None, causal: bool,
+    window: Window, softcap: float, *, sink: Tensor | None = None, deterministic: bool = False,
+    return_lse: bool = False, scales: dict[str, Tensor] | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """(out, lse or None), differentiable in q, k, v and sink. sequences: of packed ones, as `packed_lengths` gives
     them.
     """
@@ -77,14 +63,9 @@ def starts_of(x: Tensor) -> Tensor:
 
 
 def chunked(
-    chunk: int,
-    starts_q: Tensor,
-    lengths_q: Tensor,
-    starts_k: Tensor,
-    lengths_k: Tensor,
-    max_seqlen_q: int,
+    chunk: int, starts_q: Tensor, lengths_q: Tensor, starts_k: Tensor, lengths_k: Tensor, max_seqlen_q: int,
     max_seqlen_k: int,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Arguments of packed sequences whose query at position p sees keys of p's chunk: p // chunk is the key's, too.
 
     Positions are those of keys, and the last query stands at the last key. Queries before the first key are a chunk of
@@ -112,22 +93,10 @@ def chunked(
 
 
 def over_cache(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    starts_q: Tensor,
-    lengths: Tensor,
-    table: Tensor,
-    first: Tensor | None,
-    max_seqlen_q: int,
-    softmax_scale: float | None,
-    causal: bool,
-    window: Window,
-    softcap: float,
-    num_splits: int,
-    *,
+    q: Tensor, k: Tensor, v: Tensor, starts_q: Tensor, lengths: Tensor, table: Tensor, first: Tensor | None,
+    max_seqlen_q: int, softmax_scale: float | None, causal: bool, window: Window, softcap: float, num_splits: int, *,
     sink: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(out, lse) of packed queries over a cache; no result has a gradient.
 
     k, v: pages (pages, page, nheads_k, headdim). table: int32 (batch, pages of a sequence). lengths: int32 (batch), the

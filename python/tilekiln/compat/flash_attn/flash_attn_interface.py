@@ -34,6 +34,7 @@ from .._modules import FaceArgumentError, errors_as_upstream, longest
 from . import attn_probs
 from ._applied import applied
 from ._arguments import (
+    UNBOUNDED,
     check_dimensions,
     in_vectors,
     keys_of_sequences,
@@ -45,7 +46,7 @@ from ._arguments import (
     two_sides,
 )
 from ._kvcache import flash_attn_with_kvcache, over_pages
-from ._packed import forward, split
+from ._packed import apart, forward, split
 
 __all__ = [
     "FlashAttnFunc",
@@ -65,18 +66,10 @@ __all__ = [
 
 
 def _attend(
-    packed: tuple[Tensor, ...],
-    seqlen_k: int | None,
-    sequences: dict[str, Any],
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size: Any,
-    softcap: float,
-    alibi_slopes: Tensor | None,
-    deterministic: bool,
-    return_attn_probs: bool,
-) -> Any:
+    packed: tuple[Tensor, ...], seqlen_k: int | None, sequences: dict[str, Any], dropout_p: float,
+    softmax_scale: float | None, causal: bool, window_size: Any, softcap: float, alibi_slopes: Tensor | None,
+    deterministic: bool, return_attn_probs: bool,
+) -> Any:  # fmt: skip
     """packed: (q, k, v), (q, kv) or (qkv,). seqlen_k: of the longest sequence; sequences: what says where they
     lie. Without sequences each row is one, and seqlen_k is None.
     """
@@ -104,25 +97,16 @@ def _attended(q: Tensor, k: Tensor, v: Tensor, alibi_slopes: Tensor | None, **na
 
 
 def flash_attn_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None, causal: bool = False,
+    window_size: Any = UNBOUNDED, softcap: float = 0.0, alibi_slopes: Tensor | None = None, deterministic: bool = False,
     return_attn_probs: bool = False,
-) -> Any:
+) -> Any:  # fmt: skip
     """Attention of q over k and v; arguments as the module says. Differentiable in q, k and v.
 
     Returns out, shape of q, or (out, softmax_lse, S_dmask) with return_attn_probs.
     """
-    plain = type(window_size) is tuple and window_size == (-1, -1) and alibi_slopes is None
-    if plain and not (dropout_p or softcap or return_attn_probs):
-        made = plainly(q, k, v, softmax_scale, causal)
+    if not dropout_p:
+        made = _quickly(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {})
         if made is not None:
             return made
     return _attended(
@@ -131,64 +115,102 @@ def flash_attn_func(
     )  # fmt: skip
 
 
+def _quickly(
+    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool, window_size: Any, softcap: float,
+    alibi_slopes: Tensor | None, return_attn_probs: bool, given: dict[str, Any], dimensions: int = 4,
+    seqlen_k: int | None = None,
+) -> Any:  # fmt: skip
+    """The result without dropout, of tensors that nothing watches; None where the longer way is to be gone.
+
+    given: of packed sequences, what says where they lie; seqlen_k: the longest of them.
+    """
+    if softcap:
+        given["softcap"] = softcap
+    if alibi_slopes is not None:
+        if type(alibi_slopes) is not Tensor or alibi_slopes.requires_grad:
+            return None
+        given["alibi_slopes"] = alibi_slopes
+    if return_attn_probs:
+        given["return_lse"] = True
+    made = plainly(q, k, v, softmax_scale, causal, window_size, given, dimensions, seqlen_k)
+    return (*made, attn_probs.empty(q)) if return_attn_probs and made is not None else made
+
+
 @errors_as_upstream(window="window_size", lse="softmax_lse")
+def _attended_pairs(q: Tensor, kv: Tensor, *given: Any) -> Any:
+    """given: as `_attend` takes them behind its sequences."""
+    return _attend((q, kv), None, {}, *given)
+
+
+@errors_as_upstream(window="window_size", lse="softmax_lse")
+def _attended_one(qkv: Tensor, *given: Any) -> Any:
+    """`_attended_pairs` of one tensor."""
+    return _attend((qkv,), None, {}, *given)
+
+
 def flash_attn_kvpacked_func(
-    q: Tensor,
-    kv: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
+    q: Tensor, kv: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None, causal: bool = False,
+    window_size: Any = UNBOUNDED, softcap: float = 0.0, alibi_slopes: Tensor | None = None, deterministic: bool = False,
     return_attn_probs: bool = False,
-) -> Any:
+) -> Any:  # fmt: skip
     """flash_attn_func with k and v in kv (batch, seqlen_k, 2, nheads_k, headdim), whose gradient is one tensor too."""
-    return _attend(
-        (q, kv), None, {},
-        dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+    if not dropout_p and apart(kv, 5, 2):
+        k, v = kv.unbind(2)
+        made = _quickly(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {})
+        if made is not None:
+            return made
+    return _attended_pairs(
+        q, kv, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
 
 
-@errors_as_upstream(window="window_size", lse="softmax_lse")
 def flash_attn_qkvpacked_func(
-    qkv: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
+    qkv: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None, causal: bool = False,
+    window_size: Any = UNBOUNDED, softcap: float = 0.0, alibi_slopes: Tensor | None = None, deterministic: bool = False,
     return_attn_probs: bool = False,
-) -> Any:
+) -> Any:  # fmt: skip
     """flash_attn_func with q, k and v in qkv (batch, seqlen, 3, nheads, headdim), whose gradient is one tensor too."""
-    return _attend(
-        (qkv,), None, {},
-        dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+    if not dropout_p and apart(qkv, 5, 3):
+        q, k, v = qkv.unbind(2)
+        made = _quickly(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {})
+        if made is not None:
+            return made
+    return _attended_one(
+        qkv, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
 
 
+def _lengths(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int) -> dict[str, Any]:
+    """Arguments that say where packed sequences lie."""
+    given: dict[str, Any] = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    if not cu_seqlens_q.is_cpu:
+        given |= longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q)
+    return given
+
+
 @errors_as_upstream(window="window_size", lse="softmax_lse")
+def _packed(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    block_table: Tensor | None, *given: Any,
+) -> Any:  # fmt: skip
+    """given: as `_attend` takes them behind its sequences."""
+    if block_table is not None:
+        dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, _, return_attn_probs = given
+        out, lse = over_pages(
+            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
+            window_size, softcap, alibi_slopes, block_table,
+        )  # fmt: skip
+        return (out, lse, attn_probs.empty(q)) if return_attn_probs else out
+    lengths = _lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    return _attend((q, k, v), max_seqlen_k, lengths, *given)
+
+
 def flash_attn_varlen_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-    block_table: Tensor | None = None,
-) -> Any:
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    dropout_p: float = 0.0, softmax_scale: float | None = None, causal: bool = False, window_size: Any = UNBOUNDED,
+    softcap: float = 0.0, alibi_slopes: Tensor | None = None, deterministic: bool = False,
+    return_attn_probs: bool = False, block_table: Tensor | None = None,
+) -> Any:  # fmt: skip
     """Attention over sequences packed one after another; arguments as the module says. Differentiable in q, k and v.
 
     q (total_q, nheads, headdim), k and v (total_k, nheads_k, headdim). cu_seqlens_q, cu_seqlens_k: int32 (batch + 1),
@@ -199,68 +221,59 @@ def flash_attn_varlen_func(
     how many keys each sequence has, and there is neither dropout nor a backward.
     Returns out, shape of q, or (out, softmax_lse, S_dmask) with return_attn_probs.
     """
-    if block_table is not None:
-        out, lse = over_pages(
-            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
-            window_size, softcap, alibi_slopes, block_table,
+    if block_table is None and not dropout_p and type(cu_seqlens_q) is type(cu_seqlens_k) is Tensor:
+        lengths = _lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+        made = _quickly(
+            q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, lengths, 3,
+            max_seqlen_k,
         )  # fmt: skip
-        return (out, lse, attn_probs.empty(q)) if return_attn_probs else out
-    return _attend(
-        (q, k, v), max_seqlen_k, {
-            "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
-            **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
-        },
+        if made is not None:
+            return made
+    return _packed(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, block_table,
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
 
 
 @errors_as_upstream(window="window_size", lse="softmax_lse")
 def flash_attn_varlen_kvpacked_func(
-    q: Tensor,
-    kv: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
+    q: Tensor, kv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    dropout_p: float = 0.0, softmax_scale: float | None = None, causal: bool = False, window_size: Any = UNBOUNDED,
+    softcap: float = 0.0, alibi_slopes: Tensor | None = None, deterministic: bool = False,
     return_attn_probs: bool = False,
-) -> Any:
+) -> Any:  # fmt: skip
     """flash_attn_varlen_func with k and v in kv (total_k, 2, nheads_k, headdim), whose gradient is one tensor too."""
+    lengths = _lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    if not dropout_p and apart(kv, 4, 2):
+        made = _quickly(
+            q, *kv.unbind(1), softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs,
+            {**lengths}, 3, max_seqlen_k,
+        )  # fmt: skip
+        if made is not None:
+            return made
     return _attend(
-        (q, kv), max_seqlen_k, {
-            "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
-            **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
-        },
+        (q, kv), max_seqlen_k, lengths,
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
 
 
 @errors_as_upstream(window="window_size", lse="softmax_lse")
 def flash_attn_varlen_qkvpacked_func(
-    qkv: Tensor,
-    cu_seqlens: Tensor,
-    max_seqlen: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Any:
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout_p: float = 0.0, softmax_scale: float | None = None,
+    causal: bool = False, window_size: Any = UNBOUNDED, softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+    deterministic: bool = False, return_attn_probs: bool = False,
+) -> Any:  # fmt: skip
     """flash_attn_varlen_func with q, k and v in qkv (total, 3, nheads, headdim), whose gradient is one tensor too."""
+    lengths = _lengths(cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+    if not dropout_p and apart(qkv, 4, 3):
+        made = _quickly(
+            *qkv.unbind(1), softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs,
+            {**lengths}, 3, max_seqlen,
+        )  # fmt: skip
+        if made is not None:
+            return made
     return _attend(
-        (qkv,), max_seqlen, {
-            "cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens,
-            **longest(max_seqlen, max_seqlen, cu_seqlens),
-        },
+        (qkv,), max_seqlen, lengths,
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
 
@@ -279,18 +292,9 @@ def _private_forward(q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any],
 
 @errors_as_upstream(window="window_size", lse="softmax_lse")
 def _flash_attn_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size_left: int,
-    window_size_right: int,
-    softcap: float,
-    alibi_slopes: Tensor | None,
-    return_softmax: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: float | None, causal: bool, window_size_left: int,
+    window_size_right: int, softcap: float, alibi_slopes: Tensor | None, return_softmax: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The forward of flash_attn_func without autograd: (out, softmax_lse, S_dmask, rng_state).
 
     rng_state, int64 (2,), is what _flash_attn_backward wants for dropout.
@@ -304,27 +308,12 @@ def _flash_attn_forward(
 
 @errors_as_upstream(window="window_size", lse="softmax_lse")
 def _flash_attn_varlen_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size_left: int = -1,
-    window_size_right: int = -1,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    return_softmax: bool = False,
-    block_table: Tensor | None = None,
-    leftpad_k: Tensor | None = None,
-    seqused_k: Tensor | None = None,
-    zero_tensors: bool = False,
-    num_splits: int = 0,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    dropout_p: float, softmax_scale: float | None, causal: bool, window_size_left: int = -1,
+    window_size_right: int = -1, softcap: float = 0.0, alibi_slopes: Tensor | None = None, return_softmax: bool = False,
+    block_table: Tensor | None = None, leftpad_k: Tensor | None = None, seqused_k: Tensor | None = None,
+    zero_tensors: bool = False, num_splits: int = 0,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The forward of flash_attn_varlen_func without autograd: (out, softmax_lse, S_dmask, rng_state).
 
     leftpad_k, seqused_k: int32 (batch): the first key of each sequence that is attended to, and how many keys from the
@@ -350,13 +339,9 @@ def _flash_attn_varlen_forward(
 
 
 def _private_backward(
-    dout: Tensor,
-    tensors: tuple[Tensor, ...],
-    gradients: dict[str, Any],
-    deterministic: bool,
-    rng_state: Tensor | None,
+    dout: Tensor, tensors: tuple[Tensor, ...], gradients: dict[str, Any], deterministic: bool, rng_state: Tensor | None,
     arguments: dict[str, Any],
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     if arguments["dropout_p"] > 0 and rng_state is None:
         raise FaceArgumentError("rng_state: was None, must be with dropout_p what the forward returned")
     with torch.no_grad():
@@ -377,25 +362,11 @@ def _private_backward(
 
 @errors_as_upstream(window="window_size", lse="softmax_lse")
 def _flash_attn_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    softmax_lse: Tensor,
-    dq: Tensor | None,
-    dk: Tensor | None,
-    dv: Tensor | None,
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size_left: int,
-    window_size_right: int,
-    softcap: float,
-    alibi_slopes: Tensor | None,
-    deterministic: bool,
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, softmax_lse: Tensor, dq: Tensor | None,
+    dk: Tensor | None, dv: Tensor | None, dropout_p: float, softmax_scale: float | None, causal: bool,
+    window_size_left: int, window_size_right: int, softcap: float, alibi_slopes: Tensor | None, deterministic: bool,
     rng_state: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The backward of _flash_attn_forward, written to dq, dk and dv.
 
     Returns softmax_d, fp32 (batch, nheads, seqlen_q): the sums of dout out over the head dim.
@@ -410,30 +381,12 @@ def _flash_attn_backward(
 
 @errors_as_upstream(window="window_size", lse="softmax_lse")
 def _flash_attn_varlen_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    softmax_lse: Tensor,
-    dq: Tensor | None,
-    dk: Tensor | None,
-    dv: Tensor | None,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size_left: int,
-    window_size_right: int,
-    softcap: float,
-    alibi_slopes: Tensor | None,
-    deterministic: bool,
-    rng_state: Tensor | None = None,
-    zero_tensors: bool = False,
-) -> Tensor:
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, softmax_lse: Tensor, dq: Tensor | None,
+    dk: Tensor | None, dv: Tensor | None, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int,
+    max_seqlen_k: int, dropout_p: float, softmax_scale: float | None, causal: bool, window_size_left: int,
+    window_size_right: int, softcap: float, alibi_slopes: Tensor | None, deterministic: bool,
+    rng_state: Tensor | None = None, zero_tensors: bool = False,
+) -> Tensor:  # fmt: skip
     """The backward of _flash_attn_varlen_forward, written to dq, dk and dv; softmax_d is (nheads, total_q).
 
     zero_tensors: rows of dq, dk and dv past the last sequence become 0; else they are left as they were.
@@ -485,20 +438,10 @@ class FlashAttnFunc(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        dropout_p: float,
-        softmax_scale: float | None,
-        causal: bool,
-        window_size: Any,
-        softcap: float,
-        alibi_slopes: Tensor | None,
-        deterministic: bool,
-        return_softmax: bool,
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: float | None, causal: bool,
+        window_size: Any, softcap: float, alibi_slopes: Tensor | None, deterministic: bool, return_softmax: bool,
         is_grad_enabled: bool,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         options = softmax_scale, causal, *two_sides(window_size), softcap, alibi_slopes
         out, lse, s_dmask, rng_state = _flash_attn_forward(q, k, v, dropout_p, *options, return_softmax)
         ctx.mark_non_differentiable(lse, s_dmask)

@@ -74,28 +74,11 @@ def append(cache: Tensor, new: Tensor, tokens: Tokens, lengths: Tensor, table: T
 
 
 def attention(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    k: Tensor | None,
-    v: Tensor | None,
-    rotary: Rotary | None,
-    lengths: Tensor,
-    rows: Tensor | None,
-    leftpad: Tensor | None,
-    page_table: Tensor | None,
-    starts_q: Tensor | None,
-    starts_new: Tensor | None,
-    max_seqlen_q: int | None,
-    descales: Descales,
-    softmax_scale: float | None,
-    causal: bool,
-    window: Window,
-    chunk: int,
-    softcap: float,
-    num_splits: int,
-    return_lse: bool,
-) -> tuple[Tensor, Tensor | None]:
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None, rotary: Rotary | None,
+    lengths: Tensor, rows: Tensor | None, leftpad: Tensor | None, page_table: Tensor | None, starts_q: Tensor | None,
+    starts_new: Tensor | None, max_seqlen_q: int | None, descales: Descales, softmax_scale: float | None, causal: bool,
+    window: Window, chunk: int, softcap: float, num_splits: int, return_lse: bool,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """(out, lse) of queries of any form, lse None where it was not asked for; arguments as flash_attn_with_kvcache
     says. Appends with PyTorch.
     """
@@ -156,21 +139,10 @@ def _table(page_table: Tensor | None, rows: Tensor | None, batch: int, q: Tensor
 
 
 def _eight_bits(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    starts_q: Tensor,
-    lengths: Tensor,
-    table: Tensor,
-    leftpad: Tensor | None,
-    max_seqlen_q: int,
-    descales: Descales,
-    softmax_scale: float | None,
-    causal: bool,
-    window: Window,
-    softcap: float,
+    q: Tensor, k: Tensor, v: Tensor, starts_q: Tensor, lengths: Tensor, table: Tensor, leftpad: Tensor | None,
+    max_seqlen_q: int, descales: Descales, softmax_scale: float | None, causal: bool, window: Window, softcap: float,
     return_lse: bool,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """(out in bf16, lse or None) over a cache of fp8, by the kernels of batch prefill."""
     if leftpad is not None:
         raise FaceArgumentError("cache_leftpad: was given, must be None with fp8")
@@ -189,22 +161,10 @@ def _eight_bits(
 
 
 def dense(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    k: Tensor | None,
-    v: Tensor | None,
-    rotary: tuple[Any, Any, bool],
-    cache_seqlens: int | Tensor | None,
-    rows: Tensor | None,
-    leftpad: Tensor | None,
-    page_table: Tensor | None,
-    softmax_scale: float | None,
-    causal: bool,
-    window: Window,
-    softcap: float,
-    num_splits: int,
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None, rotary: tuple[Any, Any, bool],
+    cache_seqlens: int | Tensor | None, rows: Tensor | None, leftpad: Tensor | None, page_table: Tensor | None,
+    softmax_scale: float | None, causal: bool, window: Window, softcap: float, num_splits: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(out, lse) of queries of one length: one call appends, rotates and attends, as FlashAttention 2's does."""
     made: tuple[Tensor, Tensor] = _kvcache.flash_attn_with_kvcache(
         q, k_cache, v_cache, k, v, rotary[0], rotary[1], cache_seqlens, rows, leftpad, page_table, softmax_scale,

@@ -32,10 +32,11 @@ from torch import Tensor
 
 from ...torch import calls
 from .. import _absent
-from .._modules import FaceArgumentError, errors_as_upstream
-from ..flash_attn._arguments import in_vectors, last_dense, narrowed, plainly, scale_of
+from .._modules import FaceArgumentError, errors_as_upstream, longest
+from ..flash_attn._arguments import UNBOUNDED, in_vectors, last_dense, narrowed, plainly, scale_of
 from ..flash_attn._combine import combined
-from ..flash_attn._kvcache import _check_append, _check_rotary_dim
+from ..flash_attn._kvcache import _check_append, _check_rotary_dim, quickly
+from ..flash_attn._packed import apart
 from ..flash_attn._packed import forward as forward_packed
 from ..flash_attn._sequences import attend, chosen_splits, chunked, packed_lengths, starts_of
 from ..flash_attn.flash_attn_interface import maybe_contiguous, round_multiple
@@ -138,34 +139,20 @@ def _attended(
 
 
 def flash_attn_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    qv: Tensor | None = None,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    window_size: Any = (-1, -1),
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    num_splits: int = 1,
-    pack_gqa: bool | None = None,
-    deterministic: bool = False,
-    sm_margin: int = 0,
-    return_attn_probs: bool = False,
-) -> Any:
+    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None, causal: bool = False, qv: Tensor | None = None,
+    q_descale: Tensor | None = None, k_descale: Tensor | None = None, v_descale: Tensor | None = None,
+    window_size: Any = UNBOUNDED, attention_chunk: int = 0, softcap: float = 0.0, num_splits: int = 1,
+    pack_gqa: bool | None = None, deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False,
+) -> Any:  # fmt: skip
     """Attention of q over k and v; arguments as the module says. Differentiable in q, k and v.
 
     Returns out (batch, seqlen_q, nheads, headdim_v), or (out, softmax_lse) with return_attn_probs.
     """
     if (
-        type(window_size) is tuple and window_size == (-1, -1) and num_splits == 1
-        and qv is q_descale is k_descale is v_descale is None and pack_gqa is None
-        and not (attention_chunk or softcap or return_attn_probs or sm_margin)
+        num_splits == 1 and qv is q_descale is k_descale is v_descale is None and pack_gqa is None
+        and not (attention_chunk or sm_margin)
     ):  # fmt: skip
-        made = plainly(q, k, v, softmax_scale, causal)
+        made = _quickly(q, k, v, softmax_scale, causal, window_size, softcap, return_attn_probs, {}, 4)
         if made is not None:
             return made
     return _attended(
@@ -174,32 +161,42 @@ def flash_attn_func(
     )  # fmt: skip
 
 
+def _quickly(
+    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool, window_size: Any, softcap: float,
+    return_lse: bool, given: dict[str, Any], dimensions: int,
+) -> Any:  # fmt: skip
+    """The result of tensors that nothing watches, (out, lse) with return_lse; None leaves it to the longer way."""
+    if softcap:
+        given["softcap"] = softcap
+    if return_lse:
+        given["return_lse"] = True
+    if window_size is not UNBOUNDED:
+        if type(window_size) is not tuple or len(window_size) != 2:
+            return None
+        given["window"] = window_size
+    return plainly(q, k, v, softmax_scale, causal, UNBOUNDED, given, dimensions)
+
+
 @errors_as_upstream(window="window_size", lse="softmax_lse")
+def _attended_packed(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, qv: Tensor | None,
+    hints: tuple[int, bool | None, int], attention_chunk: int, *given: Any,
+) -> Any:  # fmt: skip
+    """hints: num_splits, pack_gqa, sm_margin; given: further arguments of `_packed`."""
+    check_hints(*hints, qv)
+    check_chunk(attention_chunk)
+    out, lse = _packed(q, k, v, cu_seqlens_q, cu_seqlens_k, *given)
+    return (out, lse) if given[-1] else out
+
+
 def flash_attn_varlen_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    seqused_q: Tensor | None = None,
-    seqused_k: Tensor | None = None,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    qv: Tensor | None = None,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    window_size: Any = (-1, -1),
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    num_splits: int = 1,
-    pack_gqa: bool | None = None,
-    deterministic: bool = False,
-    sm_margin: int = 0,
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    seqused_q: Tensor | None = None, seqused_k: Tensor | None = None, softmax_scale: float | None = None,
+    causal: bool = False, qv: Tensor | None = None, q_descale: Tensor | None = None, k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None, window_size: Any = UNBOUNDED, attention_chunk: int = 0, softcap: float = 0.0,
+    num_splits: int = 1, pack_gqa: bool | None = None, deterministic: bool = False, sm_margin: int = 0,
     return_attn_probs: bool = False,
-) -> Any:
+) -> Any:  # fmt: skip
     """Attention over sequences packed one after another. Differentiable in q, k and v.
 
     q (total_q, nheads, headdim), k (total_k, nheads_k, headdim), v alike. cu_seqlens_q, cu_seqlens_k: int32 (batch +
@@ -207,38 +204,53 @@ def flash_attn_varlen_func(
     What is not in use is 0 in out. max_seqlen_q, max_seqlen_k: no sequence is longer; on a device the lengths stay
     there. Returns out (total_q, nheads, headdim_v), or (out, softmax_lse) with return_attn_probs.
     """
-    check_hints(num_splits, pack_gqa, sm_margin, qv)
-    check_chunk(attention_chunk)
-    out, lse = _packed(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal,
-        (q_descale, k_descale, v_descale), window_size, attention_chunk, softcap, deterministic, return_attn_probs,
+    if (
+        num_splits == 1 and qv is q_descale is k_descale is v_descale is seqused_q is seqused_k is None
+        and pack_gqa is None and type(cu_seqlens_q) is type(cu_seqlens_k) is Tensor
+        and not (attention_chunk or sm_margin)
+    ):  # fmt: skip
+        lengths: dict[str, Any] = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+        if not cu_seqlens_q.is_cpu:
+            lengths |= longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q)
+        made = _quickly(q, k, v, softmax_scale, causal, window_size, softcap, return_attn_probs, lengths, 3)
+        if made is not None:
+            return made
+    return _attended_packed(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, qv, (num_splits, pack_gqa, sm_margin), attention_chunk, seqused_q,
+        seqused_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal, (q_descale, k_descale, v_descale), window_size,
+        attention_chunk, softcap, deterministic, return_attn_probs,
     )  # fmt: skip
-    return (out, lse) if return_attn_probs else out
 
 
-@errors_as_upstream(window="window_size", lse="softmax_lse")
 def flash_attn_qkvpacked_func(
-    qkv: Tensor,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    window_size: Any = (-1, -1),
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    deterministic: bool = False,
-    num_heads_q: int | None = None,
-    sm_margin: int = 0,
-    return_attn_probs: bool = False,
-) -> Any:
+    qkv: Tensor, softmax_scale: float | None = None, causal: bool = False, q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None, v_descale: Tensor | None = None, window_size: Any = UNBOUNDED,
+    attention_chunk: int = 0, softcap: float = 0.0, deterministic: bool = False, num_heads_q: int | None = None,
+    sm_margin: int = 0, return_attn_probs: bool = False,
+) -> Any:  # fmt: skip
     """flash_attn_func with q, k and v in one tensor, whose gradient is one tensor too.
 
     qkv (batch, seqlen, 3, nheads, headdim), or with num_heads_q (batch, seqlen, num_heads_q + 2 nheads_k, headdim).
     """
+    if q_descale is k_descale is v_descale is None and not (attention_chunk or sm_margin) and apart(qkv, 5, 3):
+        parts = qkv.unbind(2)
+        made = _quickly(*parts, softmax_scale, causal, window_size, softcap, return_attn_probs, {}, 4)
+        if made is not None:
+            return made
+    return _attended_qkv(
+        qkv, softmax_scale, causal, (q_descale, k_descale, v_descale), window_size, attention_chunk, softcap,
+        deterministic, num_heads_q, sm_margin, return_attn_probs,
+    )  # fmt: skip
+
+
+@errors_as_upstream(window="window_size", lse="softmax_lse")
+def _attended_qkv(
+    qkv: Tensor, softmax_scale: float | None, causal: bool, descales: Descales, window_size: Any, attention_chunk: int,
+    softcap: float, deterministic: bool, num_heads_q: int | None, sm_margin: int, return_attn_probs: bool,
+) -> Any:  # fmt: skip
+    """flash_attn_qkvpacked_func, the longer way."""
     check_hints(1, None, sm_margin, None)
     check_chunk(attention_chunk)
-    descales = q_descale, k_descale, v_descale
     plain = not attention_chunk and descales == (None, None, None) and qkv.dtype is not torch.float8_e4m3fn
     if qkv.dim() == 5 and qkv.shape[2] == 3 and plain:
         [wide] = in_vectors(*last_dense(qkv))
@@ -290,42 +302,17 @@ def flash_attn_combine(
     return combined(out_partial, lse_partial, out, out_dtype)
 
 
-@errors_as_upstream(
-    k="k_cache", v="v_cache", knew="k", vnew="v", seqlen_k="cache_seqlens", window="window_size",
-    block_table="page_table", seqstart_k="cache_leftpad",
-)  # fmt: skip
 def flash_attn_with_kvcache(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    k: Tensor | None = None,
-    v: Tensor | None = None,
-    qv: Tensor | None = None,
-    rotary_cos: Tensor | None = None,
-    rotary_sin: Tensor | None = None,
-    cache_seqlens: int | Tensor | None = None,
-    cache_batch_idx: Tensor | None = None,
-    cache_leftpad: Tensor | None = None,
-    page_table: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k_new: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    rotary_seqlens: Tensor | None = None,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    rotary_interleaved: bool = True,
-    scheduler_metadata: Tensor | None = None,
-    num_splits: int = 0,
-    pack_gqa: bool | None = None,
-    sm_margin: int = 0,
-    return_softmax_lse: bool = False,
-) -> Any:
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None = None, v: Tensor | None = None,
+    qv: Tensor | None = None, rotary_cos: Tensor | None = None, rotary_sin: Tensor | None = None,
+    cache_seqlens: int | Tensor | None = None, cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None, page_table: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k_new: Tensor | None = None, max_seqlen_q: int | None = None, rotary_seqlens: Tensor | None = None,
+    q_descale: Tensor | None = None, k_descale: Tensor | None = None, v_descale: Tensor | None = None,
+    softmax_scale: float | None = None, causal: bool = False, window_size: Any = UNBOUNDED, attention_chunk: int = 0,
+    softcap: float = 0.0, rotary_interleaved: bool = True, scheduler_metadata: Tensor | None = None,
+    num_splits: int = 0, pack_gqa: bool | None = None, sm_margin: int = 0, return_softmax_lse: bool = False,
+) -> Any:  # fmt: skip
     """Attention of q over a KV cache, to which k and v are appended first. No autograd.
 
     q (batch, seqlen_q, nheads, headdim), or with cu_seqlens_q, int32 (batch + 1), packed (total_q, nheads, headdim);
@@ -343,7 +330,47 @@ def flash_attn_with_kvcache(
     Returns out, shape of q, or (out, softmax_lse, out_accum, softmax_lse_accum) with return_softmax_lse; the last two
     are empty: parts of keys are put together inside.
     """
-    check_hints(num_splits, pack_gqa, sm_margin, qv)
+    plain = qv is rotary_cos is rotary_sin is cu_seqlens_q is cu_seqlens_k_new is rotary_seqlens is None
+    if (
+        plain and q_descale is k_descale is v_descale is scheduler_metadata is None and pack_gqa is None
+        and type(window_size) is tuple and window_size == UNBOUNDED and not (attention_chunk or softcap or sm_margin)
+    ):  # fmt: skip
+        made = quickly(
+            q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, cache_leftpad, page_table, softmax_scale,
+            causal, UNBOUNDED, None, num_splits, return_softmax_lse,
+        )  # fmt: skip
+        if made is not None:
+            return _with_parts(*made) if return_softmax_lse else made
+    return _attended_cache(
+        q, k_cache, v_cache, k, v, qv, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad,
+        page_table, cu_seqlens_q, cu_seqlens_k_new, max_seqlen_q, rotary_seqlens, q_descale, k_descale, v_descale,
+        softmax_scale, causal, window_size, attention_chunk, softcap, rotary_interleaved, scheduler_metadata,
+        num_splits, (pack_gqa, sm_margin), return_softmax_lse,
+    )  # fmt: skip
+
+
+def _with_parts(out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The results of return_softmax_lse, whose last two are of parts of keys."""
+    empty = out.new_empty(0, dtype=torch.float32)
+    return out, lse, empty, empty
+
+
+@errors_as_upstream(
+    k="k_cache", v="v_cache", knew="k", vnew="v", seqlen_k="cache_seqlens", window="window_size",
+    block_table="page_table", seqstart_k="cache_leftpad",
+)  # fmt: skip
+def _attended_cache(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None, qv: Tensor | None,
+    rotary_cos: Tensor | None, rotary_sin: Tensor | None, cache_seqlens: int | Tensor | None,
+    cache_batch_idx: Tensor | None, cache_leftpad: Tensor | None, page_table: Tensor | None,
+    cu_seqlens_q: Tensor | None, cu_seqlens_k_new: Tensor | None, max_seqlen_q: int | None,
+    rotary_seqlens: Tensor | None, q_descale: Tensor | None, k_descale: Tensor | None, v_descale: Tensor | None,
+    softmax_scale: float | None, causal: bool, window_size: Any, attention_chunk: int, softcap: float,
+    rotary_interleaved: bool, scheduler_metadata: Tensor | None, num_splits: int, hints: tuple[bool | None, int],
+    return_softmax_lse: bool,
+) -> Any:  # fmt: skip
+    """flash_attn_with_kvcache; hints: pack_gqa and sm_margin."""
+    check_hints(num_splits, *hints, qv)
     check_chunk(attention_chunk)
     check_metadata(scheduler_metadata)
     window = window_of(window_size)
@@ -381,34 +408,18 @@ def flash_attn_with_kvcache(
                 cu_seqlens_k_new, max_seqlen_q, (q_descale, k_descale, v_descale), softmax_scale, causal, window,
                 attention_chunk, softcap, num_splits, return_softmax_lse,
             )  # fmt: skip
-    empty = out.new_empty(0, dtype=torch.float32)
-    return (out, lse, empty, empty) if return_softmax_lse else out
+    return _with_parts(out, lse) if return_softmax_lse and lse is not None else out
 
 
 @errors_as_upstream(seqlen_k="cache_seqlens", window="window_size")
 def get_scheduler_metadata(
-    batch_size: int,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    num_heads_q: int,
-    num_heads_kv: int,
-    headdim: int,
-    cache_seqlens: Tensor,
-    qkv_dtype: torch.dtype = torch.bfloat16,
-    headdim_v: int | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k_new: Tensor | None = None,
-    cache_leftpad: Tensor | None = None,
-    page_size: int | None = None,
-    max_seqlen_k_new: int = 0,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    attention_chunk: int = 0,
-    has_softcap: bool = False,
-    num_splits: int = 0,
-    pack_gqa: bool | None = None,
+    batch_size: int, max_seqlen_q: int, max_seqlen_k: int, num_heads_q: int, num_heads_kv: int, headdim: int,
+    cache_seqlens: Tensor, qkv_dtype: torch.dtype = torch.bfloat16, headdim_v: int | None = None,
+    cu_seqlens_q: Tensor | None = None, cu_seqlens_k_new: Tensor | None = None, cache_leftpad: Tensor | None = None,
+    page_size: int | None = None, max_seqlen_k_new: int = 0, causal: bool = False, window_size: Any = UNBOUNDED,
+    attention_chunk: int = 0, has_softcap: bool = False, num_splits: int = 0, pack_gqa: bool | None = None,
     sm_margin: int = 0,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """int32 (1), on the device of cache_seqlens: the parts into which flash_attn_with_kvcache cuts the keys of a
     sequence.
 
@@ -445,17 +456,9 @@ class FlashAttnVarlenFunc:
 
     @staticmethod
     def apply(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        cu_seqlens_q: Tensor,
-        cu_seqlens_k: Tensor,
-        seqused_q: Tensor | None,
-        seqused_k: Tensor | None,
-        max_seqlen_q: int,
-        max_seqlen_k: int,
-        *options: Any,
-    ) -> Any:
+        q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, seqused_q: Tensor | None,
+        seqused_k: Tensor | None, max_seqlen_q: int, max_seqlen_k: int, *options: Any,
+    ) -> Any:  # fmt: skip
         """options: what flash_attn_varlen_func has from softmax_scale on, in its order."""
         lengths = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k
         return flash_attn_varlen_func(q, k, v, *lengths, *options)

@@ -140,6 +140,10 @@ def reshape_and_cache_flash(
     k_scale: Tensor, v_scale: Tensor,
 ) -> None:  # fmt: skip
     """Writes key and value into blocks (blocks, block_size, heads, headdim); scales of one element, or None."""
+    if kv_cache_dtype == "auto" and key.dtype == key_cache.dtype and value.dtype == value_cache.dtype:
+        slots = slot_mapping if slot_mapping.dim() == 1 else slot_mapping.reshape(-1)
+        run("reshape_and_cache", (_rows(key), _rows(value), key_cache, value_cache, slots), {})
+        return
     arrays = []
     for name, x, cache in (("key_cache", key, key_cache), ("value_cache", value, value_cache)):
         _check_kind(_tokens(x), cache, kv_cache_dtype, name)

@@ -29,16 +29,20 @@ LookupError and a RuntimeError.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...._core.native import ArgumentError, NoKernelError
+from ....api.operators import _call
 from ....torch import calls
 from ... import _absent
 from ..._modules import errors_as_upstream, longest
-from ...flash_attn._arguments import last_dense, plainly
+from ...flash_attn._arguments import UNBOUNDED, bare, last_dense, plainly
 from .._arguments import (
+    SOFTSIGN,
     attend,
     given,
     heads_of_bias,
@@ -88,37 +92,55 @@ __all__ = [
 __getattr__ = _absent.sentences(__name__)
 
 
-@errors_as_upstream(window="window_size", cu_seqlens_k="cu_seqlens_kv", sink="sink_ptr")
 def flash_attn_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1, 0),
-    bias: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = True,
-    return_lse: bool = False,
-    return_attn_probs: bool = False,
-    how_v3_bf16_cvt: int = 1,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_kv: Tensor | None = None,
-    sink_ptr: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None, causal: bool = False,
+    window_size: Any = (-1, -1, 0), bias: Tensor | None = None, alibi_slopes: Tensor | None = None,
+    deterministic: bool = True, return_lse: bool = False, return_attn_probs: bool = False, how_v3_bf16_cvt: int = 1,
+    cu_seqlens_q: Tensor | None = None, cu_seqlens_kv: Tensor | None = None, sink_ptr: Tensor | None = None,
     num_splits: int = 0,
-) -> Any:
+) -> Any:  # fmt: skip
     """Attention of q over k and v; arguments as the module says. Differentiable in q, k, v, bias and sink_ptr.
 
     cu_seqlens_q, cu_seqlens_kv: int32 (batch + 1): cumulative real lengths of the rows of a padded batch; what lies
     behind them is not read, and 0 in out. num_splits: above 1: the keys in so many parts side by side, for few queries;
     neither with dropout nor with gradients.
     """
-    bare = bias is None and alibi_slopes is None and cu_seqlens_q is None and cu_seqlens_kv is None and sink_ptr is None
-    if bare and unbounded(window_size) and not (dropout_p or return_lse or return_attn_probs or num_splits > 1):
-        made = plainly(q, k, v, softmax_scale, causal)
+    bare = bias is cu_seqlens_q is cu_seqlens_kv is sink_ptr is None
+    if bare and unbounded(window_size) and not (dropout_p or return_attn_probs or num_splits > 1):
+        made = _quickly(q, k, v, softmax_scale, causal, 0.0, alibi_slopes, return_lse, {}, 4)
         if made is not None:
             return made
+    return _attended(
+        q, k, v, dropout_p, softmax_scale, causal, window_size, bias, alibi_slopes, deterministic, return_lse,
+        return_attn_probs, cu_seqlens_q, cu_seqlens_kv, sink_ptr, num_splits,
+    )  # fmt: skip
+
+
+def _quickly(
+    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool, logits_soft_cap: float,
+    alibi_slopes: Tensor | None, return_lse: bool, given: dict[str, Any], dimensions: int,
+) -> Any:  # fmt: skip
+    """The result without windows, of tensors that nothing watches; None leaves it to the longer way."""
+    if alibi_slopes is not None:
+        if type(alibi_slopes) is not Tensor or alibi_slopes.requires_grad:
+            return None
+        given["alibi_slopes"] = alibi_slopes
+    if logits_soft_cap:
+        if SOFTSIGN in os.environ:
+            return None
+        given["softcap"] = logits_soft_cap
+    if return_lse:
+        given["return_lse"] = True
+    return plainly(q, k, v, softmax_scale, causal, UNBOUNDED, given, dimensions)
+
+
+@errors_as_upstream(window="window_size", cu_seqlens_k="cu_seqlens_kv", sink="sink_ptr")
+def _attended(
+    q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: float | None, causal: bool, window_size: Any,
+    bias: Tensor | None, alibi_slopes: Tensor | None, deterministic: bool, return_lse: bool, return_attn_probs: bool,
+    cu_seqlens_q: Tensor | None, cu_seqlens_kv: Tensor | None, sink_ptr: Tensor | None, num_splits: int,
+) -> Any:  # fmt: skip
+    """flash_attn_func, the longer way."""
     q, k, v = last_dense(q, k, v)
     arguments = {
         "softmax_scale": softmax_scale, **masks(causal, window_size, k.shape[1]), "bias": heads_of_bias(bias, 2),
@@ -133,36 +155,15 @@ def flash_attn_func(
     return attend(q, k, v, {**arguments, "dropout_p": dropout_p}, deterministic, return_lse, return_attn_probs)
 
 
-@errors_as_upstream(
-    window="window_size", softcap="logits_soft_cap", sink="sink_ptr",
-    seqstart_q="cu_seqlens_q_padded", seqstart_k="cu_seqlens_k_padded",
-)  # fmt: skip
 def flash_attn_varlen_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    min_seqlen_q: int = 0,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    logits_soft_cap: float = 0.0,
-    causal: bool = False,
-    window_size: Any = (-1, -1, 0),
-    bias: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_lse: bool = False,
-    return_attn_probs: bool = False,
-    how_v3_bf16_cvt: int = 1,
-    block_table: Tensor | None = None,
-    out: Tensor | None = None,
-    cu_seqlens_q_padded: Tensor | None = None,
-    cu_seqlens_k_padded: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    min_seqlen_q: int = 0, dropout_p: float = 0.0, softmax_scale: float | None = None, logits_soft_cap: float = 0.0,
+    causal: bool = False, window_size: Any = (-1, -1, 0), bias: Tensor | None = None,
+    alibi_slopes: Tensor | None = None, deterministic: bool = False, return_lse: bool = False,
+    return_attn_probs: bool = False, how_v3_bf16_cvt: int = 1, block_table: Tensor | None = None,
+    out: Tensor | None = None, cu_seqlens_q_padded: Tensor | None = None, cu_seqlens_k_padded: Tensor | None = None,
     sink_ptr: Tensor | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Attention over sequences packed one after another; arguments as the module says.
 
     Differentiable in q, k, v, bias and sink_ptr.
@@ -175,6 +176,36 @@ def flash_attn_varlen_func(
     block_table: int32 (batch, max_blocks): k and v are then pages (blocks, page, nheads_k, headdim), cu_seqlens_k says
     how many keys each sequence has, and there is neither dropout nor a backward.
     """
+    bare = bias is block_table is out is cu_seqlens_q_padded is cu_seqlens_k_padded is sink_ptr is None
+    if (
+        bare and type(cu_seqlens_q) is type(cu_seqlens_k) is Tensor and unbounded(window_size)
+        and not (dropout_p or return_attn_probs or min_seqlen_q)
+    ):  # fmt: skip
+        lengths: dict[str, Any] = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+        if not cu_seqlens_q.is_cpu:
+            lengths |= longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q)
+        made = _quickly(q, k, v, softmax_scale, causal, logits_soft_cap, alibi_slopes, return_lse, lengths, 3)
+        if made is not None:
+            return made
+    return _attended_packed(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, min_seqlen_q, dropout_p, softmax_scale,
+        logits_soft_cap, causal, window_size, bias, alibi_slopes, deterministic, return_lse, return_attn_probs,
+        block_table, out, cu_seqlens_q_padded, cu_seqlens_k_padded, sink_ptr,
+    )  # fmt: skip
+
+
+@errors_as_upstream(
+    window="window_size", softcap="logits_soft_cap", sink="sink_ptr",
+    seqstart_q="cu_seqlens_q_padded", seqstart_k="cu_seqlens_k_padded",
+)  # fmt: skip
+def _attended_packed(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor | None, max_seqlen_q: int,
+    max_seqlen_k: int, min_seqlen_q: int, dropout_p: float, softmax_scale: float | None, logits_soft_cap: float,
+    causal: bool, window_size: Any, bias: Tensor | None, alibi_slopes: Tensor | None, deterministic: bool,
+    return_lse: bool, return_attn_probs: bool, block_table: Tensor | None, out: Tensor | None,
+    cu_seqlens_q_padded: Tensor | None, cu_seqlens_k_padded: Tensor | None, sink_ptr: Tensor | None,
+) -> Any:  # fmt: skip
+    """flash_attn_varlen_func, the longer way."""
     q, k, v = last_dense(q, k, v)
     arguments = {
         **sequences(
@@ -194,36 +225,39 @@ def flash_attn_varlen_func(
     return attend(q, k, v, arguments, deterministic, return_lse, return_attn_probs, max_seqlen_k)
 
 
+def _over_listed_pages(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, softmax_scale: float | None, return_lse: bool, out: Tensor | None,
+    most: tuple[int, int], given: dict[str, Any],
+) -> Any:  # fmt: skip
+    """mha_batch_prefill_func of tensors that nothing watches; None leaves it to the longer way. given: the pages."""
+    if not bare(q, k, v, 3):
+        return None
+    if not q.is_cpu:
+        given |= longest(*most, given["cu_seqlens_q"])
+    if causal:
+        given["causal"] = True
+    if softmax_scale is not None:
+        given["softmax_scale"] = softmax_scale
+    if return_lse:
+        given["return_lse"] = True
+    if out is not None:
+        given["out"] = out
+    try:
+        return _call("fmha_batch_prefill", (q, k, v), given)
+    except (ArgumentError, NoKernelError, TypeError):
+        return None
+
+
 @errors_as_upstream(window="window_size", softcap="logits_soft_cap", sink="sink_ptr")
 def mha_batch_prefill_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    kv_indptr: Tensor | None,
-    kv_page_indices: Tensor | None,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    logits_soft_cap: float = 0.0,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_lse: bool = False,
-    return_attn_probs: bool = False,
-    out: Tensor | None = None,
-    kv_last_page_lens: Tensor | None = None,
-    block_table: Tensor | None = None,
-    seqlen_k: Tensor | None = None,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    kv_block_descale: Tensor | None = None,
-    sink_ptr: Tensor | None = None,
-    sink_size: int = 0,
-) -> Any:
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, kv_indptr: Tensor | None, kv_page_indices: Tensor | None,
+    max_seqlen_q: int, max_seqlen_k: int, dropout_p: float = 0.0, softmax_scale: float | None = None,
+    logits_soft_cap: float = 0.0, causal: bool = False, window_size: Any = (-1, -1), alibi_slopes: Tensor | None = None,
+    deterministic: bool = False, return_lse: bool = False, return_attn_probs: bool = False, out: Tensor | None = None,
+    kv_last_page_lens: Tensor | None = None, block_table: Tensor | None = None, seqlen_k: Tensor | None = None,
+    q_descale: Tensor | None = None, k_descale: Tensor | None = None, v_descale: Tensor | None = None,
+    kv_block_descale: Tensor | None = None, sink_ptr: Tensor | None = None, sink_size: int = 0,
+) -> Any:  # fmt: skip
     """Attention of packed queries over pages of keys as serving engines keep them. No autograd.
 
     q (total_q, nheads, headdim): fp16, bf16, or e4m3, whose out is bf16. k and v, dtype of q, or e4m3, e5m2 under bf16:
@@ -237,6 +271,18 @@ def mha_batch_prefill_func(
     lengths stay there. window_size is compared with max_seqlen_k, the width of S_dmask too.
     deterministic: concerns a backward, and there is none.
     """
+    plain = unbounded(window_size) and not (dropout_p or return_attn_probs or logits_soft_cap or sink_size)
+    if plain and sink_ptr is alibi_slopes is q_descale is k_descale is v_descale is kv_block_descale is None:
+        made = _over_listed_pages(
+            q, k, v, causal, softmax_scale, return_lse, out, (max_seqlen_q, max_seqlen_k),
+            {"cu_seqlens_q": cu_seqlens_q, "block_table": block_table, "seqlen_k": seqlen_k}
+            if block_table is not None else {
+                "cu_seqlens_q": cu_seqlens_q, "kv_indptr": kv_indptr, "kv_page_indices": kv_page_indices,
+                "kv_last_page_lens": kv_last_page_lens,
+            },
+        )  # fmt: skip
+        if made is not None:
+            return made
     [q] = last_dense(q)
 
     def keys() -> Tensor | None:
@@ -269,17 +315,10 @@ def mha_batch_prefill_func(
 
 @errors_as_upstream(window="window_size", sink="sink_ptr")
 def flash_attn_fp8_pertensor_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_descale: Tensor | None,
-    k_descale: Tensor | None,
-    v_descale: Tensor | None,
-    causal: bool = False,
-    window_size: Any = (-1, -1, 0),
-    softmax_scale: float | None = None,
+    q: Tensor, k: Tensor, v: Tensor, q_descale: Tensor | None, k_descale: Tensor | None, v_descale: Tensor | None,
+    causal: bool = False, window_size: Any = (-1, -1, 0), softmax_scale: float | None = None,
     sink_ptr: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """flash_attn_func of fp8 e4m3 tensors: q is q_descale times what its fp8 numbers say, and so on. No autograd.
 
     q_descale, k_descale, v_descale: fp32 of one element. Returns out, bf16.
@@ -295,23 +334,11 @@ def flash_attn_fp8_pertensor_func(
 
 @errors_as_upstream(window="window_size", softcap="logits_soft_cap", sink="sink_ptr")
 def flash_attn_varlen_fp8_pertensor_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_descale: Tensor | None,
-    k_descale: Tensor | None,
-    v_descale: Tensor | None,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    min_seqlen_q: int = 0,
-    logits_soft_cap: float = 0.0,
-    causal: bool = False,
-    window_size: Any = (-1, -1, 0),
-    softmax_scale: float | None = None,
-    sink_ptr: Tensor | None = None,
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, q_descale: Tensor | None, k_descale: Tensor | None, v_descale: Tensor | None,
+    cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int, min_seqlen_q: int = 0,
+    logits_soft_cap: float = 0.0, causal: bool = False, window_size: Any = (-1, -1, 0),
+    softmax_scale: float | None = None, sink_ptr: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """flash_attn_varlen_func of fp8 e4m3 tensors, with the scales of flash_attn_fp8_pertensor_func. Returns bf16."""
     q, k, v = last_dense(q, k, v)
     arguments = {
@@ -326,29 +353,12 @@ def flash_attn_varlen_fp8_pertensor_func(
 
 @errors_as_upstream(window="window_size", cu_seqlens_k="cu_seqlens_kv", sink="sink_ptr")
 def _flash_attn_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size_left: int,
-    window_size_right: int,
-    sink_size: int,
-    bias: Tensor | None,
-    alibi_slopes: Tensor | None,
-    q_descale: Tensor | None,
-    k_descale: Tensor | None,
-    v_descale: Tensor | None,
-    return_lse: bool,
-    return_softmax: bool,
-    how_v3_bf16_cvt: int = 1,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_kv: Tensor | None = None,
-    sink_ptr: Tensor | None = None,
-    out: Tensor | None = None,
-    num_splits: int = 0,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: float | None, causal: bool, window_size_left: int,
+    window_size_right: int, sink_size: int, bias: Tensor | None, alibi_slopes: Tensor | None, q_descale: Tensor | None,
+    k_descale: Tensor | None, v_descale: Tensor | None, return_lse: bool, return_softmax: bool,
+    how_v3_bf16_cvt: int = 1, cu_seqlens_q: Tensor | None = None, cu_seqlens_kv: Tensor | None = None,
+    sink_ptr: Tensor | None = None, out: Tensor | None = None, num_splits: int = 0,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The forward of flash_attn_func without autograd: (out, lse, S_dmask, rng_state). out: where to write.
 
     Results that are not wanted are empty. rng_state, int64 (2,), is what _flash_attn_backward wants for dropout.
@@ -371,30 +381,12 @@ def _flash_attn_forward(
 
 
 def _flash_attn_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    softmax_lse: Tensor,
-    dq: Tensor | None,
-    dk: Tensor | None,
-    dv: Tensor | None,
-    dbias: Tensor | None,
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size_left: int,
-    window_size_right: int,
-    bias: Tensor | None,
-    alibi_slopes: Tensor | None,
-    deterministic: bool,
-    rng_state: Tensor | None = None,
-    is_v3_atomic_fp32: bool = True,
-    how_v3_bf16_cvt: int = 1,
-    sink: Tensor | None = None,
-    d_sink: Tensor | None = None,
-) -> Tensor:
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, softmax_lse: Tensor, dq: Tensor | None,
+    dk: Tensor | None, dv: Tensor | None, dbias: Tensor | None, dropout_p: float, softmax_scale: float | None,
+    causal: bool, window_size_left: int, window_size_right: int, bias: Tensor | None, alibi_slopes: Tensor | None,
+    deterministic: bool, rng_state: Tensor | None = None, is_v3_atomic_fp32: bool = True, how_v3_bf16_cvt: int = 1,
+    sink: Tensor | None = None, d_sink: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """The backward of _flash_attn_forward, written to dq, dk, dv and dbias; d_sink as mha_bwd says.
 
     is_v3_atomic_fp32: how other hardware adds up dq. Returns softmax_d, fp32 (batch, nheads, seqlen_q).
@@ -406,36 +398,14 @@ def _flash_attn_backward(
 
 
 def _flash_attn_varlen_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    cu_seqlens_q_padded: Tensor | None,
-    cu_seqlens_k_padded: Tensor | None,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    min_seqlen_q: int,
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    logits_soft_cap: float = 0.0,
-    window_size_left: int = -1,
-    window_size_right: int = -1,
-    sink_size: int = 0,
-    bias: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    return_lse: bool = False,
-    return_softmax: bool = False,
-    how_v3_bf16_cvt: int = 1,
-    block_table: Tensor | None = None,
-    out: Tensor | None = None,
-    zero_tensors: bool = False,
-    sink_ptr: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, cu_seqlens_q_padded: Tensor | None,
+    cu_seqlens_k_padded: Tensor | None, max_seqlen_q: int, max_seqlen_k: int, min_seqlen_q: int, dropout_p: float,
+    softmax_scale: float | None, causal: bool, logits_soft_cap: float = 0.0, window_size_left: int = -1,
+    window_size_right: int = -1, sink_size: int = 0, bias: Tensor | None = None, alibi_slopes: Tensor | None = None,
+    q_descale: Tensor | None = None, k_descale: Tensor | None = None, v_descale: Tensor | None = None,
+    return_lse: bool = False, return_softmax: bool = False, how_v3_bf16_cvt: int = 1, block_table: Tensor | None = None,
+    out: Tensor | None = None, zero_tensors: bool = False, sink_ptr: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The forward of flash_attn_varlen_func without autograd: (out, lse, S_dmask, rng_state), as _flash_attn_forward.
 
     zero_tensors: out is made 0 first.
@@ -449,35 +419,14 @@ def _flash_attn_varlen_forward(
 
 
 def _flash_attn_varlen_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    softmax_lse: Tensor,
-    dq: Tensor | None,
-    dk: Tensor | None,
-    dv: Tensor | None,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size_left: int,
-    window_size_right: int,
-    alibi_slopes: Tensor | None,
-    deterministic: bool,
-    rng_state: Tensor | None = None,
-    is_v3_atomic_fp32: bool = True,
-    how_v3_bf16_cvt: int = 1,
-    zero_tensors: bool = False,
-    cu_seqlens_q_padded: Tensor | None = None,
-    cu_seqlens_k_padded: Tensor | None = None,
-    sink: Tensor | None = None,
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, softmax_lse: Tensor, dq: Tensor | None,
+    dk: Tensor | None, dv: Tensor | None, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int,
+    max_seqlen_k: int, dropout_p: float, softmax_scale: float | None, causal: bool, window_size_left: int,
+    window_size_right: int, alibi_slopes: Tensor | None, deterministic: bool, rng_state: Tensor | None = None,
+    is_v3_atomic_fp32: bool = True, how_v3_bf16_cvt: int = 1, zero_tensors: bool = False,
+    cu_seqlens_q_padded: Tensor | None = None, cu_seqlens_k_padded: Tensor | None = None, sink: Tensor | None = None,
     d_sink: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The backward of _flash_attn_varlen_forward, as _flash_attn_backward; softmax_d is (nheads, total_q)."""
     return mha_varlen_bwd(
         dout, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,

@@ -31,8 +31,8 @@ import torch
 from torch import Tensor
 
 from ... import _absent
-from ..._modules import FaceArgumentError, errors_as_upstream
-from .._arguments import plainly
+from ..._modules import FaceArgumentError, errors_as_upstream, longest
+from .._arguments import UNBOUNDED, plainly
 from .._combine import combined
 from .._kvcache import _ForwardOnly
 from .._sequences import Window, attend, chosen_splits, over_cache, packed_lengths, starts_of
@@ -107,80 +107,60 @@ def _attended(
 
 
 def flash_attn_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    qv: Tensor | None = None,
-    gather_kv_indices: Tensor | None = None,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Any = (None, None),
-    learnable_sink: Tensor | None = None,
-    softcap: float = 0.0,
-    num_splits: int = 1,
-    pack_gqa: bool | None = None,
-    deterministic: bool = False,
-    score_mod: Any = None,
-    score_mod_bwd: Any = None,
-    mask_mod: Any = None,
-    aux_tensors: Any = None,
-    aux_scalars: Any = None,
-    block_sparse_tensors: Any = None,
-    block_sparse_tensors_bwd: Any = None,
-    return_lse: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+    q: Tensor, k: Tensor, v: Tensor, qv: Tensor | None = None, gather_kv_indices: Tensor | None = None,
+    softmax_scale: float | None = None, causal: bool = False, window_size: Any = (None, None),
+    learnable_sink: Tensor | None = None, softcap: float = 0.0, num_splits: int = 1, pack_gqa: bool | None = None,
+    deterministic: bool = False, score_mod: Any = None, score_mod_bwd: Any = None, mask_mod: Any = None,
+    aux_tensors: Any = None, aux_scalars: Any = None, block_sparse_tensors: Any = None,
+    block_sparse_tensors_bwd: Any = None, return_lse: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """(out, lse) of attention of q over k and v; arguments as the module says. Differentiable in q, k, v and the sink.
 
     out (batch, seqlen_q, nheads, headdim_v); lse is None without return_lse.
     """
     if (
-        type(window_size) is tuple and window_size == (None, None)
+        type(window_size) is tuple and window_size in _OPEN and not aux_scalars
         and qv is gather_kv_indices is learnable_sink is score_mod is mask_mod is block_sparse_tensors is None
-        and not (softcap or return_lse or aux_scalars)
     ):  # fmt: skip
-        made = plainly(q, k, v, softmax_scale, causal)
+        made = _quickly(q, k, v, softmax_scale, causal, softcap, return_lse, {}, 4)
         if made is not None:
-            return made, None
+            return made
     return _attended(
         q, k, v, qv, gather_kv_indices, learnable_sink, softmax_scale, causal, window_size, softcap, deterministic,
         (score_mod, mask_mod, aux_tensors, block_sparse_tensors), aux_scalars, return_lse,
     )  # fmt: skip
 
 
-@errors_as_upstream(window="window_size", sink="learnable_sink", block_table="page_table")
+_OPEN = ((None, None), (-1, -1))
+"""Windows without sides."""
+
+
+def _quickly(
+    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool, softcap: float, return_lse: bool,
+    given: dict[str, Any], dimensions: int,
+) -> tuple[Tensor, Tensor | None] | None:  # fmt: skip
+    """(out, lse or None) of tensors that nothing watches, without windows and sinks; None: the longer way's."""
+    if softcap:
+        given["softcap"] = softcap
+    if return_lse:
+        given["return_lse"] = True
+    made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, given, dimensions)
+    if made is None:
+        return None
+    return made if return_lse else (made, None)
+
+
 def flash_attn_varlen_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    qv: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    min_seqlen_k: int | None = None,
-    seqused_q: Tensor | None = None,
-    seqused_k: Tensor | None = None,
-    gather_kv_indices: Tensor | None = None,
-    page_table: Tensor | None = None,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Any = (None, None),
-    learnable_sink: Tensor | None = None,
-    softcap: float = 0.0,
-    num_splits: int = 1,
-    pack_gqa: bool | None = None,
-    deterministic: bool = False,
-    score_mod: Any = None,
-    score_mod_bwd: Any = None,
-    mask_mod: Any = None,
-    block_sparse_tensors: Any = None,
-    aux_tensors: Any = None,
-    aux_scalars: Any = None,
-    return_lse: bool = False,
-    scheduler_metadata: Any = None,
-    seqlen_k_per_split: int | None = None,
-    disable_scheduler_metadata: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+    q: Tensor, k: Tensor, v: Tensor, qv: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None, max_seqlen_q: int | None = None, max_seqlen_k: int | None = None,
+    min_seqlen_k: int | None = None, seqused_q: Tensor | None = None, seqused_k: Tensor | None = None,
+    gather_kv_indices: Tensor | None = None, page_table: Tensor | None = None, softmax_scale: float | None = None,
+    causal: bool = False, window_size: Any = (None, None), learnable_sink: Tensor | None = None, softcap: float = 0.0,
+    num_splits: int = 1, pack_gqa: bool | None = None, deterministic: bool = False, score_mod: Any = None,
+    score_mod_bwd: Any = None, mask_mod: Any = None, block_sparse_tensors: Any = None, aux_tensors: Any = None,
+    aux_scalars: Any = None, return_lse: bool = False, scheduler_metadata: Any = None,
+    seqlen_k_per_split: int | None = None, disable_scheduler_metadata: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """(out, lse) of attention over sequences of lengths of their own. Differentiable in q, k, v and the sink.
 
     q (total_q, nheads, headdim) with cu_seqlens_q, int32 (batch + 1), or (batch, seqlen_q, nheads, headdim); k and v
@@ -190,11 +170,40 @@ def flash_attn_varlen_func(
     many keys each sequence has, None as many as its pages hold, and there is no backward.
     out has the form of q; lse is None without return_lse.
     """
-    _check_absent(
-        qv=qv, gather_kv_indices=gather_kv_indices, score_mod=score_mod, mask_mod=mask_mod,
-        block_sparse_tensors=block_sparse_tensors, aux_tensors=aux_tensors or None, aux_scalars=aux_scalars or None,
-        seqlen_k_per_split=seqlen_k_per_split,
+    plain = qv is gather_kv_indices is score_mod is mask_mod is block_sparse_tensors is seqlen_k_per_split is None
+    if (
+        plain and type(cu_seqlens_q) is type(cu_seqlens_k) is Tensor and not (aux_tensors or aux_scalars)
+        and seqused_q is seqused_k is page_table is learnable_sink is None
+        and type(window_size) is tuple and window_size in _OPEN
+    ):  # fmt: skip
+        given: dict[str, Any] = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+        if not cu_seqlens_q.is_cpu:
+            most_q, most_k = (n if m is None else m for m, n in ((max_seqlen_q, len(q)), (max_seqlen_k, len(k))))
+            given |= longest(most_q, most_k, cu_seqlens_q)
+        made = _quickly(q, k, v, softmax_scale, causal, softcap, return_lse, given, 3)
+        if made is not None:
+            return made
+    absent = {
+        "qv": qv, "gather_kv_indices": gather_kv_indices, "score_mod": score_mod, "mask_mod": mask_mod,
+        "block_sparse_tensors": block_sparse_tensors, "aux_tensors": aux_tensors or None,
+        "aux_scalars": aux_scalars or None, "seqlen_k_per_split": seqlen_k_per_split,
+    }  # fmt: skip
+    return _attended_packed(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k, page_table,
+        softmax_scale, causal, window_size, learnable_sink, softcap, num_splits, deterministic, return_lse, absent,
     )  # fmt: skip
+
+
+@errors_as_upstream(window="window_size", sink="learnable_sink", block_table="page_table")
+def _attended_packed(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor | None, cu_seqlens_k: Tensor | None,
+    max_seqlen_q: int | None, max_seqlen_k: int | None, seqused_q: Tensor | None, seqused_k: Tensor | None,
+    page_table: Tensor | None, softmax_scale: float | None, causal: bool, window_size: Any,
+    learnable_sink: Tensor | None, softcap: float, num_splits: int, deterministic: bool, return_lse: bool,
+    absent: dict[str, Any],
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """flash_attn_varlen_func; absent: arguments that must be None."""
+    _check_absent(**absent)
     batched = cu_seqlens_q is None
     flat_q = q.flatten(0, 1) if batched else q
     starts_q = starts_of(q) if cu_seqlens_q is None else cu_seqlens_q
@@ -250,34 +259,21 @@ class FlashAttnVarlenFunc:
 
     @staticmethod
     def apply(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        qv: Tensor | None = None,
-        cu_seqlens_q: Tensor | None = None,
-        cu_seqlens_k: Tensor | None = None,
-        seqused_q: Tensor | None = None,
-        seqused_k: Tensor | None = None,
-        max_seqlen_q: int | None = None,
-        max_seqlen_k: int | None = None,
-        min_seqlen_k: int | None = None,
+        q: Tensor, k: Tensor, v: Tensor, qv: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
+        cu_seqlens_k: Tensor | None = None, seqused_q: Tensor | None = None, seqused_k: Tensor | None = None,
+        max_seqlen_q: int | None = None, max_seqlen_k: int | None = None, min_seqlen_k: int | None = None,
         *options: Any,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """options: what flash_attn_varlen_func has from gather_kv_indices on, in its order."""
         lengths = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, min_seqlen_k, seqused_q, seqused_k
         return flash_attn_varlen_func(q, k, v, qv, *lengths, *options)
 
 
 def flash_attn_combine(
-    out_partial: Tensor,
-    lse_partial: Tensor,
-    out: Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
-    cu_seqlens: Tensor | None = None,
-    seqused: Tensor | None = None,
-    virtual_batch_idx: Tensor | None = None,
+    out_partial: Tensor, lse_partial: Tensor, out: Tensor | None = None, out_dtype: torch.dtype | None = None,
+    cu_seqlens: Tensor | None = None, seqused: Tensor | None = None, virtual_batch_idx: Tensor | None = None,
     return_lse: bool = True,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """(out, lse) of attention over all keys from those over parts of them, computed in fp32 by PyTorch.
 
     out_partial: (num_splits, batch, seqlen, nheads, headdim), or packed (num_splits, total_q, nheads, headdim);
@@ -302,27 +298,13 @@ class _SchedulerMetadata(NamedTuple):
 
 
 def get_scheduler_metadata(
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    nheads: int,
-    nheads_kv: int,
-    headdim: int,
-    num_splits: int,
-    headdim_v: int | None = None,
-    pack_gqa: bool | None = None,
-    causal: bool = False,
-    window_size_left: int | None = None,
-    window_size_right: int | None = None,
-    seqlen_k_new: int = 0,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    cu_seqlens_k_new: Tensor | None = None,
-    seqused_q: Tensor | None = None,
-    seqused_k: Tensor | None = None,
-    leftpad_k: Tensor | None = None,
-    seqlen_k_per_split: int | None = None,
-    _arch: int | None = None,
-) -> _SchedulerMetadata:
+    max_seqlen_q: int, max_seqlen_k: int, nheads: int, nheads_kv: int, headdim: int, num_splits: int,
+    headdim_v: int | None = None, pack_gqa: bool | None = None, causal: bool = False,
+    window_size_left: int | None = None, window_size_right: int | None = None, seqlen_k_new: int = 0,
+    cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None, cu_seqlens_k_new: Tensor | None = None,
+    seqused_q: Tensor | None = None, seqused_k: Tensor | None = None, leftpad_k: Tensor | None = None,
+    seqlen_k_per_split: int | None = None, _arch: int | None = None,
+) -> _SchedulerMetadata:  # fmt: skip
     """Parts into which a call with page_table cuts keys; it chooses the same itself, so its results are the same
     without.
 
