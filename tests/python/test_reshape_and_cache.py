@@ -118,6 +118,11 @@ def test_pytorch_writes_in_place(lib: tk.Library) -> None:
     for cache, new in zip(caches, tensors, strict=True):
         assert torch.equal(cache.flatten(0, 1)[[7, 0]].float(), new[[0, 2]].to(torch.float8_e5m2).float())
         assert not cache.flatten(0, 1)[1:7].float().any()
+    tensors[1].requires_grad_()
+    with pytest.raises(tk.ArgumentError, match=r"^vnew: requires grad, and reshape_and_cache has no derivative: call"):
+        torch.ops.tilekiln.reshape_and_cache(*tensors, *caches, slots)
+    with torch.no_grad():
+        torch.ops.tilekiln.reshape_and_cache(*tensors, *caches, slots)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

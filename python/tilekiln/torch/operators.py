@@ -21,7 +21,7 @@ from tilekiln._core import outside
 from tilekiln._core.dtypes import TORCH
 from tilekiln._core.shapes import Operator, Result
 from tilekiln._generated.tables import OPERATORS
-from tilekiln.api.operators import _call
+from tilekiln.api.operators import _call, refuse_gradients
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 DTYPES = TORCH
@@ -162,6 +162,7 @@ def _kernel(name: str, defaults: Mapping[str, Any], out_twin: bool) -> Callable[
     count, like = len(table.arrays), table.arrays.index(table.first)
     past = list(defaults)[count:]
     asked = flags_set(table, defaults)
+    lost = bool(table.written) and not table.backward  # autograd would not know of what is written
 
     def kernel(*values: Any) -> Any:
         out, values = (values[0], values[1:]) if out_twin else (None, values)
@@ -169,6 +170,8 @@ def _kernel(name: str, defaults: Mapping[str, Any], out_twin: bool) -> Callable[
         if out is not None:
             arguments[table.twin] = out
         check_tangents(*values[:count])
+        if lost and torch.is_grad_enabled():
+            refuse_gradients(name, "", dict(zip(table.arrays, values, strict=False)))
         results = run(name, values[:count], arguments)
         return _complete(table, values[like], results, 1 if out_twin else 0)
 

@@ -433,3 +433,12 @@ def test_wrong_arguments_are_named(face):
         with pytest.raises(RuntimeError) as error:
             call()
         assert str(error.value).startswith(said), (str(error.value), said)
+
+
+def test_a_cache_records_no_gradient(face):
+    """Serving code has parameters and no torch.no_grad(): a cache that recorded would keep every step."""
+    key = torch.randn(2, 2, 8, requires_grad=True)
+    caches = torch.zeros(3, 2, 2, 4, 4), torch.zeros(3, 2, 8, 4)
+    face.reshape_and_cache(key, key, *caches, torch.tensor([1, 6]), "auto")
+    assert caches[0].any()
+    assert not any(cache.requires_grad for cache in caches)

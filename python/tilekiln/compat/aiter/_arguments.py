@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..._core.native import ArgumentError
 from ...torch import calls
-from .._modules import FaceArgumentError, longest
+from .._modules import longest
 from ..flash_attn._arguments import Lengths, mask
 
 SOFTSIGN = "CK_TILE_ATTENTION_LOGITS_SOFT_CAP_DEFAULT"
@@ -118,22 +118,3 @@ def attend(
     if not return_lse and not return_attn_probs:
         return out
     return in_order(out, lse, s_dmask(randval, max_seqlen_k), return_lse, return_attn_probs)
-
-
-def without_backward(out: Tensor, inputs: tuple[Tensor, ...], why: str) -> Tensor:
-    """out, whose backward says why there is none when an input requires grad."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
-        made: Tensor = _ForwardOnly.apply(out, why, *inputs)
-        return made
-    return out
-
-
-class _ForwardOnly(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, out: Tensor, why: str, *inputs: Tensor) -> Tensor:
-        ctx.why = why
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> Any:
-        raise FaceArgumentError(ctx.why)

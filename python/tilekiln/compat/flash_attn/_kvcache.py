@@ -309,20 +309,26 @@ def over_pages(
                 dense, keys.flatten(0, 1), values.flatten(0, 1), seqstart_k=starts, softcap=softcap, **arguments
             )
         out, lse = narrowed(made[0], headdim_v), made[1]
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        out = _ForwardOnly.apply(out, q, k, v)
-    return out, lse
+    return without_backward(out, (q, k, v), PAGED), lse
+
+
+PAGED = "block_table: was given, must be absent when gradients are wanted: pages have no backward"
+
+
+def without_backward(out: Tensor, inputs: tuple[Tensor, ...], why: str) -> Tensor:
+    """out, whose backward says why there is none when an input requires grad."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+        made: Tensor = _ForwardOnly.apply(out, why, *inputs)
+        return made
+    return out
 
 
 class _ForwardOnly(torch.autograd.Function):
-    """out as it is, and why there is no gradient."""
-
     @staticmethod
-    def forward(ctx: Any, out: Tensor, *inputs: Tensor) -> Tensor:
+    def forward(ctx: Any, out: Tensor, why: str, *inputs: Tensor) -> Tensor:
+        ctx.why = why
         return out
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> Any:
-        raise FaceArgumentError(
-            "block_table: was given, must be absent when gradients are wanted: pages have no backward"
-        )
+        raise FaceArgumentError(ctx.why)

@@ -6,7 +6,7 @@ block block_size + place, below 0 for a token that is not kept. key_cache (block
 x = 16 / bytes of an element, value_cache (blocks, heads, headdim, block_size), with asm_layout (blocks, heads,
 block_size / x, headdim, x); of the flash form both (blocks, block_size, heads, headdim). kv_cache_dtype "auto": the
 cache has the dtype of key; "fp8": e4m3, "fp8_e5m2": e5m2 (uint8 or float8), key / k_scale and value / v_scale, fp32 of
-one element, 1 unless given.
+one element, 1 unless given. No gradient reaches key and value, and none is recorded of a cache.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ def _check_blocks(key_cache: Tensor, value_cache: Tensor, asm_layout: bool) -> N
 
 
 @_named
+@torch.no_grad()
 def reshape_and_cache(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor, kv_cache_dtype: str,
     k_scale: Tensor | None = None, v_scale: Tensor | None = None, asm_layout: bool = False,
@@ -153,6 +154,7 @@ def reshape_and_cache_flash(
 
 
 @errors_as_upstream(x="key", y="key_cache", quant_dtype="key_cache")
+@torch.no_grad()
 def reshape_and_cache_with_pertoken_quant(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, k_dequant_scales: Tensor,
     v_dequant_scales: Tensor, slot_mapping: Tensor, asm_layout: bool,
@@ -180,6 +182,7 @@ def reshape_and_cache_with_pertoken_quant(
 
 
 @_named
+@torch.no_grad()
 def concat_and_cache_mla(
     kv_c: Tensor, k_pe: Tensor, kv_cache: Tensor, slot_mapping: Tensor, kv_cache_dtype: str, scale: Tensor
 ) -> None:
@@ -192,6 +195,7 @@ def concat_and_cache_mla(
 
 
 @errors_as_upstream(x="q_pe", cos="cos_cache", sin="sin_cache")
+@torch.no_grad()
 def fused_qk_rope_concat_and_cache_mla(
     q_nope: Tensor, q_pe: Tensor, kv_c: Tensor, k_pe: Tensor, kv_cache: Tensor, q_out: Tensor, slot_mapping: Tensor,
     k_scale: Tensor, q_scale: Tensor, positions: Tensor, cos_cache: Tensor, sin_cache: Tensor, is_neox: bool,

@@ -41,6 +41,7 @@ from ....torch import calls
 from ... import _absent
 from ..._modules import errors_as_upstream, longest
 from ...flash_attn._arguments import UNBOUNDED, bare, last_dense, plainly
+from ...flash_attn._kvcache import without_backward
 from .._arguments import (
     SOFTSIGN,
     attend,
@@ -55,7 +56,6 @@ from .._arguments import (
     sequences,
     softcap,
     unbounded,
-    without_backward,
 )
 from .._kernels import mha_bwd, mha_fwd, mha_varlen_bwd, mha_varlen_fwd, over_pages, over_splits
 from .._other_names import (

@@ -34,7 +34,7 @@ from ... import _absent
 from ..._modules import FaceArgumentError, errors_as_upstream, longest
 from .._arguments import UNBOUNDED, plainly
 from .._combine import combined
-from .._kvcache import _ForwardOnly
+from .._kvcache import PAGED, without_backward
 from .._sequences import Window, attend, chosen_splits, over_cache, packed_lengths, starts_of
 from . import _functions
 
@@ -243,9 +243,7 @@ def _over_pages(
     out, lse = over_cache(
         q, k, v, starts_q, lengths, table, None, most_q, softmax_scale, causal, window, softcap, num_splits, sink=sink
     )
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        out = _ForwardOnly.apply(out, q, k, v)
-    return out, lse
+    return without_backward(out, (q, k, v), PAGED), lse
 
 
 class FlashAttnFunc:
