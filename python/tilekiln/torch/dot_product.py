@@ -46,6 +46,27 @@ def sdpa(
     Differentiable once, in attn_mask too. Raises RuntimeError and TypeError where torch does, NoKernelError when no
     available library has the kernel: `use` falls back then.
     """
+    made = served(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, new=True)
+    if made is not None:
+        return made
+    return _sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def served(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    new: bool = False,
+) -> Tensor | None:
+    """`sdpa` by kernels that are called without Python, of calls like which there were some; None where it is another.
+
+    new: calls of a new kind are looked up too.
+    """
     if (
         (
             attn_mask is None
@@ -69,13 +90,12 @@ def sdpa(
                 if attn_mask is None
                 else kernel(query, key, value, is_causal, scale, enable_gqa, attn_mask)
             )
-            if made is None:
+            if made is None and new:
                 made = recorded.sdpa_once_taught(kernel, query, key, value, is_causal, scale, enable_gqa, attn_mask)
-            if made is not None:
-                return made
+            return made
         except (RuntimeError, TypeError, IndexError, AttributeError):
-            pass  # said below
-    return _sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            pass  # said by `_sdpa`
+    return None
 
 
 def _sdpa(
@@ -154,6 +174,7 @@ def _biased(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, is_causal: bool, scal
 
 
 sdpa._torchdynamo_inline = _sdpa  # type: ignore[attr-defined]  # what is traced in place of it
+served._torchdynamo_inline = lambda *_, **__: None  # type: ignore[attr-defined]
 
 
 def _general(

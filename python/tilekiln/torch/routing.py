@@ -16,10 +16,11 @@ from tilekiln.api import operators as facade
 
 from . import operators, routed_convolutions, routed_norms
 from .checkpointing import follow
-from .dot_product import may_round, sdpa
+from .dot_product import may_round, sdpa, served
 from .inside import depth, say
 
 _NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
+_ATTENTION = "scaled_dot_product_attention"
 _torchs_own = torch.nn.functional.scaled_dot_product_attention
 over_processes: Callable[..., Tensor | None] | None = None
 """`distributed.context.routed`, which that module puts here: it stands above this one."""
@@ -64,12 +65,13 @@ class use:  # noqa: N801  a context manager, read as torch.no_grad is
             if _threads_inside == 0:
                 _mha_had_fast_path = torch.backends.mha.get_fastpath_enabled()
                 torch.backends.mha.set_fastpath_enabled(False)
-                _torchs_own = torch.nn.functional.scaled_dot_product_attention  # or what stands in for it
-                torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
+                functions = vars(torch.nn.functional)  # half of the time of ten attributes
+                _torchs_own = functions[_ATTENTION]  # or what stands in for it
+                functions[_ATTENTION] = scaled_dot_product_attention
                 for room in _ROOMS:
-                    for name, ours in room.REPLACED.items():
-                        room.own[name] = getattr(torch.nn.functional, name)
-                        setattr(torch.nn.functional, name, ours)
+                    for name in room.REPLACED:
+                        room.own[name] = functions[name]
+                    functions.update(room.REPLACED)
             _threads_inside += 1
         depth.value += 1
         return self
@@ -80,10 +82,10 @@ class use:  # noqa: N801  a context manager, read as torch.no_grad is
         with _lock:
             _threads_inside -= 1
             if _threads_inside == 0:
-                torch.nn.functional.scaled_dot_product_attention = _torchs_own
+                functions = vars(torch.nn.functional)
+                functions[_ATTENTION] = _torchs_own
                 for room in _ROOMS:
-                    for name, own in room.own.items():
-                        setattr(torch.nn.functional, name, own)
+                    functions.update(room.own)
                 torch.backends.mha.set_fastpath_enabled(_mha_had_fast_path)
 
     def __call__(self, function: Any) -> Any:
@@ -111,6 +113,10 @@ def scaled_dot_product_attention(
             whole = over_processes(query, key, value, attn_mask, dropout_p, is_causal, scale)
             if whole is not None:
                 return whole
+        if type(is_causal) is bool and isinstance(query, Tensor) and not query.is_nested:
+            made = served(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            if made is not None:
+                return made
         reason = why_not(query, key, value, attn_mask, dropout_p, is_causal, scale)
         if not reason:
             try:
@@ -118,11 +124,11 @@ def scaled_dot_product_attention(
             except NoKernelError as refusal:  # of values, such as no heads, or a scale that is infinite
                 reason = str(refusal)
         say("attention", reason)
-    made: Tensor = _torchs_own(
+    own: Tensor = _torchs_own(
         query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
         enable_gqa=enable_gqa,
     )  # fmt: skip
-    return made
+    return own
 
 
 def why_not(

@@ -62,9 +62,9 @@ TILEKILN_DEVICE void backward(const AmpereParams& a, Shared& s) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ fmha_bwd::Build fmha_bwd_build = {fmha_bwd::kHdim,          fmha_bwd::kQueryRows,
-                                                          fmha_bwd::kKeys,          fmha_bwd::kThreads,
-                                                          sizeof(fmha_bwd::Shared), std::is_same_v<BuildHalf, fp16>};
+extern "C" __constant__ fmha_bwd::Build fmha_bwd_build = {
+    fmha_bwd::kHdim,    fmha_bwd::kHdimV,         fmha_bwd::kQueryRows,           fmha_bwd::kKeys,
+    fmha_bwd::kThreads, sizeof(fmha_bwd::Shared), std::is_same_v<BuildHalf, fp16>};
 
 extern "C" __global__ void __launch_bounds__(fmha_bwd::kThreads, 1)
     fmha_bwd_ampere(const __grid_constant__ fmha_bwd::AmpereParams p) {

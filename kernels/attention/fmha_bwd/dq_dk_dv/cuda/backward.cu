@@ -12,9 +12,9 @@
 // Warpgroup 0: warp 0 loads; the next ones see to it that dQ is added to its sum in L2 in the order of order.h. The
 // other ones compute. All CTAs must be resident together: a writer waits for adds of others.
 //
-// -D: HDIM (64, 128 or 256), LOADER_REGISTERS, REGISTERS, DQ_REGISTERS; TILEKILN_FP16 for fp16, JITTER for random
-// sleeps in loader and writers (a test of the order); UNORDERED for adds in any order to sums that are zero before, to
-// time what the order costs.
+// -D: HDIM (64, 128, 192 or 256), HDIM_V (HDIM, or 128 of 192), LOADER_REGISTERS, REGISTERS, DQ_REGISTERS;
+// TILEKILN_FP16 for fp16, JITTER for random sleeps in loader and writers (a test of the order); UNORDERED for adds in
+// any order to sums that are zero before, to time what the order costs.
 #if HDIM > 128
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/wide.h"
 #else
@@ -24,9 +24,9 @@
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ fmha_bwd::Build fmha_bwd_build = {fmha_bwd::kHdim,          fmha_bwd::kQueryRows,
-                                                          fmha_bwd::kKeys,          fmha_bwd::kThreads,
-                                                          sizeof(fmha_bwd::Shared), std::is_same_v<BuildHalf, fp16>};
+extern "C" __constant__ fmha_bwd::Build fmha_bwd_build = {
+    fmha_bwd::kHdim,    fmha_bwd::kHdimV,         fmha_bwd::kQueryRows,           fmha_bwd::kKeys,
+    fmha_bwd::kThreads, sizeof(fmha_bwd::Shared), std::is_same_v<BuildHalf, fp16>};
 
 extern "C" __global__ void __launch_bounds__(fmha_bwd::kThreads, 1)
     fmha_bwd_hopper(const __grid_constant__ fmha_bwd::Params p) {

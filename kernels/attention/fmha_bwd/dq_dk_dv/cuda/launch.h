@@ -28,11 +28,13 @@ const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(
 // The smallest kernel of the dtype that holds the head dims of the main stage's instance; null: the library has none.
 const Kernel* find_kernel(const BwdKernelProblem& of) {
   const bool fp16 = of.problem.features.dtype == Dtype::fp16;
-  const int hdim = of.hdim_q > of.hdim_v ? of.hdim_q : of.hdim_v;
   const Kernel* best = nullptr;
+  const auto columns = [](const Build& build) { return build.hdim + build.hdim_v; };
   for (const Kernel* kernel : held) {
-    if (kernel == nullptr || (build_of(*kernel).fp16 != 0) != fp16 || build_of(*kernel).hdim < hdim) continue;
-    if (best == nullptr || build_of(*kernel).hdim < build_of(*best).hdim) best = kernel;
+    if (kernel == nullptr) continue;
+    const Build& build = build_of(*kernel);
+    if ((build.fp16 != 0) != fp16 || build.hdim < of.hdim_q || build.hdim_v < of.hdim_v) continue;
+    if (best == nullptr || columns(build) < columns(build_of(*best))) best = kernel;
   }
   return best;
 }

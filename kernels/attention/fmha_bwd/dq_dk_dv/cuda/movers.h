@@ -12,7 +12,7 @@
 
 namespace tilekiln::cuda::fmha_bwd {
 
-constexpr int kStages = kHdim == 128 ? 3 : 2, kDsStages = kWide ? 2 : kHdim == 128 ? 3 : 4;
+constexpr int kStages = kHdim == 64 || kHdimV > 128 ? 2 : 3, kDsStages = kWide ? 2 : kHdim == 128 ? 3 : 4;
 constexpr int kWriters = kHdim == 64 ? 2 : 3;  // warps; a third costs 64 columns 2 %
 
 // Roles: loader and writers; dK and dV, of head dims above 128 one each, dV first; dQ.
@@ -23,10 +23,15 @@ using Warps = std::conditional_t<kWide, NamedRoles<Movers, Multipliers, Multipli
                                  NamedRoles<Movers, Multipliers, DqMultiplier>>;
 constexpr int kThreads = Warps::kThreads;
 
-using KeyTile = SharedTile<BuildElement, kKeys, kHdim, Major::K>;         // K or V
-using QueryTile = SharedTile<BuildElement, kQueryRows, kHdim, Major::K>;  // Q or dO
-using DsTile = SharedTile<BuildElement, kQueryRows, kKeys, Major::MN>;    // dS, of which a row is a key
-struct KeyTiles { KeyTile k, v; };
+using KeyTile = SharedTile<BuildElement, kKeys, kHdim, Major::K>;
+using ValueTile = SharedTile<BuildElement, kKeys, kHdimV, Major::K>;
+using QueryTile = SharedTile<BuildElement, kQueryRows, kHdim, Major::K>;
+using GradientTile = SharedTile<BuildElement, kQueryRows, kHdimV, Major::K>;  // dO
+using DsTile = SharedTile<BuildElement, kQueryRows, kKeys, Major::MN>;        // dS, of which a row is a key
+struct KeyTiles {
+  KeyTile k;
+  ValueTile v;
+};
 struct DqPlace {
   float* to;  // where dQ is to be added
   int first;  // nothing was there before
@@ -37,7 +42,8 @@ struct NoWeights {
 };
 
 using KeyPipe = PipelineApart<KeyTiles, 1>;
-using QueryPipe = PipelineApart<QueryTile, kStages>;  // of q and of dout
+using QueryPipe = PipelineApart<QueryTile, kStages>;
+using GradientPipe = PipelineApart<GradientTile, kStages>;
 using DsPipe = PipelineApart<DsTile, kDsStages>;
 using DqPlaces = Pipeline<DqPlace, kWriters>;  // a stage a writer
 using WeightPipe = Pipeline<Weights, 2>;
@@ -51,7 +57,8 @@ template <class Pipe> struct Reader : Consumer<Pipe, CountedState<Pipe::kStages>
 
 struct Shared {
   KeyTiles of_keys[1];
-  QueryTile q[kStages], dout[kStages];
+  QueryTile q[kStages];
+  GradientTile dout[kStages];
   DsTile of_ds[kDsStages];
   std::conditional_t<kWide, WeightPipe, NoWeights> weights;
   alignas(16) float lse[kStages][kQueryRows], delta[kStages][kQueryRows];  // with q and with dout
@@ -62,7 +69,7 @@ struct Shared {
 
   __device__ __forceinline__ KeyPipe keys() { return {of_keys, key_barriers}; }
   __device__ __forceinline__ QueryPipe queries() { return {q, q_barriers}; }
-  __device__ __forceinline__ QueryPipe gradients() { return {dout, dout_barriers}; }
+  __device__ __forceinline__ GradientPipe gradients() { return {dout, dout_barriers}; }
   __device__ __forceinline__ DsPipe ds() { return {of_ds, ds_barriers}; }
 
   __device__ __forceinline__ void init() {
@@ -114,15 +121,16 @@ template <bool kPacked> TILEKILN_DEVICE void load(const Params& p, Shared& s, in
       for (int c = 0; c < t.length; ++c, ++step, order.next_step(t, g, m)) {
         const int head = t.head + g, row = of_queries.row + m * kQueryRows;
         const int64_t rows = (first_tile + g * order.head_tiles() + m) * kQueryRows;
-        const auto load_step = [&](const Loader<QueryPipe>& to, const TensorMap& map, float (&line)[kQueryRows],
+        const auto load_step = [&](const auto& to, const TensorMap& map, float (&line)[kQueryRows],
                                    const float* of_line) {
-          const QueryTile& tile = to.acquire();
-          to.expect(QueryTile::kBytes + sizeof(line));
+          const auto& tile = to.acquire();
+          to.expect(sizeof(tile) + sizeof(line));
           tile.load_rows(map, to.full(), row, of_queries.outer(head));
           bulk_load(shared_address(line), of_line + rows, sizeof(line), to.full());
         };
         jitter(step);
-        const Loader<QueryPipe> queries(s.queries(), {step}), gradients(s.gradients(), {step});
+        const Loader<QueryPipe> queries(s.queries(), {step});
+        const Loader<GradientPipe> gradients(s.gradients(), {step});
         load_step(queries, p.q, s.lse[queries.at.index()], p.lse_log2);
         load_step(gradients, p.dout, s.delta[gradients.at.index()], p.delta);
       }

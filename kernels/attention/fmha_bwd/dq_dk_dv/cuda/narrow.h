@@ -13,7 +13,8 @@ namespace tilekiln::cuda::fmha_bwd {
 // A warpgroup's keys of all tiles.
 struct KeyGradients : Multiplier {
   const int own_keys;  // the first of this warpgroup's in the tile
-  Operand<KeyTile> k, v;
+  Operand<KeyTile> k;
+  Operand<ValueTile> v;
   Fragment<kHdim> dk, dv;
   Words weight, ds;
 
@@ -42,15 +43,16 @@ struct KeyGradients : Multiplier {
   template <bool kFirst, int kExtras>
   __device__ __forceinline__ void step(const Turn& t, int g, int m, bool fresh) {
     at = uniform(at), k = k.kept(), v = v.kept();  // else all operands are worked out ahead and take registers
-    const auto queries = this->queries(at), gradients = this->gradients(at);
+    const auto queries = this->queries(at);
+    const auto gradients = this->gradients(at);
     multiply(k, queries.wait());
     if constexpr (!kFirst) add(dk, ds, this->queries(fresh ? at : at - 1).next());
     Scores<kExtras, kQueryRows, 64, true> scores(p, t, group, g, m, t.tile * kKeys + own_keys, warp * 16, lane,
                                                  weight.word);
     const Loader<DsPipe> to(s.ds(), {at});
-    if constexpr (kExtras == kGeneral) {
+    if constexpr (kExtras == kGeneral || kExtras == kBiased) {
       const uint32_t place = to.acquire().at(0, own_keys + warp * 16, 0);  // where dS of these keys will lie
-      if (p.features & kBiasPieces) scores.ask_bias(place, DsTile::kPanelBytes);
+      if (kExtras == kBiased || p.features & kBiasPieces) scores.ask_bias(place, DsTile::kPanelBytes);
     }
     scores.draw();
     if constexpr (kFirst)
@@ -67,7 +69,7 @@ struct KeyGradients : Multiplier {
           this->queries(at - 1).release_if(!fresh);
       }
     });
-    const QueryTile& dout = gradients.wait();
+    const GradientTile& dout = gradients.wait();
     if constexpr (scores.kDrops) {
 #pragma unroll
       for (int i = 0; i < kQueryRows / 16; ++i) pin(weight.word[i]);

@@ -91,7 +91,8 @@ struct alignas(128) Params {
 
 // Constants of a build that the host must know; the cubin holds one as `fmha_bwd_build`.
 struct Build {
-  int hdim;        // the largest of q and of v that it takes, of any multiples of 8
+  int hdim;  // the largest of q that it takes, and of v: any multiples of 8
+  int hdim_v;
   int query_rows;  // of a tile: rows of one tensor copy of q or dout
   int keys;        // of a tile: rows of one tensor copy of k or v
   int threads;

@@ -8,10 +8,9 @@
 
 namespace tilekiln::cuda::fmha_bwd {
 
-constexpr int kHdim = HDIM;
+constexpr int kHdim = HDIM, kHdimV = HDIM_V;  // of q and k, and of v; kHdimV <= kHdim
 constexpr bool kWide = kHdim > 128;
 constexpr int kKeys = kWide ? 64 : 128, kQueryRows = QUERY_ROWS;
-constexpr int kPanels = kHdim / 64;  // of 64 columns, rows of 128 bytes
 // Layout of dQ: blocks of four pieces of 16 rows and 64 columns, those of the same columns one behind the other.
 constexpr int kTileBytes = kQueryRows * kHdim * 4, kBlocks = kTileBytes / (64 * 64 * 4);
 
@@ -86,7 +85,7 @@ TILEKILN_DEVICE void prepare(const Params& p) {
   const Extent e = extent_of<kQueryRows, kKeys>(p, b);
   if (m >= e.query_tiles) return;
   const int64_t start = start_q(p, b), tile = tile_of<kQueryRows>(p, b, h, m);
-  constexpr int kLanes = kHdim / 8, kRows = 32 / kLanes,
+  constexpr int kLanes = kHdimV / 8, kRows = 32 / kLanes,
                 kRounds = kQueryRows / (8 * kRows);  // lanes a row, rows a warp
   const int column = lane % kLanes * 8, first = (threadIdx.x >> 5) * kRows + lane / kLanes;
   uint4 x[kRounds], y[kRounds];
@@ -178,7 +177,7 @@ TILEKILN_DEVICE void sum_sink(const Params& p, int h, int lane) {
 // A key tile of dk and dv: scale times the sums of its shares, in their order. Grid key_tiles batch nhead_k. A kernel
 // of its own, as `convert` would wait with fewer warps for its memory.
 TILEKILN_DEVICE void sum_shares(const Params& p) {
-  constexpr int kLanes = kHdim / 8, kRows = 256 / kLanes;
+  constexpr int kLanes = kHdim == 192 ? 32 : kHdim / 8, kRows = 256 / kLanes;
   const int head = blockIdx.x / p.key_tiles, tile = blockIdx.x - head * p.key_tiles, first_share = head * p.key_shares;
   const int b = first_share / p.shares, h = head - b * (p.shares / p.key_shares), column = threadIdx.x % kLanes * 8;
   const int start = start_k(p, b), keys = min(extent_of<kQueryRows, kKeys>(p, b).seqlen_k - tile * kKeys, kKeys);

@@ -11,16 +11,25 @@
 
 namespace tilekiln::cuda::fmha_bwd {
 
-// The copies of the loop: kGeneral asks for a soft cap, alibi, bias and dropout; kPlain for alibi.
-enum Extras : int { kPlain, kCapped, kDropped, kGeneral };
+// The copies of the loop: kGeneral asks for a soft cap, alibi, bias and dropout; kPlain for alibi. kBiased has
+// kBiasPieces and no dbias.
+enum Extras : int { kPlain, kCapped, kDropped, kBiased, kGeneral };
 
-// Calls `walk` with the extras of a call.
-template <class Walk> TILEKILN_DEVICE void walk(const Params& p, const Walk& walk) {
+// Calls `walk` with the extras of a call. kPieces: the loop has a copy for kBiased.
+template <bool kPieces = false, class Walk> TILEKILN_DEVICE void walk(const Params& p, const Walk& walk) {
   switch (p.features & (kSoftcap | kAlibi | kBias | kDropout)) {
     case 0:
     case kAlibi: walk(Constant<kPlain>{}); break;
     case kSoftcap: walk(Constant<kCapped>{}); break;
     case kDropout: walk(Constant<kDropped>{}); break;
+    case kBias:
+      if constexpr (kPieces) {
+        if (p.features & kBiasPieces && !p.dbias) {
+          walk(Constant<kBiased>{});
+          break;
+        }
+      }
+      [[fallthrough]];
     default: walk(Constant<kGeneral>{});
   }
 }
@@ -30,16 +39,17 @@ template <class Walk> TILEKILN_DEVICE void walk(const Params& p, const Walk& wal
 template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false> struct Scores {
   static constexpr bool kDrops = kExtras == kDropped || kExtras == kGeneral;
   static constexpr bool kBends = kExtras == kCapped || kExtras == kGeneral;
+  static constexpr bool kShares = kDrops || kBends;  // dS is not made of the weights themselves
   // Divides at each step; elsewhere the turn keeps both results, which spares up to 60 instructions a step but would
   // spill 35 times here (mma.sync of head dim 64).
   static constexpr bool kDivides = kRows == 128 && kOwnKeys == 16;
 
   const Params& p;
   const Turn& t;
-  int group, g, m, first_key, warp_key;                   // warp_key: of the warp, from first_key
-  int c2, key, row;                                       // of this lane's first element; c2: its row in the tile
-  uint32_t (&weight)[kRows / 16][4];                      // P^T, dropped
-  uint32_t share[kExtras == kPlain ? 1 : kRows / 16][4];  // of dS: undropped, times the slope
+  int group, g, m, first_key, warp_key;         // warp_key: of the warp, from first_key
+  int c2, key, row;                             // of this lane's first element; c2: its row in the tile
+  uint32_t (&weight)[kRows / 16][4];            // P^T, dropped
+  uint32_t share[kShares ? kRows / 16 : 1][4];  // of dS: undropped, times the slope
   DroppedKeys<kRows / 8> dropped;
   float slope;      // of alibi, or 0
   uint32_t pieces;  // of the bias in shared memory, 64 rows of 32 bytes and, `beyond` behind them, 64 more
@@ -127,6 +137,7 @@ template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false> struct Sco
       return at < p.sink_keys ? kRows : at + p.left - low - c2;
     };
     if constexpr (!kBends) {
+      if constexpr (kExtras == kBiased) add_bias(score);
       if (kExtras == kPlain && p.features & kAlibi) {  // s -= slope / scale |row + shift - key|
         const float distance = float(row + t.of.shift - key);
 #pragma unroll
@@ -215,10 +226,10 @@ template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false> struct Sco
 
   // P^T before dropout, times the soft cap's slope: what dS^T is made of, of rows 16 i + 0..15.
   __device__ __forceinline__ uint32_t (&undropped(int i))[4] {
-    if constexpr (kExtras == kPlain)
-      return weight[i];
-    else
+    if constexpr (kShares)
       return share[i];
+    else
+      return weight[i];
   }
 
   // Delta of rows 8 j + 0..7 of the tile, in shared memory.
@@ -232,7 +243,7 @@ template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false> struct Sco
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
       float low_p, high_p;
-      unpack(kExtras == kPlain ? weight[i][u] : share[kExtras == kPlain ? 0 : i][u], low_p, high_p);
+      unpack(kShares ? share[kShares ? i : 0][u] : weight[i][u], low_p, high_p);
       if constexpr (kDrops) {
         dropped.scale(score[8 * i + 2 * u], 2 * i + u / 2, u % 2, 0, p.keep_scale);
         dropped.scale(score[8 * i + 2 * u + 1], 2 * i + u / 2, u % 2, 1, p.keep_scale);

@@ -27,10 +27,11 @@ struct Multiplier {
       : p(p), s(s), lane(w.lane()), warp(w.thread >> 5), group(p.nhead_q / p.shares) {}
 
   __device__ __forceinline__ Reader<QueryPipe> queries(uint32_t step) { return {s.queries(), lane, step}; }
-  __device__ __forceinline__ Reader<QueryPipe> gradients(uint32_t step) { return {s.gradients(), lane, step}; }
+  __device__ __forceinline__ Reader<GradientPipe> gradients(uint32_t step) { return {s.gradients(), lane, step}; }
   __device__ __forceinline__ Reader<KeyPipe> tile_of_keys() { return {s.keys(), lane, turns}; }
 
-  __device__ __forceinline__ void multiply(const Operand<KeyTile>& keys, const QueryTile& rows) {
+  template <class Keys, class Rows>
+  __device__ __forceinline__ void multiply(const Operand<Keys>& keys, const Rows& rows) {
     wgmma_fence();  // score (64 keys, query rows) = keys rows^T
     mma(score, keys, rows.from(0), false);
     wgmma_commit();
@@ -72,7 +73,7 @@ template <class Tiles> TILEKILN_DEVICE void walk_tiles(const Params& p, Tiles& t
         else
           tiles.template step<true, kPlain>(t, g, m, true);
       }
-      walk(p, [&](auto extras) {
+      walk<!kWide>(p, [&](auto extras) {
         constexpr int kFirst = kWide || extras.value == kPlain ? 1 : 0;
         if constexpr (!kWide && kFirst == 1) tiles.template step<true, extras.value>(t, g, m, true);
         for (int c = kFirst; c < t.length; ++c) {

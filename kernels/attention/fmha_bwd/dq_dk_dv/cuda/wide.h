@@ -14,36 +14,41 @@
 
 namespace tilekiln::cuda::fmha_bwd {
 
-// Sums of dK or dV in halves of the columns: one product of 256 takes more registers than a thread has at the launch,
-// which ptxas refuses.
-struct Sums {
-  static constexpr int kColumns = kHdim / 2;
-  Fragment<kColumns> half[2];
+// Sums of dK or dV in parts of whole panels: one product of 256 columns takes more registers than a thread has at the
+// launch, which ptxas refuses.
+template <int kWidth> struct Sums {
+  static constexpr int kParts = kWidth == 192 ? 3 : 2, kColumns = kWidth / kParts;
+  Fragment<kColumns> part[kParts];
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int i = 0; i < kColumns / 2; ++i) half[0].v[i] = half[1].v[i] = 0.f;
-    pin(half[0].v), pin(half[1].v);
+    for (int i = 0; i < kParts * kColumns / 2; ++i) part[i % kParts].v[i / kParts] = 0.f;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) pin(part[i].v);
   }
-  template <int kPending> __device__ __forceinline__ void wait() { wgmma_wait<kPending>(half[0], half[1]); }
+  template <int kPending> __device__ __forceinline__ void wait() {
+    product_wait<kPending>();
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) pin(part[i].v);
+  }
   __device__ __forceinline__ void store(const Params& p, const Turn& t, const KeyRows& to, int warp, int lane) const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) store_keys(p, t, to, warp * 16, i * kColumns, lane, half[i].v);
+    for (int i = 0; i < kParts; ++i) store_keys(p, t, to, warp * 16, i * kColumns, lane, part[i].v);
   }
 };
 
-// Common to the two warpgroups: their place, and the products of all tiles.
-struct Half : Multiplier {
-  Operand<KeyTile> keys;
-  Sums sums;
+// Common to the two warpgroups: their place, and the products of all tiles. Keys: K or V. kWidth: of the sums.
+template <class Keys, int kWidth> struct Half : Multiplier {
+  Operand<Keys> keys;
+  Sums<kWidth> sums;
 
-  __device__ __forceinline__ Half(const Params& p, Shared& s, const Warpgroup& w, const KeyTile& keys)
+  __device__ __forceinline__ Half(const Params& p, Shared& s, const Warpgroup& w, const Keys& keys)
       : Multiplier(p, s, w), keys(keys.from(0)) {}
 
-  __device__ __forceinline__ void add(const Words& words, const QueryTile& rows) {
+  template <class Rows> __device__ __forceinline__ void add(const Words& words, const Rows& rows) {
     wgmma_fence();  // sums (64 keys, columns) += words rows
 #pragma unroll
-    for (int i = 0; i < 2; ++i) mma(sums.half[i], words, rows.turned().from(i * Sums::kColumns));
+    for (int i = 0; i < sums.kParts; ++i) mma(sums.part[i], words, rows.turned().from(i * sums.kColumns));
     wgmma_commit();
   }
   __device__ __forceinline__ void begin() {
@@ -54,11 +59,11 @@ struct Half : Multiplier {
   }
   // Uniform, else the operands of all products are worked out ahead, and they are more than the registers hold.
   __device__ __forceinline__ void begin_step() { at = uniform(at), keys = keys.kept(); }
-  __device__ __forceinline__ void end(const Turn& t, const Reader<QueryPipe>& last, const Words& words,
-                                      const KeyRows& to) {
+  template <class Last>
+  __device__ __forceinline__ void end(const Turn& t, const Last& last, const Words& words, const KeyRows& to) {
     if (t.length > 0) {
       add(words, last.wait());
-      sums.wait<0>();
+      sums.template wait<0>();
       last.release();
     }
     tile_of_keys().release();
@@ -66,7 +71,7 @@ struct Half : Multiplier {
   }
 };
 
-struct ValueGradients : Half {
+struct ValueGradients : Half<KeyTile, kHdimV> {
   Words weight;
 
   __device__ __forceinline__ ValueGradients(const Params& p, Shared& s, const Warpgroup& w)
@@ -74,7 +79,8 @@ struct ValueGradients : Half {
 
   template <bool kFirst, int kExtras> __device__ __forceinline__ void step(const Turn& t, int g, int m, bool) {
     begin_step();
-    const auto queries = this->queries(at), gradients = this->gradients(at);
+    const auto queries = this->queries(at);
+    const auto gradients = this->gradients(at);
     multiply(keys, queries.wait());
     if constexpr (!kFirst) add(weight, this->gradients(at - 1).wait());
     Scores<kExtras, kQueryRows, 64> scores(p, t, group, g, m, t.tile * kKeys, warp * 16, lane, weight.word);
@@ -108,7 +114,7 @@ struct ValueGradients : Half {
   __device__ __forceinline__ void end(const Turn& t) { Half::end(t, gradients(at - 1), weight, dv_of(p)); }
 };
 
-struct KeyGradients : Half {
+struct KeyGradients : Half<ValueTile, kHdim> {
   Words ds;
 
   __device__ __forceinline__ KeyGradients(const Params& p, Shared& s, const Warpgroup& w)
@@ -116,7 +122,8 @@ struct KeyGradients : Half {
 
   template <bool kFirst, int kExtras> __device__ __forceinline__ void step(const Turn& t, int g, int m, bool) {
     begin_step();
-    const auto queries = this->queries(at), gradients = this->gradients(at);
+    const auto queries = this->queries(at);
+    const auto gradients = this->gradients(at);
     if constexpr (!kFirst) add(ds, this->queries(at - 1).wait());
     multiply(keys, gradients.wait());  // dP^T
     uint32_t weight[kQueryRows / 16][4];
