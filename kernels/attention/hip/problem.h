@@ -110,6 +110,24 @@ struct CombineProblem {
   const float* out_scale;  // of an out of e4m3; null: 1
 };
 
+/// Problem of the append kernel. Strides are in elements; k_page and v_page step from page to page, or from row to row of a contiguous cache.
+struct AppendProblem : CachePlaces {
+  void* q;  // rotated in place; or null
+  void *k, *v;
+  const void *knew, *vnew;
+  const void *rotary_cos, *rotary_sin;  // [positions][rotary_dim / 2], fp32 or of the dtype of k
+  long long q_batch, q_head, q_row;
+  long long k_page, k_head, k_key, v_page, v_head, v_key;
+  long long knew_batch, knew_head, knew_row, vnew_batch, vnew_head, vnew_row;
+  long long cos_row, sin_row;
+  long long positions;  // rows of rotary_cos
+  int seqlen_new, nhead_q, nhead_k, hdim_q, hdim_v;
+  int rotary_dim;   // even; 0: none
+  int interleaved;  // pairs (2i, 2i + 1); else (i, i + rotary_dim / 2)
+  int rotary_fp32;
+  int q_advances;  // query i is at position seqlen_k + i, else at seqlen_k
+};
+
 /// Constants of a code object that the host must know; it holds one as `tilekiln_fmha_fwd_build`.
 struct ForwardBuild {
   int hdim_q, hdim_v;  // the largest it takes
@@ -119,6 +137,12 @@ struct ForwardBuild {
   int dropout;  // always; else never
   int fp8;      // 0: no; 1: out is bf16, of a cache also e4m3; 2: out is fp32; 3: k and v of a cache alone
   int fnuz;     // of fp8: 0: e4m3; 1: e4m3fnuz; 2: e5m2fnuz
+};
+
+struct AppendBuild {
+  int threads;
+  int bf16;  // else fp16
+  int fp8;   // neither: bytes
 };
 
 struct CombineBuild {

@@ -30,7 +30,7 @@ DTYPE = "bf16"
 BACKWARD = "kernels/attention/fmha_bwd/dq_dk_dv/hip/backward.hip"
 FORWARD = "kernels/attention/fmha_fwd/hip/forward.hip"
 COMBINE = "kernels/attention/fmha_fwd_splitkv/hip/combine.hip"
-APPEND = "kernels/attention/fmha_fwd_appendkv/hip/append.hip"
+APPEND = "kernels/attention/fmha_fwd_appendkv/append.h"
 KERNELS = {  # name of the code object, for an architecture
     BACKWARD: "fmha_bwd_{}_d128",
     FORWARD: "fmha_cache_{}_d128",
@@ -140,8 +140,8 @@ MUTATIONS: dict[str, tuple[str, str, str, str]] = {
     "LSE of parts in base 2": (COMBINE, "(base + log2(sum)) * kLn2", "(base + log2(sum))", "fmha_fwd_splitkv"),
     "rotated to the other side": (
         APPEND,
-        "product(x0, cos) - product(x1, sin)",
-        "product(x0, cos) + product(x1, sin)",
+        "product(x0, cos) - Gpu::product(x1, sin)",
+        "product(x0, cos) + Gpu::product(x1, sin)",
         "fmha_fwd_appendkv",
     ),
     "new keys lie at the page's begin": (APPEND, "+ page.key * p.k_key;", "+ token * p.k_key;", "fmha_fwd_appendkv"),
@@ -197,7 +197,8 @@ def test_waits(build_library: Callable[..., Path], family, architecture, pytestc
 def test_every_mutation_is_seen(build_library: Callable[..., Path], mutation, pytestconfig, tmp_path):
     source, old, new, family = MUTATIONS[mutation]
     library = build_library("ck_default", targets=TARGETS, where=WHERE[FAMILIES[family]])
-    copy = tmp_path / "tree" / source
+    tree = tmp_path / "tree"
+    copy = tree / source
     copy.parent.mkdir(parents=True)
     text = (ROOT / source).read_text()
     assert old in text, f"{old!r} does not stand in {source}"
@@ -208,7 +209,7 @@ def test_every_mutation_is_seen(build_library: Callable[..., Path], mutation, py
         place = tmp_path / architecture
         place.mkdir()
         whole = digest(test_registers.compiled(architecture, kernel, place).read_bytes())
-        fault = test_registers.compiled(architecture, kernel, place, copy)
+        fault = test_registers.compiled(architecture, kernel, place, tree)
         seen = mutants(library, family, architecture, place, "--object", f"{whole}={fault}")["seen"][whole]
         print(f"{mutation}, {architecture}: {seen[0]}")
         assert seen[0], f"{mutation}: not seen on {architecture}"

@@ -54,18 +54,19 @@ def listed() -> dict[str, tuple[str, kernels.Kernel]]:
 LISTED = listed()
 
 
-def compiled(architecture: str, kernel: kernels.Kernel, place: Path, source: Path | None = None) -> Path:
-    """The code object. source: a changed copy of the kernel's, which may leave things unused."""
-    made = place / f"{kernel.name}{'-changed' if source else ''}.hsaco"
+def compiled(architecture: str, kernel: kernels.Kernel, place: Path, tree: Path | None = None) -> Path:
+    """The code object. tree: a folder with changed copies of the tree's files, which may leave things unused."""
+    made = place / f"{kernel.name}{'-changed' if tree else ''}.hsaco"
+    source = tree and tree / kernel.file.source
     launcher = os.environ.get("TILEKILN_TEST_LAUNCHER", "").split()
     words = hip.flags(
-        str(source or kernel.file.source),
+        str(source if source and source.exists() else kernel.file.source),
         [f"--offload-arch={architecture}"],
         kernel.dtype,
         kernel.file.define,
-        [str(ROOT)],
+        [*([str(tree)] if tree else []), str(ROOT)],
     )
-    if source:
+    if tree:
         words.remove("-Werror")
     subprocess.run([*launcher, hip.find_clang(), *words, "-o", str(made)], cwd=ROOT, check=True)
     return made

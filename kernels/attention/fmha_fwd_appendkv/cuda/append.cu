@@ -77,32 +77,13 @@ TILEKILN_DEVICE void append_wide(const Params& p, int b, int token, const Keys& 
 template <bool kNorms> TILEKILN_DEVICE void append(const Params& p) {
   const int tokens = max(p.seqlen_q_most, p.seqlen_new), b = blockIdx.x / tokens, token = blockIdx.x % tokens;
   const Keys keys = find_keys(p, b);
-  const int pairs = p.rotary_dim / 2;
-  const auto position = [&](int64_t at) { return int64_t(max(min(at, p.positions - 1), int64_t(0))); };
-  const int64_t place = int64_t(keys.count) + token, at = position(place),
-                at_q = p.q_advances ? at : position(int64_t(keys.count));
-  if constexpr (kNorms) return append_normalised(p, b, token, keys, at_q, at);
-  if (p.wide) return append_wide(p, b, token, keys, at_q, at);
-  if (p.q && token < p.seqlen_q_most) {
-    uint16_t* const row = p.q + b * p.q_batch + token * p.q_row;
-    for (int e = threadIdx.x; e < p.nhead_q * pairs; e += THREADS) {
-      uint16_t* const head = row + e / pairs * p.q_head;
-      rotate(p, head, head, e % pairs, at_q);
-    }
-  }
-  if (token >= p.seqlen_new || place >= p.room_k) return;
-  const Page page = find_page(p, keys, int(place));
-  const uint16_t* const from = p.knew + b * p.knew_batch + token * p.knew_row;
-  uint16_t* const to = p.k + page.number * p.k_page + page.key * p.k_key;
-  const int items = pairs + p.hdim_q - p.rotary_dim;  // of a head: pairs, then elements that are copied
-  for (int e = threadIdx.x; e < p.nhead_k * items; e += THREADS) {
-    const int h = e / items, i = e % items, copied = i - pairs + p.rotary_dim;
-    if (i < pairs)
-      rotate(p, from + h * p.knew_head, to + h * p.k_head, i, at);
-    else
-      to[h * p.k_head + copied] = from[h * p.knew_head + copied];
-  }
-  copy_values(p, b, token, page);
+  if (!kNorms && !p.wide) return fmha::append<Gpu>(p, b, token, keys);
+  const int64_t at = fmha::position(p, int64_t(keys.count) + token),
+                at_q = p.q_advances ? at : fmha::position(p, int64_t(keys.count));
+  if constexpr (kNorms)
+    append_normalised(p, b, token, keys, at_q, at);
+  else
+    append_wide(p, b, token, keys, at_q, at);
 }
 
 }  // namespace tilekiln::cuda::fmha_append

@@ -3,44 +3,29 @@
 #pragma once
 
 #include "kernels/attention/cuda/places.h"
+#include "kernels/attention/fmha_fwd_appendkv/append.h"
 #include "kernels/attention/fmha_fwd_appendkv/cuda/params.h"
 
 namespace tilekiln::cuda::fmha_append {
 
-TILEKILN_DEVICE uint16_t narrow(float x) { return uint16_t(pack(x, 0.f)); }
 TILEKILN_DEVICE float rounded(float x) {
   float low, high;
   unpack(pack(x, 0.f), low, high);
   return low;
 }
 
-TILEKILN_DEVICE float entry(const Params& p, const void* table, int64_t at) {
-  return p.rotary_fp32 ? static_cast<const float*>(table)[at] : element(static_cast<const uint16_t*>(table)[at]);
-}
+struct Gpu {
+  using Element = uint16_t;
+  static constexpr int kThreads = THREADS;
 
-TILEKILN_DEVICE float element(float x) { return x; }
-using cuda::element;
-
-// Pair i of a head's row.
-template <class From>
-TILEKILN_DEVICE void rotate(const Params& p, const From* from, uint16_t* to, int i, int64_t position) {
-  const int first = p.interleaved ? 2 * i : i, second = p.interleaved ? 2 * i + 1 : i + p.rotary_dim / 2;
-  const float cos = entry(p, p.rotary_cos, position * p.cos_row + i),
-              sin = entry(p, p.rotary_sin, position * p.sin_row + i);
-  const float x0 = element(from[first]), x1 = element(from[second]);
-  to[first] = narrow(__fsub_rn(__fmul_rn(x0, cos), __fmul_rn(x1, sin)));
-  to[second] = narrow(__fadd_rn(__fmul_rn(x1, cos), __fmul_rn(x0, sin)));
-}
-
-// Values of a token as they are.
-TILEKILN_DEVICE void copy_values(const Params& p, int b, int token, const Page& page) {
-  const uint16_t* const from = p.vnew + b * p.vnew_batch + token * p.vnew_row;
-  uint16_t* const to = p.v + page.number * p.v_page + page.key * p.v_key;
-  for (int e = threadIdx.x; e < p.nhead_k * p.hdim_v; e += THREADS) {
-    const int h = e / p.hdim_v, i = e % p.hdim_v;
-    to[h * p.v_head + i] = from[h * p.vnew_head + i];
-  }
-}
+  TILEKILN_DEVICE int thread() { return threadIdx.x; }
+  template <class E> TILEKILN_DEVICE E* array(E* data) { return data; }
+  template <class E> TILEKILN_DEVICE E* array(const void* data) { return static_cast<E*>(data); }
+  TILEKILN_DEVICE float number(float x) { return x; }
+  TILEKILN_DEVICE float number(Element x) { return element(x); }
+  TILEKILN_DEVICE Element stored(float x) { return Element(pack(x, 0.f)); }
+  TILEKILN_DEVICE float product(float a, float b) { return __fmul_rn(a, b); }
+};
 
 // A head over its root mean square, times gamma, in shared memory of its warp.
 TILEKILN_DEVICE void normalise(const Params& p, const uint16_t* from, float* to, const void* gamma) {
@@ -76,11 +61,11 @@ TILEKILN_DEVICE void append_normalised(const Params& p, int b, int token, const 
     const uint16_t* const knew = p.knew + b * p.knew_batch + token * p.knew_row + h * p.knew_head;
     uint16_t* const to = is_q ? q : p.k + page.number * p.k_page + page.key * p.k_key + h * p.k_head;
     normalise(p, is_q ? q : knew, own, is_q ? p.q_gamma : p.k_gamma);
-    for (int i = lane; i < p.rotary_dim / 2; i += 32) rotate(p, own, to, i, is_q ? position_q : position_k);
-    for (int j = p.rotary_dim + lane; j < p.hdim_q; j += 32) to[j] = narrow(own[j]);
+    for (int i = lane; i < p.rotary_dim / 2; i += 32) fmha::rotate<Gpu>(p, own, to, i, is_q ? position_q : position_k);
+    for (int j = p.rotary_dim + lane; j < p.hdim_q; j += 32) to[j] = Gpu::stored(own[j]);
     __syncwarp();
   }
-  if (there) copy_values(p, b, token, page);
+  if (there) fmha::copy_values<Gpu>(p, b, token, page);
 }
 
 }  // namespace tilekiln::cuda::fmha_append

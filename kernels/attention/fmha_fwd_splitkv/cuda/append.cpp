@@ -12,33 +12,6 @@ namespace {
 using fmha::AppendKernelProblem;
 using fmha::AppendProblem;
 
-void fill_arrays(const AppendKernelProblem& of, Params* params) {
-  const AppendProblem& p = of.problem;
-  const bool paged = p.pages.page_size != 0;
-  params->q = static_cast<uint16_t*>(p.q);
-  params->k = static_cast<uint16_t*>(p.k);
-  params->v = static_cast<uint16_t*>(p.v);
-  params->knew = static_cast<const uint16_t*>(p.knew);
-  params->vnew = static_cast<const uint16_t*>(p.vnew);
-  params->q_batch = of.steps.q;
-  params->q_head = p.q_head;
-  params->q_row = p.q_row;
-  params->k_page = paged ? p.pages.k_page : of.steps.k;
-  params->k_head = p.k_head;
-  params->k_key = p.k_row;
-  params->v_page = paged ? p.pages.v_page : of.steps.v;
-  params->v_head = p.v_head;
-  params->v_key = p.v_row;
-  params->knew_batch = of.steps.knew;
-  params->knew_head = p.knew_head;
-  params->knew_row = p.knew_row;
-  params->vnew_batch = of.steps.vnew;
-  params->vnew_head = p.vnew_head;
-  params->vnew_row = p.vnew_row;
-  params->hdim_q = p.hdim_q;
-  params->hdim_v = p.hdim_v;
-}
-
 // Elements of a byte are copied as pairs, of 16 bits.
 tilekiln_status halve(const AppendKernelProblem& of, Params* params) {
   const AppendProblem& p = of.problem;
@@ -56,17 +29,7 @@ tilekiln_status halve(const AppendKernelProblem& of, Params* params) {
   return TILEKILN_OK;
 }
 
-void fill_rotation(const AppendKernelProblem& of, Params* params) {
-  const AppendProblem& p = of.problem;
-  params->rotary_cos = p.rotary_cos;
-  params->rotary_sin = p.rotary_sin;
-  params->cos_row = p.rotary_cos_row;
-  params->sin_row = p.rotary_sin_row;
-  params->positions = of.positions;
-  params->rotary_dim = p.rope == fmha::Rope::none ? 0 : p.rotary_dim;
-  params->interleaved = p.rope == fmha::Rope::interleaved ? 1 : 0;
-  params->rotary_fp32 = p.rotary_fp32 ? 1 : 0;
-  params->q_advances = p.q_advances ? 1 : 0;
+void fill_norms(const AppendProblem& p, Params* params) {
   params->q_gamma = p.q_gamma;
   params->k_gamma = p.k_gamma;
   params->norm_epsilon = p.norm_epsilon;
@@ -110,16 +73,10 @@ tilekiln_status launch_append(const Site& site, const void* problem) {
   if (blocks > INT32_MAX)
     return fail_argument("knew", "had %lld tokens of all sequences, must have fewer than 2^31 on cuda", blocks);
   Params params = {};
-  fill_places(of.places, p.pages, &params);
-  fill_arrays(of, &params);
+  fmha::fill_append(of, &params);
   if (p.dtype == fmha::KvDtype::fp8) TILEKILN_TRY(halve(of, &params));
-  fill_rotation(of, &params);
-  params.seqlen_q_most = of.seqlen_q;
-  params.seqlen_k_most = INT32_MAX;
-  params.seqlen_new = of.seqlen_new;
+  fill_norms(p, &params);
   params.batch = of.batch;
-  params.nhead_q = p.nhead_q;
-  params.nhead_k = p.nhead_k;
   params.wide = is_wide(params) ? 1 : 0;
   const Engine* const decode = &TILEKILN_ENGINE(TILEKILN_TARGET, decode);
   if (may_be_step(of, params) && decode != nullptr) {
