@@ -35,8 +35,8 @@ TILEKILN_BEGIN_C
  * some 14 bits, and fp32 additions the rest; instances of accumulate=fast, called by number, leave all to the tensor cores.
  * precision=bf16x3 multiplies fp32 in two parts of bf16, the number rounded and what is left, by three products of the four; bf16x6 in three parts,
  * by
- * the six largest of nine. Only tiles of AMX do (cpu-amx). What is left out of a product is at most 2^-14.4 and 2^-23 of it; of random numbers the
- * error of a
+ * the six largest of nine. Tiles of AMX (cpu-amx) and Hopper's tensor cores (cuda-sm90a) do. What is left out of a product is at most 2^-14.4 and
+ * 2^-23 of it; of random numbers the error of a
  * sum is 2e-7 and 1e-8 of the sum of |a_ik b_kj| (root mean square), where full has 3e-8. Numbers below 2^-110 lose bits, as products of bf16 take
  * subnormal parts as 0.
  *
@@ -59,8 +59,8 @@ typedef struct tilekiln_gemm_args {
      its approximation with tanh; clamp: to [clamp_min, clamp_max] */
   float clamp_min; /* the least that clamp leaves */
   float clamp_max; /* the most, at least clamp_min */
-  int32_t precision; /* 0 (full), 1 (bf16x3) or 2 (bf16x6). bf16x3, bf16x6: fp32 in parts of bf16, by tiles (AMX), where a caller gives up exactness
-     for speed */
+  int32_t precision; /* 0 (full), 1 (bf16x3) or 2 (bf16x6). bf16x3, bf16x6: fp32 in parts of bf16, on AMX and Hopper, where a caller gives up
+     exactness for speed */
   const tilekiln_tensor* row_scale; /* fp32 (m); or null. One factor a row of the product, before c and bias */
   const tilekiln_tensor* column_scale; /* fp32 (n); or null. One factor a column of the product, before c and bias */
   const tilekiln_tensor* a_scale; /* fp32; or null. a factor a row of a and 128 numbers along k */

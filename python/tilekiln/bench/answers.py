@@ -170,7 +170,7 @@ def _ends(given: Given) -> dict[str, Any]:
 
 def _gemm(given: Given, made: Given) -> float:
     scales = ("row_scale", "column_scale", "a_scale", "b_scale")
-    names = ("a", "b", "c", "bias", "alpha", "beta", "activation", "lost")
+    names = ("a", "b", "c", "bias", "alpha", "beta", "activation", "lost", "precision")
     right = gemm_.gemm(**_only(given, *names, *scales), **_ends(given), dtype=given.get("out_dtype"))
     return gemm_.excess(made["out"], right)
 

@@ -422,6 +422,8 @@ def draw(operator: str, random: Random, signature: Signature) -> Call:
         given["alpha"] = random.one((1.0, 1.0, -0.5, 3.0))
     if operator == "gemm" and to != OUT_DTYPE[NUMPY[dtype].name]:
         given["out_dtype"] = to
+    if signature.get("precision", "full") != "full":
+        given["precision"] = signature["precision"]
     return Call(given, {"out": _matrix(random, (*first, m, n), turned, to, blank=True)})
 
 

@@ -31,7 +31,7 @@ CASES = {
     "products": 60,
     "products_of_bytes": 40,
     "products_of_int8": 24,
-    "sums_of_int8": 24,
+    "sums_of_int8": 16,
     "tiles": 40,
     "groups": 40,
     "experts": 60,

@@ -35,7 +35,7 @@ GEMM(OfAll, gemm_hopper_64, 3)
 #if !BLOCKS && (defined(TILEKILN_FP8) || defined(TILEKILN_BF8))
 GEMM(OfAll, gemm_hopper_fast, 0, false)
 #endif
-#if !LINES_A && !LINES_B && !defined(TILEKILN_FP8) && !defined(TILEKILN_BF8) && !defined(TILEKILN_INT8)
+#if !PARTS && !LINES_A && !LINES_B && !defined(TILEKILN_FP8) && !defined(TILEKILN_BF8) && !defined(TILEKILN_INT8)
 extern "C" __global__ void __launch_bounds__(32 * gemm::kFewWarps, 2)
     gemm_few_rows(const __grid_constant__ gemm::Params p) {
   gemm::few_rows(p);

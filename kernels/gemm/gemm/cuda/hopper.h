@@ -75,10 +75,10 @@ bool are_few(const Batch& of, const Kernel& kernel) {
   const auto whole = [](const void* data, i64 between, int lines) {
     return reinterpret_cast<uintptr_t>(data) % 16 == 0 && (lines == 1 || (between >= 0 && between % 8 == 0));
   };
-  return of.count == 1 && p.m <= kFewRows && !p.a_columns && p.b_columns && build.bytes == 0 && build.lines_a == 0 &&
-         build.lines_b == 0 && build.groups == 0 && p.k >= kFewDepth && p.k % 8 == 0 && whole(p.a, p.lda, p.m) &&
-         whole(p.b, p.ldb, p.n) && whole(p.more.norm, 0, 1) && whole(p.more.up, p.more.ld_up, p.n) &&
-         few_shared_bytes(p.m, p.k) <= build.shared_bytes;
+  return of.count == 1 && p.products == 0 && p.m <= kFewRows && !p.a_columns && p.b_columns && build.bytes == 0 &&
+         build.lines_a == 0 && build.lines_b == 0 && build.groups == 0 && p.k >= kFewDepth && p.k % 8 == 0 &&
+         whole(p.a, p.lda, p.m) && whole(p.b, p.ldb, p.n) && whole(p.more.norm, 0, 1) &&
+         whole(p.more.up, p.more.ld_up, p.n) && few_shared_bytes(p.m, p.k) <= build.shared_bytes;
 }
 
 tilekiln_status launch_few(const Site& site, const Batch& of, const Kernel* kernel) {
@@ -106,14 +106,45 @@ tilekiln_status launch_few(const Site& site, const Batch& of, const Kernel* kern
                        static_cast<unsigned>(build_of(*kernel).shared_bytes)});
 }
 
+// Splits a and b of fp32 into parts of bf16 in `memory`: the product becomes that of their parts.
+tilekiln_status split_operands(const Site& site, Problem* p, LaunchMemory* memory) {
+  const Kernel* const kernel = find_kernel(*p);
+  if (kernel == nullptr)
+    return fail(TILEKILN_INTERNAL, "the library has products of parts for cuda without their kernel");
+  const i64 whole = divide_up(p->k, kSplitTile) * kSplitTile, between = (p->products / 3 + 1) * whole;
+  if (whole * p->products > INT32_MAX)
+    return fail_argument("a", "had %d columns, must have at most %d where precision is bf16x%d", p->k,
+                         INT32_MAX / p->products / kSplitTile * kSplitTile, p->products);
+  TILEKILN_TRY(memory->take(site, static_cast<size_t>((i64(p->m) + p->n) * between * 2), 0));
+  const auto split = [&](const void* data, i64 line, i64 step, int lines, uint16_t* to) {
+    const SplitParams of = {
+        static_cast<const float*>(data), line, step, to, lines, p->k, static_cast<int>(whole), p->products / 3 + 1};
+    const auto down = static_cast<unsigned>(divide_up(lines, kSplitTile));
+    const auto across = static_cast<unsigned>(std::min<i64>(whole / kSplitTile, UINT16_MAX));
+    return launch(site, {kernel, "split_parts", {down, across, 1}, kSplitThreads, sizeof(SplitTile), &of, false, true});
+  };
+  uint16_t* const a = static_cast<uint16_t*>(memory->data());
+  uint16_t* const b = a + p->m * between;
+  TILEKILN_TRY(split(p->a, p->a_columns ? 1 : p->lda, p->a_columns ? p->lda : 1, p->m, a));
+  TILEKILN_TRY(split(p->b, p->b_columns ? p->ldb : 1, p->b_columns ? 1 : p->ldb, p->n, b));
+  p->a = a, p->b = b, p->a_columns = false, p->b_columns = true, p->lda = p->ldb = between;
+  p->k = static_cast<int>(whole) * p->products;
+  return TILEKILN_OK;
+}
+
 tilekiln_status launch_hopper(const Site& site, const void* problem) {
   const int device = site.device.id;
-  const auto& of = *static_cast<const Batch*>(problem);
+  Batch of = *static_cast<const Batch*>(problem);
+  LaunchMemory parts;
+  if (of.first.products != 0) {
+    if (of.first.m > 0 && of.first.n > 0 && of.first.k > 0) TILEKILN_TRY(split_operands(site, &of.first, &parts));
+    of.first.dtype = Dtype::bf16;
+  }
   const Kernel* const kernel =
       of.first.m > 0 && of.first.n > 0 && of.first.m <= kFewRows ? find_kernel(of.first) : nullptr;
   if (kernel != nullptr && are_few(of, *kernel)) return launch_few(site, of, kernel);
   return launch_product(
-      site, problem,
+      site, &of,
       [&](const Batch& of, const Build& build, Shares* shares) {
         return choose(of, build, facts(device)->multiprocessors, shares);
       },

@@ -16,8 +16,8 @@
 // of a thread; shares(form): CTAs may share a tile's steps; kPlain: alpha is the whole epilogue, and nothing is
 // gathered.
 // -D: LINES_A, LINES_B (1: contiguous along its lines); TILEKILN_FP16 for fp16; BLOCKS (1: with factors of blocks, of
-// e4m3); TILEKILN_FP8 for e4m3, TILEKILN_BF8 for e5m2, TILEKILN_INT8, of whose products TILEKILN_FP16 makes fp16, else
-// bf16.
+// e4m3); PARTS (1: of fp32 in parts of bf16, parts.cu); TILEKILN_FP8 for e4m3, TILEKILN_BF8 for e5m2, TILEKILN_INT8, of
+// whose products TILEKILN_FP16 makes fp16, else bf16.
 #pragma once
 
 #include "kernels/backends/cuda/tile/cluster_sum.h"
@@ -30,20 +30,25 @@
 
 namespace tilekiln::cuda::gemm {
 
+#ifndef BLOCKS
+#define BLOCKS 0
+#endif
+#ifndef PARTS
+#define PARTS 0
+#endif
+
 constexpr matrix::Dtype kBytes = std::is_same_v<BuildElement, e4m3>   ? matrix::Dtype::fp8
                                  : std::is_same_v<BuildElement, e5m2> ? matrix::Dtype::bf8
                                  : std::is_same_v<BuildElement, s8>   ? matrix::Dtype::int8
                                                                       : matrix::Dtype();
 constexpr int kDepth = 128 / BuildElement::kBytes;  // along k of a stage
-// Sums of fp8 and bf8 are rounded by the tensor cores, those of int8 are exact.
-constexpr bool kRounds = BuildElement::kBytes == 1 && std::is_same_v<ProductSum, float>;
+constexpr bool kParts = PARTS;
+// Sums of fp8 and bf8 are rounded by the tensor cores, those of int8 are exact; those of parts, cut off at fp32's
+// length, are to be as good as rounded ones.
+constexpr bool kRounds = kParts || (BuildElement::kBytes == 1 && std::is_same_v<ProductSum, float>);
 constexpr Major kMajorA = LINES_A ? Major::MN : Major::K, kMajorB = LINES_B ? Major::MN : Major::K;
 constexpr int kOfWarpgroup = 1;  // the first named barrier: fix_up's
 constexpr int kOfTurn = 10;      // the first of those whose warpgroups take turns
-
-#ifndef BLOCKS
-#define BLOCKS 0
-#endif
 constexpr bool kBlocks = BLOCKS;
 
 // Stores a tile's sums times alpha. `inside`: the tile lies in out, whose rows are aligned.
@@ -56,9 +61,13 @@ TILEKILN_DEVICE void finish_plain(const P& p, const StoreBoxes<kBoxes>& boxes, f
   in_turns<16>(sum, [&](Sums& v, int at) { store(p, v, batch, row + boxes.lane / 4, column + 32 * at, boxes.lane); });
 }
 
+// The parts of fp32 in the i-th of the 3 or 6 products of a block along k, the small ones first.
+TILEKILN_DEVICE int part_of_a(int products, int i) { return (products == 3 ? 0b01 : 0b0001000110) >> 2 * i & 3; }
+TILEKILN_DEVICE int part_of_b(int products, int i) { return (products == 3 ? 0b0100 : 0b0100100100) >> 2 * i & 3; }
+
 template <class How, int kForm, bool kApart = kRounds> struct Kernel {
   static constexpr Form kOf = How::form(kForm);
-  static constexpr bool kPlain = How::kPlain;
+  static constexpr bool kPlain = How::kPlain, kGathers = !kPlain && !kParts;
   static constexpr int kColumns = kOf.columns, kBoxes = kOf.boxes, kPart = kOf.apart;
   static constexpr bool kTurns = kOf.turns, kShares = How::shares(kOf);
   static constexpr int kRows = kOf.rows(), kSteps = kDepth * kOf.deep;
@@ -82,7 +91,7 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
 
   // Fills a stage for every step of every tile.
   static __device__ __forceinline__ void produce(const Params& p, Shared& s, int thread) {
-    const bool gather_a = !kPlain && p.features & kGatherA, gather_b = !kPlain && p.features & kGatherB;
+    const bool gather_a = kGathers && p.features & kGatherA, gather_b = kGathers && p.features & kGatherB;
     const uint32_t bytes = (gather_a ? 0 : p.grid.rows_a * 128 * kOf.deep) + (gather_b ? 0 : sizeof(Stage::b));
     Scheduler scheduler(p.grid);
     Producer<Pipe> pipe(s.pipe);
@@ -91,16 +100,21 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
       const int row = tile.m * kRows, column = tile.n * kColumns;
       const int batch_a = p.a_batches ? tile.batch : 0, batch_b = p.b_batches ? tile.batch : 0;
       for (int step = work.first; step < work.last; ++step, pipe.advance()) {
-        const int k = step * kSteps;
+        int k = step * kSteps, of_b = k;
+        if constexpr (kParts) {
+          const int block = step / 3 >> (p.products == 6), product = step - block * p.products;
+          k = part_of_a(p.products, product) * p.whole + block * kSteps;
+          of_b = part_of_b(p.products, product) * p.whole + block * kSteps;
+        }
         Stage& stage = pipe.acquire();
         if (thread == 0) {
           pipe.expect(bytes);
           if (!gather_a) stage.a.load(p.a, pipe.full(), row, k, batch_a, p.grid.rows_a);
           if constexpr (kPairs) {
             if (!gather_b)
-              stage.b.load_multicast(p.b, pipe.full(), column, k, batch_b, scheduler.rank(), scheduler.ctas());
+              stage.b.load_multicast(p.b, pipe.full(), column, of_b, batch_b, scheduler.rank(), scheduler.ctas());
           } else {
-            if (!gather_b) stage.b.load(p.b, pipe.full(), column, k, batch_b, kColumns);
+            if (!gather_b) stage.b.load(p.b, pipe.full(), column, of_b, batch_b, kColumns);
           }
         }
         if (gather_a || gather_b) {
@@ -202,7 +216,7 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
     auto& s = shared_memory<Shared>();
     // Consumers beyond these have no rows of few.
     const int consumers = kTurns ? 2 : kOf.consumers == 2 ? (p.m > 64 ? 2 : 1) : min(kOf.consumers, (p.m + 63) / 64);
-    const bool gathers = !kPlain && p.features & (kGatherA | kGatherB);
+    const bool gathers = kGathers && p.features & (kGatherA | kGatherB);
     if (threadIdx.x == 32 && p.grid.steps > 0) {
       if (!(p.features & kGatherA)) ask_for(p.a);
       if (!(p.features & kGatherB)) ask_for(p.b);
@@ -249,4 +263,5 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
       int(tilekiln::cuda::gemm::kBytes),                                                                \
       0,                                                                                                \
       tilekiln::cuda::gemm::kBlocks,                                                                    \
-      How::kPlain};
+      How::kPlain,                                                                                      \
+      tilekiln::cuda::gemm::kParts};

@@ -36,6 +36,7 @@ const Kernel* find_kernel(const Problem& p, bool groups = false, bool tiles = fa
     const Build& build = build_of(*kernel);
     const bool bytes = bytes_of(p.dtype) == 1;
     if ((build.blocks != 0) != (p.blocks.a != nullptr) || (build.tiles != 0) != tiles) continue;
+    if ((build.parts != 0) != (p.products != 0)) continue;
     if ((build.groups != 0) != groups || build.bytes != (bytes ? static_cast<int>(p.dtype) : 0)) continue;
     if ((build.fp16 != 0) != (bytes ? p.out_dtype == OutDtype::fp16 : p.dtype == Dtype::fp16)) continue;
     if ((build.lines_a != 0) == p.a_columns && (build.lines_b != 0) != p.b_columns) return kernel;
@@ -122,6 +123,7 @@ tilekiln_status fill_params(const Batch& of, const Build& build, const Tiles& fo
   params->m = p.m;
   params->n = p.n;
   params->k = p.k;
+  params->products = p.products, params->whole = p.products == 0 ? 0 : p.k / p.products;
   params->grid.tiles_m = static_cast<int>(down);
   params->grid.tiles_n = static_cast<int>(across);
   params->grid.tiles = static_cast<int>(down * across * of.count);

@@ -60,6 +60,7 @@ struct alignas(128) Params {
   Gathered from_up;      // of gemm_few_rows: a second b
   const uint16_t* norm;  // and factors of a norm of a's rows, null: none
   float norm_epsilon;
+  int products, whole;  // of parts, and the length of a part along k, where the build has them (parts.cu)
 };
 
 // The kernels of a build for Hopper: tiles of kTileRows rows, two warpgroups with half of them each. All have stages of
@@ -97,6 +98,18 @@ constexpr int64_t few_shared_bytes(int m, int k) {
   return stages + sums + int64_t(m) * few_row_bytes(k);
 }
 
+constexpr int kSplitThreads = 256, kSplitTile = 64;  // lines, and steps along k, of a block
+
+using SplitTile = float[kSplitTile][kSplitTile + 1];
+
+// Parts of bf16 of a line, which has `whole` numbers of each; element [line l + step s] of `data` is s along k.
+struct SplitParams {
+  const float* data;
+  int64_t line, step;
+  uint16_t* out;
+  int lines, steps, whole, parts;
+};
+
 // Constants of a build that the host must know; the cubin holds one as `gemm_build`.
 struct Build {
   int rows, columns;  // of a tile, of the largest where there are several
@@ -109,6 +122,7 @@ struct Build {
   int groups;            // 1: of rows in groups
   int blocks;            // 1: with factors of blocks, and without the form of 192 columns
   int tiles;             // 1: of tiles that callers name (tiles.h), of products without an epilogue
+  int parts;             // 1: of fp32, whose parts its kernel split_parts makes
 };
 
 }  // namespace tilekiln::cuda::gemm
