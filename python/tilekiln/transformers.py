@@ -67,6 +67,7 @@ except ImportError:  # Transformers 4, whose encoders make their masks themselve
 from ._core.native import NoKernelError  # noqa: E402
 from .api.operators import _call  # noqa: E402
 from .torch import calls, dot_product, own_attention, packed_prompts  # noqa: E402
+from .torch.decoding import layers as rooms  # noqa: E402
 from .torch.distributed import context  # noqa: E402
 from .torch.functions import flex as functions_flex  # noqa: E402
 
@@ -395,6 +396,11 @@ def attention(
     nhead_q, hdim) and no probabilities. Positions of padding are 0. s_aux: a learned sink per head. position_bias:
     (1 or batch, nhead_q, seqlen_q, seqlen_k), added to the scores. alibi_slopes: fp32 (nhead_q,), of masks by name.
     """
+    if rooms.step.on:
+        if position_bias is not None or dropout or is_causal is False:
+            raise ValueError("tells attention position_bias, dropout or is_causal=False")
+        told = {"scaling": scaling, "sliding_window": sliding_window, "softcap": softcap, "s_aux": s_aux}
+        return rooms.attend_by_rooms(module, query, key, value, told, alibi_slopes), None
     if torch.onnx.is_in_onnx_export() and not (softcap and attention_mask is not None):
         said: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
         if position_bias is not None:

@@ -297,11 +297,34 @@ def test_a_step_that_cannot_be_recorded_is_computed(replays: list[int]) -> None:
     assert "no graph: CUDA out of memory" in str(done)
 
 
-def test_models_of_other_layers_are_left_whole() -> None:
-    model = make("Phi")
+WHOLE: dict[str, dict[str, Any]] = {
+    "Phi": {}, "GPT2": {"_name": "GPT2LMHeadModel"}, "GPTNeoX": {}, "OPT": {"word_embed_proj_dim": 64, "ffn_dim": 64},
+}  # fmt: skip
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", WHOLE)
+def test_decoders_of_other_layers(name: str, replays: list[int]) -> None:
+    """LayerNorm, parallel parts, learned positions, biases of heads: their own forward is the step."""
+    model, ids = make(name, **WHOLE[name]), prompt()
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    theirs, padded = tokens(model, ids), tokens(model, ids, attention_mask=mask)
+    done = fuse(model)
+    assert alike(tokens(model, ids), theirs), str(done)
+    assert replays == [3, *range(11, 22)], str(done)  # one is tried
+    assert alike(tokens(model, ids, attention_mask=mask), padded)
+    assert "a decode step is one CUDA graph, of its own layers" in str(done)
+    done.undo()
+    assert all("forward" not in vars(one) for one in model.modules())
+    assert torch.equal(tokens(model, ids), theirs)
+
+
+def test_models_of_no_decode_step_are_left_whole() -> None:
+    model = make("Bert", _name="BertForMaskedLM")
     before = {id(one) for one in model.parameters()}
     done = fuse(model)
-    assert "has no decoder layers of a known kind" in str(done)
+    assert "decode step: has a cache of another kind" in str(done)
     assert {id(one) for one in model.parameters()} == before
     assert all("forward" not in vars(one) for one in model.modules())
 
@@ -352,6 +375,28 @@ def test_windows_caps_and_other_norms(name: str, more: dict[str, Any], replays: 
     assert copy.deepcopy(caches[0]).layers[0].get_seq_length() == caches[1].layers[0].get_seq_length()
     done.undo()
     assert alike(tokens(model, ids), theirs)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", ["Llama", "Qwen3", "Mistral", "Phi"])
+def test_a_server_s_steps_are_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By how many sequences decode; answers are those of each prompt alone, and what is drawn is the same."""
+    from tilekiln.torch import Server
+    from tilekiln.torch.decoding.steps import Repeated
+
+    model = make(name, **({"sliding_window": 8} if name == "Mistral" else {}))
+    prompts = [prompt(1, n)[0].tolist() for n in (11, 3, 19, 5, 1)]
+    expected = [tokens(model, torch.tensor([one], device=DEVICE), 9)[0, len(one) :].tolist() for one in prompts]
+    fuse(model)
+    drawn = {}
+    for recorded in (False, True):
+        monkeypatch.setattr(Server, "_record", Repeated if recorded else None)
+        with Server(model, pages=32) as server:
+            assert server.serve(prompts, most=9) == expected or DEVICE != "cpu"
+            drawn[recorded] = server.serve(prompts[:3], most=5, temperature=1.5, seed=3)
+            made = server.graphs and {rows for rows, _ in server.graphs.made}
+            assert made == ({6, 3} if recorded or DEVICE != "cpu" else None), server.graphs.why
+    assert drawn[True] == drawn[False] or DEVICE != "cpu"
 
 
 @pytest.mark.parametrize("kind", ["int4", "int8", "fp8"])

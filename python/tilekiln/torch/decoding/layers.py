@@ -32,6 +32,8 @@ FEW = 8
 FEW_NUMBERS = 65536
 """Most numbers of those rows, which it holds in shared memory."""
 DTYPES = (torch.bfloat16, torch.float16)
+OURS = ("tilekiln", "tilekiln_pages")
+"""Words of Transformers for attention functions that are ours."""
 AFTER = ("pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm")
 """Of layers with four norms: the one before the last part, and those of what attention and that part give."""
 
@@ -166,18 +168,23 @@ def join(owner: torch.nn.Module, names: tuple[str, ...], undo: list[Any]) -> Joi
 
 
 class Step(threading.local):
-    """The step that a thread records, in which its layers run; rooms is None outside of one."""
+    """The step that a thread records, in which its layers run."""
 
+    on = False
+    """Is there one?"""
     rooms: list[tuple[Tensor, Tensor]] | None = None
+    """None: the attention function of the model knows where keys and values are."""
     lengths: Tensor
     """int32 (batch): tokens in the rooms, on the device."""
     rows: Tensor
-    """Integers (batch, 1): rows of the tables of angles."""
+    """Integers (batch, tokens): rows of the tables of angles."""
     angles: tuple[Tensor, Tensor] | None
     """Those tables, cos and sin (1, positions, ..); None: layers are handed those of the step's tokens."""
     pads: Tensor | None
     """int32 (batch): tokens of padding before each sequence, which attention does not see. None: there is none, and
     positions are places in the rooms."""
+    seen: set[int]
+    """Layers of the cache that attended over the rooms."""
 
 
 step = Step()
@@ -237,7 +244,7 @@ def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) ->
     fused: Layer = self.__dict__[FUSED]
     angles = named.get("position_embeddings")
     attention = fused.parts[2]
-    if step.rooms is not None:
+    if step.on:
         return _compute(fused, hidden_states, angles, None, named)
     if (
         args
@@ -246,7 +253,7 @@ def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) ->
         or torch.compiler.is_compiling()
         or (torch.is_grad_enabled() and (hidden_states.requires_grad or fused.learns()))
         or _has_any_global_hook()
-        or attention.config._attn_implementation != "tilekiln"
+        or attention.config._attn_implementation not in OURS
         or any(named[word] is not None for word in named if word not in KNOWN and word != fused.cache)
         or not fused.ready(self)
     ):
@@ -272,18 +279,13 @@ def _compute(fused: Layer, hidden: Tensor, angles: Any, cache: Any, named: dict[
     by_place = step.rooms is not None and step.pads is None and step.angles is not None
     if not by_place:
         how: dict[str, Any] = {}
-        if len(cos) > tokens or step.rooms is not None:
-            how["positions"] = step.rows if step.rooms is not None else _rows(batch, tokens, x.device)
+        if len(cos) > tokens or step.on:
+            how["positions"] = step.rows if step.on else _rows(batch, tokens, x.device)
         for one in (q, k) if fused.head_norms else (qkv[:, :, : of_q + of_k],):
             _call("rotary", (one, cos, sin), {"y": one, **how})
     if step.rooms is not None:
-        keys, values = (room.transpose(1, 2) for room in step.rooms[fused.word])
-        given = {"seqlen_k": step.lengths, "max_seqlen_k": keys.shape[1], **_hidden(fused.said, keys.shape[1])}
-        if by_place:
-            given |= {"rotary_cos": cos, "rotary_sin": sin, "rotary_interleaved": False}
-        elif step.pads is not None:
-            given["cache_leftpad"] = step.pads
-        attended = _call("fmha_fwd_appendkv", (q, keys, values, k, v), {"attend": True, **given})
+        angle = {"rotary_cos": cos, "rotary_sin": sin, "rotary_interleaved": False} if by_place else {}
+        attended = attend(step.rooms, fused.word, q, k, v, fused.said, **angle)
     else:
         attended = _attended(attention, fused, q, k, v, cache, named)
     x = _added(fused.out, attended.reshape(len(x), -1), x, fused.after[:1])
@@ -298,6 +300,28 @@ def _compute(fused: Layer, hidden: Tensor, angles: Any, cache: Any, named: dict[
 def _added(of: Joined | JoinedQuantised, rows: Tensor, x: Tensor, after: Any) -> Tensor:
     """x + the product of rows, which a norm may come after."""
     return x + normed(of.product(rows), *after[0]) if after else of.product(rows, x)
+
+
+def attend(
+    rooms: list[tuple[Tensor, Tensor]], word: int, q: Tensor, k: Tensor, v: Tensor, said: dict[str, Any], **more: Any
+) -> Tensor:
+    """Append k and v (batch, 1, heads, hdim) to a layer's rooms, and attend. said: arguments of Transformers'."""
+    keys, values = (room.transpose(1, 2) for room in rooms[word])
+    given = {"seqlen_k": step.lengths, "max_seqlen_k": keys.shape[1], **_hidden(said, keys.shape[1]), **more}
+    if step.pads is not None:
+        given["cache_leftpad"] = step.pads
+    step.seen.add(word)
+    made: Tensor = _call("fmha_fwd_appendkv", (q, keys, values, k, v), {"attend": True, **given})
+    return made
+
+
+def attend_by_rooms(module: Any, q: Tensor, k: Tensor, v: Tensor, said: dict[str, Any], slopes: Any) -> Tensor:
+    """The attention function of Transformers in a step; (batch, 1, nhead_q, hdim). ValueError where it cannot."""
+    word = getattr(module, "layer_idx", None)
+    if step.rooms is None or word is None or word in step.seen or q.shape[2] != 1 or k.shape[2] != 1:
+        raise ValueError("attends more than once a layer, or over more than its cache")
+    more = {} if slopes is None else {"alibi_slopes": slopes}
+    return attend(step.rooms, word, q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), said, **more)
 
 
 def _hidden(said: dict[str, Any], room: int) -> dict[str, Any]:
@@ -336,14 +360,17 @@ def _if_packed(position_ids: Tensor | None) -> Tensor | None:
 def _attended(
     attention: Any, fused: Layer, q: Tensor, k: Tensor, v: Tensor, cache: Any, named: dict[str, Any]
 ) -> Tensor:
-    from ...transformers import attention as function
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+    word = attention.config._attn_implementation
+    function: Any = ALL_ATTENTION_FUNCTIONS[word]
     k, v = k.transpose(1, 2), v.transpose(1, 2)
     if cache is not None:
         k, v = cache.update(k, v, attention.layer_idx, **told_of(fused.cache or "", {}))
     mask = named.get("attention_mask")
     told: dict[str, Any] = dict(fused.said)
-    told["position_ids"] = _if_packed(named.get("position_ids")) if mask is None else None
+    if word == OURS[0] and mask is None:
+        told["position_ids"] = _if_packed(named.get("position_ids"))
     made: Tensor = function(attention, q.transpose(1, 2), k, v, mask, **told)[0]
     return made
 
@@ -461,21 +488,21 @@ def _without_experts(module: Any, fused: Layer, x: Tensor, given: dict[str, Any]
 
 def head_forward(self: Any, x: Tensor) -> Tensor:
     """A linear layer behind the decoder layers, in a step."""
-    if step.rooms is None:
+    if not step.on:
         return type(self).forward(self, x)  # type: ignore[no-any-return]
     return product(x.reshape(-1, x.shape[-1]), self.weight, self.bias).view(*x.shape[:-1], -1)
 
 
 def last_norm_forward(self: Any, x: Tensor) -> Tensor:
     """A norm behind the decoder layers, in a step."""
-    if step.rooms is None:
+    if not step.on:
         return type(self).forward(self, x)  # type: ignore[no-any-return]
     return normed(x.reshape(-1, x.shape[-1]), self, self.__dict__[FUSED]).view(x.shape)
 
 
 def angles_forward(self: Any, x: Tensor, *args: Any, **named: Any) -> Any:
     """The module that computes cos and sin of positions, in a step."""
-    if step.rooms is None or step.angles is None:
+    if not step.on or step.angles is None:
         return type(self).forward(self, x, *args, **named)
     return step.angles
 

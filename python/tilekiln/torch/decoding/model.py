@@ -13,6 +13,7 @@ from ..fused_layers import FUSED
 from .layers import Layer, fuse_angles, fuse_device_layer, fuse_head, fuse_last_norm, quantise_layer
 from .quantised import Kind
 from .steps import STATE, Recorded, fuse_steps
+from .whole import fuse_whole, quantise_whole
 
 Tell = Callable[[str, str, str, str], None]
 """Adds a row to the table: name, class, what it became, why not."""
@@ -33,8 +34,7 @@ def fuse_model(name: str, model: Any, undo: list[Any], activation: Any, tell: Te
         tell(name, was, "", "a decode step is Tilekiln's already: to change it, undo what made it so")
         return True
     if not layers:
-        tell(name, was, "", "decode step: has no decoder layers of a known kind")
-        return False
+        return _whole(name, model, undo, tell, record)
     for where, layer in layers:
         try:
             rows.append((dot + where, type(layer).__name__, fuse_device_layer(layer, activation, undo), ""))
@@ -43,8 +43,7 @@ def fuse_model(name: str, model: Any, undo: list[Any], activation: Any, tell: Te
             while len(undo) > mark:
                 undo.pop()()
             tell(dot + where, type(layer).__name__, "", why)
-            tell(name, was, "", f"decode step: its layer {where} is not ours")
-            return False
+            return _whole(name, model, undo, tell, record)
     angles = _beside(model, layers, "rotary_emb")
     for one, fuse in (
         (_beside(model, layers, "norm"), fuse_last_norm),
@@ -60,13 +59,39 @@ def fuse_model(name: str, model: Any, undo: list[Any], activation: Any, tell: Te
             angles = None if one is angles else angles
     for row in rows:
         tell(*row)
-    if _head(model) is None:
-        tell(name, was, "", "decode step: has no output embedding, so that its caller decodes")
-    elif getattr(model.config, "is_encoder_decoder", False):
-        tell(name, was, "", "decode step: has an encoder")
+    why = _no_decoder(model)
+    if why:
+        tell(name, was, "", f"decode step: {why}")
     else:
         fuse_steps(model, len(layers), undo, angles, record, lambda why: tell(name, was, "", why))
         tell(name, was, "a decode step is one CUDA graph", "")
+    return True
+
+
+def _no_decoder(model: Any) -> str:
+    """The reason why a model has no decode step."""
+    if _head(model) is None:
+        return "has no output embedding, so that its caller decodes"
+    return "has an encoder" if getattr(model.config, "is_encoder_decoder", False) else ""
+
+
+def _whole(name: str, model: Any, undo: list[Any], tell: Tell, record: Any) -> bool:
+    """Fuse the decode step of a decoder whose layers stay as they are; False, with the reason, where it cannot be."""
+    was, mark = type(model).__name__, len(undo)
+    try:
+        if why := _no_decoder(model):
+            raise ValueError(why)
+        layers, rows = fuse_whole(model, undo)
+    except Exception as error:  # whatever a stranger's module does: the model is left as it was
+        while len(undo) > mark:
+            undo.pop()()
+        why = next(iter(str(error).splitlines()), "") or type(error).__name__
+        tell(name, was, "", f"decode step: {why}")
+        return False
+    for where, *row in rows:
+        tell(f"{name}.{where}" if name else where, *row)
+    fuse_steps(model, layers, undo, None, record, lambda why: tell(name, was, "", why))
+    tell(name, was, "a decode step is one CUDA graph, of its own layers", "")
     return True
 
 
@@ -78,6 +103,9 @@ def quantise_model(name: str, model: Any, kind: Kind, undo: list[Any], tell: Tel
     try:
         for _, layer in layers:
             count += quantise_layer(layer, kind, undo)
+        for where in [] if layers else quantise_whole(model, kind, undo):
+            tell(dot + where, "Linear", f"{kind} weights, rows as they are", "")
+            count += 1
     except (ValueError, RuntimeError) as error:
         while len(undo) > mark:
             undo.pop()()

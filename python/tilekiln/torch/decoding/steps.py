@@ -121,13 +121,16 @@ class RecordedStep:
             self.recorded = steps.record(functools.partial(self._compute, steps), device)
 
     def _compute(self, steps: Steps) -> Tensor:
-        running.rooms, running.lengths, running.pads = self.rooms, self.lengths, self.pads if self.apart else None
+        running.on, running.rooms, running.lengths, running.seen = True, self.rooms, self.lengths, set()
+        running.pads = self.pads if self.apart else None
         running.angles, running.rows = self.angles, self.rows if self.angles is None else self.positions
         try:
             given = {"position_ids": self.positions, "attention_mask": self.seen, "use_cache": False}
             logits: Tensor = type(steps.model).forward(steps.model, input_ids=self.ids, **given).logits
         finally:
-            running.rooms = None
+            running.on, running.rooms = False, None
+        if len(running.seen) < steps.layers:
+            raise ValueError(f"{len(running.seen)} of {steps.layers} layers attend by Tilekiln")
         self.lengths.add_(1)
         self.positions.add_(1)
         self.ids.copy_(_most_probable(logits[:, -1]))
@@ -213,6 +216,31 @@ def _room(like: Tensor, tokens: int) -> Tensor:
     return like.new_zeros(*like.shape[:-2], tokens, like.shape[-1])
 
 
+class Look:
+    """Of what a model is made, and where that lies, as graphs were recorded of it."""
+
+    def __init__(self, model: Any) -> None:
+        self.parts: list[tuple[dict[str, Any], str, Any, int]] = [
+            (own, name, one, one.data_ptr() if isinstance(one, Tensor) else 0)
+            for module in model.modules()
+            for own in (module._modules, module._parameters, module._buffers)
+            for name, one in own.items()
+        ]
+        self.hooks: list[Any] = [
+            hooks
+            for module in model.modules()
+            for hooks in (module._forward_hooks, module._forward_pre_hooks)
+            if module is not model
+        ]
+
+    def holds(self) -> bool:
+        """Is it made of the same, where it was, with nothing in between?"""
+        for owner, name, one, at in self.parts:
+            if owner.get(name) is not one or (at and one is not None and one.data_ptr() != at):
+                return False
+        return not any(self.hooks)
+
+
 class Generating(threading.local):
     """Does this thread run generate, in which nobody writes into weights between two steps?"""
 
@@ -241,8 +269,7 @@ class Steps:
         self.steps: list[RecordedStep] = []
         self.lock = threading.RLock()
         self.refused: set[tuple[int, int]] = set()
-        self.look: list[tuple[dict[str, Any], str, Any, int]] = []
-        self.hooks: list[Any] = []
+        self.look: Look | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy records its own."""
@@ -268,33 +295,12 @@ class Steps:
                     tenant.leave()
             self.steps.clear()
             self.refused.clear()
-            self.look = []
+            self.look = None
 
     def settle(self) -> None:
         with self.lock:
             for one in self.steps:
                 one.settle()
-
-    def unchanged(self) -> bool:
-        """Is the model made of what the graphs were recorded of, where it was, with nothing in between?"""
-        for owner, name, one, at in self.look:
-            if owner.get(name) is not one or (at and one is not None and one.data_ptr() != at):
-                return False
-        return not any(self.hooks)
-
-    def _look(self, model: Any) -> None:
-        self.look = [
-            (own, name, one, one.data_ptr() if isinstance(one, Tensor) else 0)
-            for module in model.modules()
-            for own in (module._modules, module._parameters, module._buffers)
-            for name, one in own.items()
-        ]
-        self.hooks = [
-            hooks
-            for module in model.modules()
-            for hooks in (module._forward_hooks, module._forward_pre_hooks)
-            if module is not model
-        ]
 
     def take(self, cache: Any, batch: int, length: int, apart: bool) -> RecordedStep | None:
         """The step whose rooms a cache is in, with room for one more token; None: compute it as before."""
@@ -345,13 +351,13 @@ class Steps:
             except torch.OutOfMemoryError:
                 self._let_go_of_free(0)
                 made = RecordedStep(self, batch, room, apart, like)
-        except (RuntimeError, ValueError, LookupError) as error:  # out of memory is a RuntimeError
+        except Exception as error:  # whatever a stranger's module does: it is computed as before
             self.refused.add((batch, room))
             why = next(iter(str(error).splitlines()), type(error).__name__)
             self.tell(f"a step of {batch} sequences with room for {room} tokens is no graph: {why}")
             return None
         self.steps.append(made)
-        self._look(self.model)
+        self.look = Look(self.model)
         return made
 
 
@@ -462,7 +468,7 @@ def _replayed(model: Any, steps: Steps, cache: Any, named: dict[str, Any]) -> An
     if apart and positions is not None and not generating.now and int(positions.max()) > length:
         return None  # a table of angles has none of it
     with steps.lock:
-        if steps.steps and not steps.unchanged():
+        if steps.steps and steps.look is not None and not steps.look.holds():
             steps.forget()
         step = steps.take(cache, batch, length, apart)
         if step is None:

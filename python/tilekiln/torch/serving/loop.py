@@ -35,8 +35,11 @@ class Server:
 
     A step is one forward: a token of each sequence that decodes, and parts of prompts, packed without padding. A
     prompt that begins as one before reads that one's pages. The model's attention is the server's until `close`. Not
-    thread-safe; weights lie on one device.
+    thread-safe; weights lie on one device. On a GPU a step without prompts is a CUDA graph, recorded when it is first
+    needed by how many sequences there are.
     """
+
+    _record: Any = None
 
     def __init__(
         self, model: Any, *, pages: int, page_size: int = 16, chunk: int = 512, together: int = 256,
@@ -48,6 +51,9 @@ class Server:
         requests that are done stay while there is room. ArgumentError for a model whose keys are not in pages.
         """
         from transformers import AttentionInterface, AttentionMaskInterface
+
+        from ..decoding.steps import Recorded
+        from .recorded import SPARE, Graphs
 
         config = _config(model)
         self.model, self.config = model, config
@@ -64,14 +70,18 @@ class Server:
             "nhead_k": getattr(config, "num_key_value_heads", None) or heads,
             "hdim": _hdim(model) or config.hidden_size // heads,
         }
-        self.cache = KVCache(pages=pages, page_size=size, like="torch", device=model.device, **shape)
-        first: tuple[Any, Any] = (self.cache.k, self.cache.v)
+        record = self._record if model.device.type == "cpu" else Recorded
+        spare = SPARE if record else 0
+        room = KVCache(pages=pages + spare, page_size=size, like="torch", device=model.device, **shape)
+        first: tuple[Any, Any] = (room.k, room.v)
+        self.cache = KVCache.over(room.k[:pages], room.v[:pages], paged=True)
         more = range(1, config.num_hidden_layers)
         self.pools = [first, *((torch.zeros_like(first[0]), torch.zeros_like(first[1])) for _ in more)]
         self.waiting: list[Request] = []
         self.running: dict[int, Request] = {}
         self.kept = Prefixes(self.cache)
         self._numbers = 0
+        self.graphs = Graphs(model, self.pools, size, pages, record) if record else None
         AttentionInterface.register(paged.NAME, paged.attention)
         AttentionMaskInterface.register(paged.NAME, _no_mask)
         self._before = model.config._attn_implementation
@@ -93,7 +103,7 @@ class Server:
         """Give the model its attention back. Requests that are not done are dropped."""
         if self._before is not None:
             self.model.set_attn_implementation(self._before)
-        self._before = None
+        self._before, self.graphs = None, None
         self.waiting, self.running = [], {}
 
     @property
@@ -219,10 +229,20 @@ class Server:
         """Tokens of a step whose sequences have grown; before: their lengths without it."""
         sequences, every = [one.sequence for one in (*decoding, *prompts)], [1] * len(decoding) + counts
         mark, device = len(decoding), self.model.device
-        step = paged.Step(
-            self.pools, paged.slots(self.cache, sequences, every).to(device),
+        one, more = (
             paged.places(self.cache, sequences[:mark], every[:mark]),
             paged.places(self.cache, sequences[mark:], counts),
+        )
+        if one is not None and more is None and self.graphs is not None:
+            graph = self.graphs.run(ids, one)
+            if graph is not None:
+                if any(request.how["temperature"] for request in decoding):
+                    return self._choose(graph.recorded.made[:mark], decoding)
+                chosen: list[int] = graph.tokens[:mark, 0].tolist()
+                return chosen
+        step = paged.Step(
+            self.pools, paged.slots(self.cache, sequences, every).to(device),
+            one and one.on(device), more and more.on(device),
         )  # fmt: skip
         positions = np.concatenate([np.arange(first, first + more) for first, more in zip(before, every, strict=True)])
         last = np.cumsum(every) - 1
@@ -241,16 +261,10 @@ class Server:
         if not any(one.how["temperature"] for one in requests):
             greedy: list[int] = logits.argmax(-1).tolist()
             return greedy
-        how = {name: [one.how[name] for one in requests] for name in ("temperature", "top_k", "top_p", "seed")}
-        drawn = _call(
-            "sample",
-            (logits.cpu(),),
-            {
-                "temperatures": np.array(how["temperature"], np.float32), "top_ks": np.array(how["top_k"], np.int32),
-                "top_ps": np.array(how["top_p"], np.float32), "seeds": np.array(how["seed"], np.int64),
-                "offsets": np.array([len(one.answer) for one in requests], np.int64),
-            },
-        )  # fmt: skip
+        how: dict[str, Any] = {f"{name}s": np.array([one.how[name] for one in requests], dtype) for name, dtype in (
+            ("temperature", np.float32), ("top_k", np.int32), ("top_p", np.float32), ("seed", np.int64))}  # fmt: skip
+        how["offsets"] = np.array([len(one.answer) for one in requests], np.int64)
+        drawn = _call("sample", (logits,), {name: torch.from_numpy(one).to(logits.device) for name, one in how.items()})
         tokens: list[int] = torch.as_tensor(drawn).tolist()
         return tokens
 

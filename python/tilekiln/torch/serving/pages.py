@@ -27,6 +27,15 @@ class Places(NamedTuple):
     before: Any  # (sequences), int32: keys without the new ones
     lengths: Any  # (sequences), int32: keys with them
     starts: Any  # (sequences + 1), int32: rows of the new tokens, from 0
+    new: int = 0  # the most new tokens of a sequence, and
+    most: int = 0  # the most keys, where the arrays are a device's; 0: they are the host's
+
+    def on(self, device: Any) -> Places:
+        """The same for calls on a device: a GPU's own arrays, so that no layer copies them."""
+        if device.type == "cpu":
+            return self
+        table, before, lengths, starts = (torch.from_numpy(one).to(device) for one in self[:4])
+        return Places(table, before, lengths, starts, int(np.diff(self.starts).max()), int(self.lengths.max()))
 
 
 class Step(NamedTuple):
@@ -95,18 +104,19 @@ def attention(
     count = 0 if step.decoding is None else len(step.decoding.lengths)
     if step.decoding is not None:
         one = step.decoding
-        given = {**options, "block_table": one.table, "out": out[:count].unsqueeze(1)}
+        given = {**options, "block_table": one.table, "out": out[:count].unsqueeze(1), "max_seqlen_k": one.most}
         rows = q[:count].unsqueeze(1)
-        if len(options) == 1:
+        if options.keys() == {"softmax_scale"}:
             new = k[:count].unsqueeze(1), v[:count].unsqueeze(1)
             _call("fmha_fwd_appendkv", (rows, *pools, *new), {"seqlen_k": one.before, **given})
         else:
             _call("reshape_and_cache", (k[:count], v[:count], *pools, step.slots[:count]), {})
-            _call("fmha_fwd_splitkv", (rows, *pools), {"seqlen_k": one.lengths, **given})
+            _call("fmha_fwd_splitkv", (rows, *pools), {"seqlen_k": one.lengths, "max_seqlen_q": one.new, **given})
     if step.prompts is not None:
         packed = step.prompts
         _call("reshape_and_cache", (k[count:], v[count:], *pools, step.slots[count:]), {})
         mask = {} if "window" in options else {"causal": True}
-        given = {"block_table": packed.table, "cu_seqlens_q": packed.starts, "seqlen_k": packed.lengths}
+        given = {"block_table": packed.table, "cu_seqlens_q": packed.starts, "seqlen_k": packed.lengths,
+                 "max_seqlen_q": packed.new, "max_seqlen_k": packed.most}  # fmt: skip
         _call("fmha_fwd_pagedkv", (q[count:], *pools), {**given, **options, **mask, "out": out[count:]})
     return out.unsqueeze(0), None
