@@ -292,19 +292,11 @@ def _parts(function: Callable[..., Any]) -> set[str]:
 
 
 def mask(
-    batch_size: int,
-    q_length: int = 0,
-    kv_length: int = 0,
-    q_offset: int | Tensor = 0,
-    kv_offset: int = 0,
-    mask_function: Callable[..., Any] | None = None,
-    attention_mask: Tensor | None = None,
-    use_vmap: bool = False,
-    allow_is_causal_skip: bool = True,
-    allow_is_bidirectional_skip: bool = False,
-    cache_position: Tensor | None = None,
-    **others: Any,
-) -> Tensor | None:
+    batch_size: int, q_length: int = 0, kv_length: int = 0, q_offset: int | Tensor = 0, kv_offset: int = 0,
+    mask_function: Callable[..., Any] | None = None, attention_mask: Tensor | None = None, use_vmap: bool = False,
+    allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False,
+    cache_position: Tensor | None = None, **others: Any,
+) -> Tensor | None:  # fmt: skip
     """Makes the attention_mask of `attention`; arguments as Transformers' AttentionMaskInterface gives them by name.
 
     Transformers 5 says q_length and q_offset; Transformers 4 says cache_position (q_length), the places of the queries.
@@ -398,7 +390,7 @@ def attention(
     """
     if rooms.step.on:
         if position_bias is not None or dropout or is_causal is False:
-            raise ValueError("tells attention position_bias, dropout or is_causal=False")
+            raise ValueError("tells attention position_bias, dropout or is_causal=False, which a step has not")
         told = {"scaling": scaling, "sliding_window": sliding_window, "softcap": softcap, "s_aux": s_aux}
         return rooms.attend_by_rooms(module, query, key, value, told, alibi_slopes), None
     if torch.onnx.is_in_onnx_export() and not (softcap and attention_mask is not None):
