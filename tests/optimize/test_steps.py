@@ -142,6 +142,30 @@ def test_other_ways_to_generate(how: dict[str, Any]) -> None:
     assert alike(results[1], results[0])
 
 
+def test_a_sampled_choice_is_in_the_step(replays: list[int]) -> None:
+    """The step's own choice is the processor's, so that nothing that is computed ahead is lost."""
+    import tilekiln as tk
+    from tilekiln.torch import SampledChoice
+
+    model, ids = make(), prompt()
+    one, other = (SampledChoice(temperature=2.0, top_k=30, top_p=0.95, seed=seed) for seed in (7, 8))
+    theirs = [tokens(model, ids, logits_processor=[how]) for how in (one, other)]
+    greedy = tokens(model, ids)
+    assert not torch.equal(*theirs)
+    fuse(model)
+    cache = transformers.DynamicCache(config=model.config)
+    assert alike(tokens(model, ids, logits_processor=[one], past_key_values=cache), theirs[0])
+    assert cache.layers[0]._tenant.misses == 0
+    assert len(replays) == 11
+    assert alike(tokens(model, ids, logits_processor=[other]), theirs[1])
+    assert alike(tokens(model, ids), greedy)
+    assert torch.equal(tokens(model, ids, logits_processor=[SampledChoice(temperature=0)]), tokens(model, ids))
+    assert sorted(step.choice is None for step in steps(model)) == [False, False, True]
+    for wrong in ({"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"min_p": 1.5}, {"seed": -1}):
+        with pytest.raises(tk.ArgumentError, match=f"{next(iter(wrong))}: was"):
+            SampledChoice(**wrong)
+
+
 @torch.no_grad()
 def test_a_cache_in_the_hands_of_its_user(replays: list[int]) -> None:
     """Read, copied, cropped and continued with several tokens between two steps; and two caches in turns."""

@@ -30,6 +30,7 @@ from .norms import LayerNorm, RMSNorm
 from .packed import Experts, Linear
 from .routed_norms import group_norm
 from .routing import use
+from .sampled_choice import SampledChoice
 from .serving import Server
 
 torch_calls.registered = torch_calls.TorchCalls(
@@ -50,6 +51,7 @@ __all__ = [
     "Linear",
     "Optimized",
     "RMSNorm",
+    "SampledChoice",
     "Server",
     "batching",
     "calls",

@@ -21,6 +21,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from ..growing_cache import GrowingLayer, grow_in_place
+from ..sampled_choice import SampledChoice, draw
 from .cache import ATTACHED, LEAVES, LEFT, Tenant, left
 from .layers import is_ready
 from .layers import step as running
@@ -97,11 +98,15 @@ class Repeated:
 class RecordedStep:
     """A step of `batch` sequences with rooms for `room` tokens each.
 
-    apart: there is padding, or positions are others than places in the rooms.
+    apart: there is padding, or positions are others than places in the rooms. choice: what draws the next tokens;
+    None: the most probable ones are next.
     """
 
-    def __init__(self, steps: Steps, batch: int, room: int, apart: bool, like: list[tuple[Tensor, Tensor]]) -> None:
-        self.batch, self.room, self.apart = batch, room, apart
+    def __init__(
+        self, steps: Steps, batch: int, room: int, apart: bool, like: list[tuple[Tensor, Tensor]],
+        choice: SampledChoice | None,
+    ) -> None:  # fmt: skip
+        self.batch, self.room, self.apart, self.choice = batch, room, apart, choice
         device = like[0][0].device
         with torch.inference_mode(False), torch.no_grad():
             self.ids = torch.zeros(batch, 1, dtype=torch.long, device=device)
@@ -113,6 +118,7 @@ class RecordedStep:
             """A mask of four dimensions, which models hand on as it is, to layers that do not look at it."""
             self.rooms = [(_room(k, room), _room(v, room)) for k, v in like]
             self.angles = _angles(steps.angles, room, like[0][0])
+            self.arrays = None if choice is None else choice.arrays(batch, device)
             self.tenant: Callable[[], Tenant | None] = lambda: None
             self.told = 0
             """The lengths on the device; 0: unknown."""
@@ -133,8 +139,17 @@ class RecordedStep:
             raise ValueError(f"{len(running.seen)} of {steps.layers} layers attend by Tilekiln")
         self.lengths.add_(1)
         self.positions.add_(1)
-        self.ids.copy_(_most_probable(logits[:, -1]))
+        last = logits[:, -1]
+        self.ids.copy_(_most_probable(last) if self.arrays is None else draw(last, self.arrays, self.lengths.long()))
         return logits
+
+    def choose_by(self, choice: SampledChoice | None) -> None:
+        """Another choice, of a step that draws."""
+        if self.arrays is not None and choice is not None and choice is not self.choice:
+            self.settle()
+            self.choice = choice
+            for name, one in choice.arrays(self.batch, self.ids.device).items():
+                self.arrays[name].copy_(one)
 
     def is_free(self) -> bool:
         return self.tenant() is None
@@ -245,6 +260,8 @@ class Generating(threading.local):
     """Does this thread run generate, in which nobody writes into weights between two steps?"""
 
     now = False
+    choice: SampledChoice | None = None
+    """By which it draws tokens."""
 
 
 generating = Generating()
@@ -308,7 +325,7 @@ class Steps:
         if tenant is not None and tenant.attached:
             for one in [one for one in self.steps if one.tenant() is tenant]:
                 if length < one.room and one.apart == apart:
-                    return one
+                    return one  # whatever is chosen by: another choice than the step's is a miss
                 if length >= one.room:
                     one.settle()
                     self.steps.remove(one)
@@ -322,6 +339,7 @@ class Steps:
             one
             for one in self.steps
             if one.batch == batch and length < one.room and one.apart == apart
+            and (one.choice is None) == (generating.choice is None)
             and (one.is_free() or all(a is not None and a[0] is b[0] for a, b in zip(own, one.rooms, strict=True)))
         ]  # fmt: skip
         if not fits:
@@ -347,10 +365,10 @@ class Steps:
             return None
         try:
             try:
-                made = RecordedStep(self, batch, room, apart, like)
+                made = RecordedStep(self, batch, room, apart, like, generating.choice)
             except torch.OutOfMemoryError:
                 self._let_go_of_free(0)
-                made = RecordedStep(self, batch, room, apart, like)
+                made = RecordedStep(self, batch, room, apart, like, generating.choice)
         except Exception as error:  # whatever a stranger's module does: it is computed as before
             self.refused.add((batch, room))
             why = next(iter(str(error).splitlines()), type(error).__name__)
@@ -475,6 +493,7 @@ def _replayed(model: Any, steps: Steps, cache: Any, named: dict[str, Any]) -> An
             return None
         tenant = step.tenant()
         assert tenant is not None
+        step.choose_by(generating.choice)
         logits = step.run(tenant, ids, positions, mask.pads, generating.now)
     return _output(logits, cache)
 
@@ -511,11 +530,13 @@ def generate(self: Any, *args: Any, **named: Any) -> Any:
     static = named.get("cache_implementation") == "static"
     if static and named.get("past_key_values") is None and not named.get("return_dict_in_generate"):
         named.pop("cache_implementation")  # it is there to be compiled; nobody sees the cache
-    was, generating.now = generating.now, True
+    was = generating.now, generating.choice
+    given = named.get("logits_processor") or ()
+    generating.now, generating.choice = True, next((one for one in given if isinstance(one, SampledChoice)), None)
     try:
         return type(self).generate(self, *args, **named)
     finally:
-        generating.now = was
+        generating.now, generating.choice = was
         self.__dict__[STATE].settle()
 
 
