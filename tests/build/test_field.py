@@ -77,6 +77,15 @@ def test_a_peer_with_another_result_ends_the_run(wrong: float, ours_is: bool) ->
         measure.check_same("row: peer", *((other, right) if ours_is else (right, other)))
 
 
+def test_a_peer_that_is_far_behind_is_called_once() -> None:
+    from tools.field import measure
+
+    calls: list[str] = []
+    with pytest.raises(RuntimeError, match=r"^its first call took 2\.0 s, more than 4 times the best peer's"):
+        measure.Contender([lambda: calls.append("call")], "cpu", iter([0.0, 2.0]).__next__, 1.5)
+    assert calls == ["call"]
+
+
 def _run(*arguments: str, libraries: Iterable[Path] = ()) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "tools/bench"), "field", *arguments]
     environment = os.environ | {"TILEKILN_PATH": os.pathsep.join(map(str, libraries))}

@@ -34,6 +34,8 @@ SAMPLE = 0.003
 """Seconds that one sample spans."""
 MOST_COPIES = 24
 MOST_BYTES = 6 << 30
+FAR, SLOW = 4.0, 0.05
+"""Times the best peer so far, of more than SLOW seconds, that a peer's first call may take before it is given up."""
 ROTATED = ("decode", "linear", "experts", "norm")
 """Phases whose arrays a model finds in memory and not in a cache: its other layers came in between."""
 
@@ -71,9 +73,15 @@ class Figures:
 class Contender:
     """Calls of one side, one for each copy of the problem, taken in turn."""
 
-    def __init__(self, calls: list[Call], device: str, read: Callable[[], float]) -> None:
+    def __init__(
+        self, calls: list[Call], device: str, read: Callable[[], float], most_seconds: float = math.inf
+    ) -> None:
+        """RuntimeError where the first call takes more than most_seconds."""
         self.turn, self.device, self.read, self.count = itertools.cycle(calls), device, read, 1
+        begin = read()
         self.result = calls[0]()
+        if (first := read() - begin) > most_seconds:
+            raise RuntimeError(f"its first call took {first:.1f} s, more than {FAR:.0f} times the best peer's")
         for call in calls[1:]:
             call()
         self.count = max(1, min(10_000, math.ceil(SAMPLE / max(1e-7, self.sample()))))
@@ -173,8 +181,11 @@ def _contenders(
     """Of the peers that can do the cell; why the others cannot stands in the figures."""
     for name, maker in peers.peers(made[0], without, compiled):
         read = elsewhere if name == "OpenVINO" else own
+        most = FAR * min((figures.all[other] for other in figures.all if other != "Tilekiln"), default=math.inf)
+        if device == "cuda" or "compiled" in name or most < FAR * SLOW:  # first calls compile, or cost little
+            most = math.inf
         try:
-            yield name, Contender([maker(problem) for problem in made], device, read)
+            yield name, Contender([maker(problem) for problem in made], device, read, most)
         except (RuntimeError, ValueError, NotImplementedError, AttributeError, ImportError, TypeError) as error:
             figures.left_out[name] = _line(error)
         except Exception as error:  # ONNX Runtime's and inductor's errors are of classes of their own
