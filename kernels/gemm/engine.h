@@ -160,6 +160,12 @@ struct Widen {
 };
 constexpr i64 kWideRow = 64;
 
+// Columns n and on of a b that is a matrix, as a panel of words over all of k.
+struct PackColumns {
+  void (*panel)(void* to, const Problem&, int n);  // null: units read b as it lies, or pack it for many rows
+  int elements;                                    // of a word
+};
+
 // The engine of one target. `run` reads and writes nothing outside the rows and columns of the unit; an element's bits do
 // not depend on how out is cut into units. scratch: at least scratch_bytes, aligned to 64, used by one thread at a time.
 struct Engine {
@@ -180,6 +186,7 @@ struct Engine {
   // number is as good as another.
   int block_rows;
   void (*of_parts[2])(const Problem&, const Unit&, void* scratch);  // of fp32 by Problem::products, 3 and 6; null: none
+  PackColumns pack[kDtypes];                                        // by Dtype
 };
 
 }  // namespace tilekiln::matrix

@@ -225,6 +225,23 @@ struct WideRows {
   return TILEKILN_OK;
 }
 
+// Packs b by all threads, where several units along m would each do it again: `p` is that of the panels then, which lie in `memory`.
+[[nodiscard]] inline tilekiln_status share_panels(const Run& call, const Choice& choice, i64 down, Problem* p,
+                                                  CallMemory* memory) {
+  const PackColumns& pack = static_cast<const Engine*>(choice.engine)->pack[static_cast<int>(p->dtype)];
+  constexpr i64 fewest = 3, most = i64{64} << 20;  // units, bytes: so much memory is kept for the next call
+  if (pack.panel == nullptr || p->b_panels != 0 || p->products != 0 || p->k == 0 || down < fewest) return TILEKILN_OK;
+  const i64 count = divide_up(p->n, kPanelLanes), bytes = divide_up(p->k, pack.elements) * kPanelLanes * 4;
+  if (count * bytes > most) return TILEKILN_OK;
+  TILEKILN_TRY(memory->get(call, static_cast<size_t>(count * bytes)));
+  char* const panels = memory->as<char>();
+  TILEKILN_TRY(launch_stage(call, choice, *p, count, static_cast<double>(p->n) * p->k, 0, [&](i64 number, void*) {
+    pack.panel(panels + number * bytes, *p, static_cast<int>(number * kPanelLanes));
+  }));
+  p->b = panels, p->b_panels = pack.elements;
+  return TILEKILN_OK;
+}
+
 // The function of an engine that computes units of a product.
 inline auto function_of(const Engine& engine, const Problem& p) {
   return p.products == 0 ? engine.run[static_cast<int>(p.dtype)] : engine.of_parts[p.products == 3 ? 0 : 1];
@@ -240,6 +257,8 @@ inline auto function_of(const Engine& engine, const Problem& p) {
   const Cut cut(p, engine, call.threads, 1, tile.n);
   const WideRows wide(p, engine, cut.across);
   if (wide.rows > 0) return run_widened(call, choice, p, tile.n, wide);
+  CallMemory panels;
+  TILEKILN_TRY(share_panels(call, choice, cut.down, &p, &panels));
   const auto run = function_of(engine, p);
   return launch_stage(call, choice, p, cut.units(), work_of(p), engine.scratch_bytes,
                       [&](i64 number, void* scratch) { run(p, cut.unit(p, number), scratch); });

@@ -205,6 +205,18 @@ void one(long most_work) {
   for (const int block : {32, 1 + drawn(40)}) {
     if (!CHECK(found == computed(tilekiln_cpu_amxemulated_gemm_amx, p, cut(p, block)))) told("cut", p);
   }
+  const PackColumns& pack = tilekiln_cpu_amxemulated_gemm_amx.pack[int(p.dtype)];
+  if (pack.panel && !p.b_panels && p.k > 0) {
+    const size_t one_panel = size_t((p.k + pack.elements - 1) / pack.elements) * kPanelLanes;
+    const size_t bytes = one_panel * size_t((p.n + kPanelLanes - 1) / kPanelLanes) * sizeof(float);
+    float* const panels = (float*)aligned_alloc(64, bytes);
+    memset(panels, 0xff, bytes);  // NaN, where nothing is written
+    for (int n = 0; n < p.n; n += kPanelLanes) pack.panel(panels + size_t(n / kPanelLanes) * one_panel, p, n);
+    Problem packed = p;
+    packed.b = panels, packed.b_panels = pack.elements;
+    if (!CHECK(found == computed(tilekiln_cpu_amxemulated_gemm_amx, packed, cut(p, 32)))) told("packed", p);
+    free(panels);
+  }
   const auto expected = computed(tilekiln_cpu_avx512bf16_gemm_panels, p, whole);
   double worst = 0;
   bool outside = true;

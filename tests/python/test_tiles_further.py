@@ -52,6 +52,19 @@ def test_contractions(load: Callable[..., tk.Library], dtype: str) -> None:
     assert "cpu-amxemulated" in found
 
 
+@pytest.mark.parametrize(("dtype", "out"), [("bf16", "bf16"), ("int8", "int32")])
+def test_b_that_threads_pack_together(load: Callable[..., tk.Library], dtype: str, out: str) -> None:
+    """One thread has one unit here, which packs for itself; more have several along m: the same bits."""
+    library, random = load("gemm_default", targets=tiles.TARGETS), np.random.default_rng(7)
+    for of_b, (m, n, k) in itertools.product((False, True), ((300, 200, 131), (257, 65, 64))):
+        a, b = gemm.draw(random, m, k, dtype, False), gemm.draw(random, k, n, dtype, of_b)
+        layout = "column" if of_b else "row"
+        kind = f"family=gemm dtype={dtype} out_dtype={out} layout_b={layout} target=cpu-amxemulated"
+        found = [one.number for one in library.instances(kind) if library.instance_usable(one.number)]
+        ours = [library.gemm(a, b, instance=found[0], num_threads=count) for count in (1, 4)]
+        np.testing.assert_array_equal(*ours)
+
+
 @pytest.mark.parametrize("precision", ["bf16x3", "bf16x6"])
 @pytest.mark.parametrize("target", tiles.ENGINES)
 def test_fp32_in_parts(load: Callable[..., tk.Library], target: str, precision: str) -> None:

@@ -130,6 +130,10 @@ template <class T> void pack_b(float* to, const matrix::Problem& p, int n, int l
   else
     TileStages<T>::lanes(to, (const T*)p.b + k0 * p.ldb + n, p.ldb, lanes, k1 - k0);
 }
+// The panel of columns from n on over all of k.
+template <class T> void pack_panel(void* to, const matrix::Problem& p, int n) {
+  pack_b<T>((float*)to, p, n, least(p.n - n, kPanel), 0, p.k);
+}
 // Panels in parts, filled up with 0 to whole steps.
 template <class T, class Parts>
 void pack_b_parts(float* to, const matrix::Problem& p, int n, int lanes, i64 k0, i64 k1, Parts& parts) {

@@ -25,4 +25,10 @@ extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     0,
     tilekiln::cpu::kBlockRows,
     {tilekiln::cpu::run_tiles<tilekiln::cpu::FloatTiles<3>, tilekiln::cpu::By3>,
-     tilekiln::cpu::run_tiles<tilekiln::cpu::FloatTiles<6>, tilekiln::cpu::By6>}};
+     tilekiln::cpu::run_tiles<tilekiln::cpu::FloatTiles<6>, tilekiln::cpu::By6>},
+    {{},
+     {},
+     {tilekiln::cpu::pack_panel<tilekiln::cpu::bf16>, 2},
+     {tilekiln::cpu::pack_panel<tilekiln::cpu::int8>, 4},
+     {tilekiln::cpu::pack_panel<tilekiln::cpu::fp8>, 2},
+     {tilekiln::cpu::pack_panel<tilekiln::cpu::bf8>, 2}}};
