@@ -230,12 +230,13 @@ struct WideRows {
                                                   CallMemory* memory) {
   const PackColumns& pack = static_cast<const Engine*>(choice.engine)->pack[static_cast<int>(p->dtype)];
   constexpr i64 fewest = 3, most = i64{64} << 20;  // units, bytes: so much memory is kept for the next call
+  constexpr double each = 32;                      // multiply-adds take the time of an element
   if (pack.panel == nullptr || p->b_panels != 0 || p->products != 0 || p->k == 0 || down < fewest) return TILEKILN_OK;
   const i64 count = divide_up(p->n, kPanelLanes), bytes = divide_up(p->k, pack.elements) * kPanelLanes * 4;
   if (count * bytes > most) return TILEKILN_OK;
   TILEKILN_TRY(memory->get(call, static_cast<size_t>(count * bytes)));
   char* const panels = memory->as<char>();
-  TILEKILN_TRY(launch_stage(call, choice, *p, count, static_cast<double>(p->n) * p->k, 0, [&](i64 number, void*) {
+  TILEKILN_TRY(launch_stage(call, choice, *p, count, each * p->n * p->k, 0, [&](i64 number, void*) {
     pack.panel(panels + number * bytes, *p, static_cast<int>(number * kPanelLanes));
   }));
   p->b = panels, p->b_panels = pack.elements;
