@@ -18,6 +18,9 @@ struct Bounds {
 };
 struct Truth { bool may_hold, may_fail; };
 
+// A block of pairs of one head: rows and keys are counted from 0 in their sequence.
+struct Pairs { int row, rows, key, keys, head, batch; };
+
 TILEKILN_DEVICE Bounds bound(double x) { return {x, x}; }
 TILEKILN_DEVICE Bounds bound_lanes(long long first, int count) { return {double(first), double(first + count - 1)}; }
 

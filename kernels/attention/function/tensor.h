@@ -13,4 +13,10 @@ struct FunctionTensor {
   int count[kFunctionDims];
 };
 
+// The parameters of a GPU's forward, and what functions read behind them.
+template <class Forward> struct FunctionParams : Forward {
+  float softmax_scale;
+  FunctionTensor tensor[kFunctionTensors];
+};
+
 }  // namespace tilekiln::fmha

@@ -42,10 +42,11 @@ def test_a_config_of_upstream_for_a_gpu(
 
 
 @pytest.mark.day
+@pytest.mark.parametrize("target", ["cuda-sm80", "cuda-sm90a"])
 def test_attention_with_functions(
-    device: Path, binding: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device: Path, binding: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     monkeypatch.setenv("TILEKILN_JIT", str(tmp_path / "store"))
     monkeypatch.setenv("TILEKILN_JIT_OPTIONS", " ".join(shared_objects()))
     run = ("-m", "tests.executor.ptx.functions", device)
-    assert Emulated(None, tmp_path, "cuda-sm80").python(*run) == ("", 0)
+    assert Emulated(None, tmp_path, target).python(*run) == ("", 0)

@@ -112,10 +112,13 @@ def command(build: builds.Build, nvcc: Path, scratch: Path, out: Path) -> list[s
 
 
 def fatbin(name: str, image: bytes, place: Path) -> bytes:
-    """The compiler's fatbin of an image, which it is or which lies in the build folder `place`; b"" for none."""
+    """The compiler's fatbin of an image, which it is or which lies in the build folder `place`, or in that of kernels
+    built when they are called; b"" for none.
+    """
     if struct.unpack_from("<I", image)[0] == FATBIN:
         return image
-    for path in place.glob(f"obj/engine/*/{name}.o.fatbin"):
+    of = f"obj/engine/*/{name}.o.fatbin"
+    for path in (*place.glob(of), *ROOT.glob(f"build/jit*/{of}")):
         made = path.read_bytes()
         if machine_code(made) == image:
             return made

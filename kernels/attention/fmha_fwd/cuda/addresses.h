@@ -43,6 +43,29 @@ tilekiln_status check_problem(const FwdKernelProblem& of, const Operands& operan
   return fail_argument("softmax_scale", "was %g, must be above 0 on cuda", static_cast<double>(p.softmax_scale));
 }
 
+tilekiln_status fill_maps(const FwdKernelProblem& of, const Operands& operands, bool packed, int device,
+                          Params* params) {
+  const Dtype kind = of.problem.features.dtype;
+  const int dtype = is_fp8(kind) ? TILEKILN_FP8 : kind == Dtype::fp16 ? TILEKILN_FP16 : TILEKILN_BF16;
+  const void* const other = of.problem.q;  // nothing is read of an array without rows, but the driver wants an address
+  TILEKILN_TRY(encode_operand(operands.q, packed, dtype, of.batch, other, device, &params->q));
+  TILEKILN_TRY(encode_operand(operands.k, packed, dtype, of.batch, other, device, &params->k));
+  return encode_operand(operands.v, packed, dtype, of.batch, other, device, &params->v);
+}
+
+// Of Hopper's kernel: CTAs that deal tiles out among themselves. What it takes may go on behind these parameters.
+tilekiln_status launch_dealt(const Site& site, const Kernel* kernel, const Build& build, Params* params) {
+  TILEKILN_TRY(zero_word(site.device.id, site.stream, &params->next_tile));
+  const int workers = facts(site.device.id)->multiprocessors;
+  return launch(site, {kernel,
+                       "fmha_fwd_hopper",
+                       {static_cast<unsigned>(std::min(params->tiles, workers)), 1, 1},
+                       static_cast<unsigned>(build.threads),
+                       static_cast<unsigned>(build.shared_bytes),
+                       params,
+                       false});
+}
+
 void fill_scales(const FwdKernelProblem& of, Params* params) {
   const FwdProblem& p = of.problem;
   if (p.features.qscale == fmha::Qscale::none) return;

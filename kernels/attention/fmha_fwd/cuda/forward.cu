@@ -89,9 +89,28 @@ struct QueryRows {
 #pragma unroll
     for (int i = 0; i < o.kCount; ++i) o.v[i] *= state.correction[half_of(i)];
   }
+  __device__ __forceinline__ const KeyMap& map() const { return s.own.map(tile_at.index()); }
   __device__ __forceinline__ int following(const Tile& tile) const {
+    if constexpr (kMapped) return uniform(map().from(n - 1));
     const int sinks = field(tile.range.sinks);
     return n == field(tile.range.first) && sinks ? sinks - 1 : n - 1;
+  }
+
+  // Key tiles that a map shows, by runs: those that it shows in part, and whole ones.
+  __device__ __forceinline__ void mapped_key_tiles(const Tile& tile, Softmax& softmax) {
+    const KeyMap& map = this->map();
+    if (uniform(map.is_part(n)))
+      first_key_tile<kFunctions>(softmax);
+    else
+      first_key_tile<kFunctions, false>(softmax);
+    n = following(tile);
+#pragma unroll 1
+    while (n >= final) {
+#pragma unroll 1
+      for (; n >= final && uniform(map.is_part(n)); n = following(tile)) key_tile<true, kFunctions>(softmax);
+#pragma unroll 1
+      for (; n >= final && !uniform(map.is_part(n)); n = following(tile)) key_tile<false, kFunctions>(softmax);
+    }
   }
 
   // Passes over the key tiles that none of this warpgroup's rows sees.
@@ -116,7 +135,10 @@ struct QueryRows {
     const Tile& tile = this->tile();
     final = field(tile.range.sinks) ? 0 : field(tile.range.first);
     n = field(tile.range.last) - 1;
-    if (field(tile.row) < 0) n = final - 1;
+    if (field(tile.row) < 0)
+      n = final - 1;
+    else if (kMapped)
+      n = map().from(n), final = map().lowest();
     pass_unseen(tile);
     n = uniform(n), final = uniform(final);
     if (n >= final) keys.wait();
@@ -151,9 +173,9 @@ struct QueryRows {
     if (!kRescaleEarly && !kKeeps) rescale(softmax.state);
   }
   // The first key tile, whose product is there.
-  template <int kExtras> __device__ __forceinline__ void first_key_tile(Softmax& softmax) {
+  template <int kExtras, bool kMasked = true> __device__ __forceinline__ void first_key_tile(Softmax& softmax) {
     auto drawn = softmax.template draw<kExtras>(n);
-    softmax.template update<true, kExtras>(scores.v, n);
+    softmax.template update<kMasked, kExtras>(scores.v, n);
     softmax.template to_weights<kExtras>(scores.v, weights.word, drawn);
   }
   template <int kExtras> __device__ __forceinline__ void masked_key_tiles(const Tile& tile, Softmax& softmax,
@@ -169,7 +191,15 @@ struct QueryRows {
   // All key tiles, down: with a mask, whole, and with a mask again, by one copy of that loop.
   template <class Copies>
   __device__ __forceinline__ void key_tiles(const Tile& tile, Softmax& softmax, const Copies& copies) {
-    copies.masked([&](auto extras) { first_key_tile<extras.value>(softmax); });
+    if constexpr (kMapped) {
+      mapped_key_tiles(tile, softmax);
+    } else {
+      copies.masked([&](auto extras) { first_key_tile<extras.value>(softmax); });
+      ranged_key_tiles(tile, softmax, copies);
+    }
+  }
+  template <class Copies>
+  __device__ __forceinline__ void ranged_key_tiles(const Tile& tile, Softmax& softmax, const Copies& copies) {
     const int seqlen_k = field(tile.seqlen_k), first = field(tile.range.first);
     KeyRange whole = {first, seqlen_k / kKeys, 0};  // what every row of this warpgroup sees whole
     if (features_of(p) & kMask)
@@ -219,7 +249,7 @@ struct QueryRows {
     if constexpr (kStoreLate) {
       out.take(p, tile, row(), lane, o.v, softmax.state, launch.scale_log2, rows_apart(p));
       begin();
-      if (features_of(p) & kExtraFeatures) out.store(lane), out.clear();
+      if (kOwn || features_of(p) & kExtraFeatures) out.store(lane), out.clear();
     } else {
       begin();
       finish(p, tile, row(), lane, o.v, softmax.state, launch.scale_log2, softmax.of_values, rows_apart(p));
@@ -251,7 +281,7 @@ extern "C" __constant__ fmha_fwd::Build fmha_fwd_build = {fmha_fwd::kHdimQ,     
                                                           fmha_fwd::kHasPieces};
 
 extern "C" __global__ void __launch_bounds__(fmha_fwd::Warps::kThreads, 1)
-    fmha_fwd_hopper(const __grid_constant__ fmha_fwd::Params p) {
+    fmha_fwd_hopper(const __grid_constant__ fmha_fwd::Argument p) {
   using namespace fmha_fwd;
   auto& s = shared_memory<Shared>();
   Warps::run<false>(

@@ -6,21 +6,17 @@
 // bounds over one of the next kThreads tiles, and the answers lie in shared memory as bits. In tiles that it shows
 // whole no pair is asked.
 //
-// The includer defines struct Functions: kScore and kMask say which functions it has; score, sees and bounds are what
-// python/tilekiln/api/functions/emit_device.py writes.
+// Functions are those of python/tilekiln/api/functions/emit_device.py: kScore and kMask say which there are; what they
+// read of tensors by the query alone is a Row.
 #pragma once
 
 #include "kernels/attention/fmha_fwd/cuda/ampere.h"
-#include "kernels/attention/fmha_fwd/cuda/functions_params.h"
 #include "kernels/attention/function/bounds.h"
 
 namespace tilekiln::cuda::fmha_fwd {
 
-using fmha::FunctionTensor;
-using scalars::bound, scalars::bound_lanes, scalars::Bounds, scalars::element, scalars::element_bounds, scalars::Truth;
-
-// Pairs of queries and keys of one head: rows and keys are counted from 0 in their sequence.
-struct Pairs { int row, rows, key, keys, head, batch; };
+using FunctionParams = fmha::FunctionParams<AmpereParams>;
+using scalars::Truth;
 
 template <class Functions> struct OwnFunctions {
   static constexpr bool kThere = true;
@@ -68,17 +64,19 @@ template <class Functions> struct OwnFunctions {
   template <int N>
   __device__ __forceinline__ void change(float (&s)[N], const Tile& tile, int warp_row, int key, bool part) const {
     const int lane = int(threadIdx.x) & 31, h = tile.h, b = tile.b;
+    const int q = tile.row + warp_row + (lane >> 2), from_key = key + (lane & 3) * 2;
+    const typename Functions::Row row[2] = {Functions::row(a.tensor, q, h, b), Functions::row(a.tensor, q + 8, h, b)};
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const int q = tile.row + warp_row + (lane >> 2) + 8 * half_of(j), k = key + (lane & 3) * 2 + column_of(j);
-      s[j] *= a.softmax_scale;
-      if constexpr (Functions::kScore) s[j] = Functions::score(a.tensor, s[j], q, k, h, b);
+      const int half = half_of(j), k = from_key + column_of(j);
+      if constexpr (Functions::kScore)
+        s[j] = Functions::score(a.tensor, row[half], s[j] * a.softmax_scale, q + 8 * half, k, h, b);
     }
     if (!Functions::kMask || !part) return;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const int q = tile.row + warp_row + (lane >> 2) + 8 * half_of(j), k = key + (lane & 3) * 2 + column_of(j);
-      if (!Functions::sees(a.tensor, q, k, h, b)) s[j] = -kInfinity;
+      const int half = half_of(j), k = from_key + column_of(j);
+      if (!Functions::sees(a.tensor, row[half], q + 8 * half, k, h, b)) s[j] = -kInfinity;
     }
   }
 };

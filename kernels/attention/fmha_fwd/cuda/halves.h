@@ -24,16 +24,29 @@ struct SoftmaxOfHalves {
   const Warpgroup& w;
   int warp_row;  // the warp's first, from the tile's first row
   SoftmaxState state;
+  const OwnScores<Functions, Argument> scores;
   int extras;
   float slope = 0, distance = 0;  // of this loop
   Drawn::Source source;           // likewise
 
   __device__ __forceinline__ SoftmaxOfHalves(const Params& p, const Launch& launch, OwnOfHalves& own, const Tile& tile,
                                              const Warpgroup& w)
-      : p(p), launch(launch), own(own), tile(tile), w(w), warp_row(64 * w.index + row_of_warp(p, w.thread >> 5)) {}
+      : p(p),
+        launch(launch),
+        own(own),
+        tile(tile),
+        w(w),
+        warp_row(64 * w.index + row_of_warp(p, w.thread >> 5)),
+        scores(p, tile, warp_row) {}
 
   // walk(copies): of the loops that the launch's features ask for.
   template <class Walk> __device__ __forceinline__ void by_copies(Walk&& walk) {
+    if constexpr (kOwn)
+      walk(OneCopy<kFunctions>{});
+    else
+      by_features(walk);
+  }
+  template <class Walk> __device__ __forceinline__ void by_features(Walk&& walk) {
     extras = features_of(p) & kExtraFeatures;
     bool general = extras & kBias || extras & (extras - 1);  // or two of them
     if (kCappedTop && extras == kSoftcap) {
@@ -60,6 +73,7 @@ struct SoftmaxOfHalves {
     return drawn;
   }
   template <bool kMasked, int kExtras, int N> __device__ __forceinline__ void update(float (&s)[N], int n) {
+    if constexpr (kExtras == kFunctions) scores.template change<kMasked>(s, n * kKeys);
     if constexpr (kExtras == kCapped) cap(s, p);
     if constexpr (kCappedTop && kExtras == kCapped) return state.update_capped(s, launch.scale_log2, p.capped_top);
     if constexpr (kExtras == kSloped) slant(s, slope, distance - float(n * kKeys));

@@ -5,16 +5,6 @@
 namespace tilekiln::cuda::fmha_fwd {
 namespace {
 
-tilekiln_status fill_maps(const FwdKernelProblem& of, const Operands& operands, bool packed, int device,
-                          Params* params) {
-  const Dtype kind = of.problem.features.dtype;
-  const int dtype = is_fp8(kind) ? TILEKILN_FP8 : kind == Dtype::fp16 ? TILEKILN_FP16 : TILEKILN_BF16;
-  const void* const other = of.problem.q;  // nothing is read of an array without rows, but the driver wants an address
-  TILEKILN_TRY(encode_operand(operands.q, packed, dtype, of.batch, other, device, &params->q));
-  TILEKILN_TRY(encode_operand(operands.k, packed, dtype, of.batch, other, device, &params->k));
-  return encode_operand(operands.v, packed, dtype, of.batch, other, device, &params->v);
-}
-
 // Rows of the bias are whole pieces of 16 bytes, and no random bytes need their place.
 bool in_pieces(const FwdProblem& p, const Params& params) {
   const i64 steps = params.bias_batch | params.bias_head | params.bias_row;
@@ -43,16 +33,7 @@ tilekiln_status launch_hopper(const Site& site, const void* problem) {
   fill_scores(p, 0, &params);
   fill_addresses(of, packing, &params);
   if (build.bias_pieces != 0 && in_pieces(p, params)) params.features |= kBiasPieces;
-  TILEKILN_TRY(zero_word(site.device.id, site.stream, &params.next_tile));
-  const int workers = facts(site.device.id)->multiprocessors;
-  const auto grid = static_cast<unsigned>(params.tiles < workers ? params.tiles : workers);
-  return launch(site, {kernel,
-                       "fmha_fwd_hopper",
-                       {grid, 1, 1},
-                       static_cast<unsigned>(build.threads),
-                       static_cast<unsigned>(build.shared_bytes),
-                       &params,
-                       false});
+  return launch_dealt(site, kernel, build, &params);
 }
 
 }  // namespace

@@ -6,12 +6,16 @@
 
 namespace tilekiln::cuda::fmha_fwd {
 
-// The position in the order of tiles that a CTA does after those before it. The counter wraps to zero by itself.
-TILEKILN_DEVICE int next_position(const Params& p) { return int(atomicInc(p.next_tile, p.tiles - 1)) + int(gridDim.x); }
+// The position in the order of tiles that a CTA does after those before it, for a thread or a warp. The counter wraps
+// to zero by itself.
+template <bool kWarp = false> TILEKILN_DEVICE int next_position(const Params& p) {
+  if (!kWarp) return int(atomicInc(p.next_tile, p.tiles - 1)) + int(gridDim.x);
+  return uniform(threadIdx.x % 32 == 0 ? next_position(p) : 0);
+}
 
 // The next tile is asked for when so many of `tiles` key tiles are loaded: earlier, and CTAs run out of work at
-// different times (6 % of a causal forward); later, and the answer is waited for.
-TILEKILN_DEVICE int ask_at(int tiles) { return max(tiles - 2, 0); }
+// different times (6 % of a causal forward); later, and the answer is waited for. A map takes longer to make.
+TILEKILN_DEVICE int ask_at(int tiles) { return max(tiles - (kMapped ? 4 : 2), 0); }
 
 // TMA's coordinates of row 0 of a sequence: of packed sequences by how much the row behind the last is ahead of it.
 struct Origin {

@@ -7,32 +7,37 @@
 
 namespace tilekiln::cuda::fmha_fwd {
 
-// One thread.
-TILEKILN_DEVICE void deal_out(const Params& p, Shared& s, OwnOfHalves& own) {
+// One thread; where tiles have maps, a warp.
+TILEKILN_DEVICE void deal_out(const Params& p, Shared& s, OwnOfHalves& own, int lane) {
   Loader<DealtTiles> to(own.dealt);
   Dealer dealer{p, s};
+  const bool leads = !kMapped || lane == 0;
   int t = blockIdx.x;
   for (;; to.advance()) {
     Tile tile;
     Keys keys;
-    while (t < p.tiles && !Order::decode(p, t, tile, keys)) t = next_position(p);
+    while (t < p.tiles && !Order::decode(p, t, tile, keys)) t = next_position<kMapped>(p);
     const bool more = t < p.tiles;
-    Dealt& dealt = to.acquire();
-    if (more) {
-      int low = 0;
-      if (features_of(p) & kMask) {
-        low = tile.row + tile.shift - p.left;
-        keys.count = min(keys.count, min(tile.row + kQueryRows, tile.seqlen_q) + tile.shift + p.right);
+    if (kMapped && more) own.map(to.at.count).template fill<kQueryRows, kKeys>(p, tile, lane);
+    if (leads) {
+      Dealt& dealt = to.acquire();
+      if (more) {
+        int low = 0;
+        if (features_of(p) & kMask) {
+          low = tile.row + tile.shift - p.left;
+          keys.count = min(keys.count, min(tile.row + kQueryRows, tile.seqlen_q) + tile.shift + p.right);
+        }
+        dealt = {tile, keys, low};
+      } else {
+        dealt.tile.row = -1;
       }
-      dealt = {tile, keys, low};
-    } else {
-      dealt.tile.row = -1;
+      to.commit();
+      if (!more) return dealer.end();
+      dealer.hand_out(tile);
+      own.ask.wait(to.at.count);
     }
-    to.commit();
-    if (!more) return dealer.end();
-    dealer.hand_out(tile);
-    own.ask.wait(to.at.count);
-    t = next_position(p);
+    if (!more) return;
+    t = next_position<kMapped>(p);
   }
 }
 
@@ -59,7 +64,8 @@ TILEKILN_DEVICE void load_tiles(const Params& p, OwnOfHalves& own, Loader<Pipe> 
     const Tile& tile = dealt.tile;
     if (tile.row < 0) return;
     const Keys keys = dealt.keys;
-    const int tiles = KeyRange::count(tile.range), low = dealt.low;
+    const KeyMap* const shown = kMapped ? &own.map(from.at.count) : nullptr;
+    const int tiles = kMapped ? shown->count : KeyRange::count(tile.range), low = dealt.low;
     const Origin origin = Origin::of(p, tile, tile.seqlen_k, keys.first, tile.h / (p.nhead_q / p.nhead_k));
     const auto find_box = [&](int key) {
       const bool hidden = key + p.box <= low && key >= p.sink_keys;
@@ -68,10 +74,12 @@ TILEKILN_DEVICE void load_tiles(const Params& p, OwnOfHalves& own, Loader<Pipe> 
       return Box{left, page.number * page_rows + page.key};
     };
     const int ask = ask_at(tiles);
+    int n = kMapped ? shown->from(shown->last - 1) : 0;  // with maps, the key tile
     if (kAsks && tiles == 0 && first_thread) own.ask.raise();
 #pragma unroll 1
-    for (int i = 0; i < tiles; ++i, to.advance()) {
-      const int first = KeyRange::tile_of(tile.range, i) * kKeys;
+    for (int i = 0; kMapped ? n >= 0 : i < tiles; ++i, to.advance()) {
+      const int first = (kMapped ? n : KeyRange::tile_of(tile.range, i)) * kKeys;
+      if (kMapped) n = shown->from(n - 1);
       const auto start = [&]() -> const auto& {
         const auto& stage = to.acquire();
         if (first_thread) to.expect(stage.kBytes);
@@ -119,9 +127,9 @@ template <Boxes kBoxes> TILEKILN_DEVICE void load_both(const Params& p, Shared& 
 }
 
 TILEKILN_DEVICE void produce(const Params& p, Shared& s, OwnOfHalves& own, int warp, int lane) {
-  if (warp == 2 && lane == 0) deal_out(p, s, own);
+  if (warp == 2 && (kMapped || lane == 0)) deal_out(p, s, own, lane);
   if (warp > 1) return;
-  if (features_of(p) & kCache) {
+  if (!kOwn && features_of(p) & kCache) {
     if (2 * p.box < kKeys)
       load_both<kMany>(p, s, own, warp);
     else if (lane == 0)

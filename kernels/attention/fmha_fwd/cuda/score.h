@@ -13,14 +13,15 @@ namespace tilekiln::cuda::fmha_fwd {
 
 // The copies of the loops. A branch between a product and the wait for it makes ptxas wait at the branch, so what is
 // asked for often has a copy of its own without any; kGeneral asks the features: bias, and dropout together with other
-// things. e4m3 has kPlain, kScaled (scales of blocks) and kGeneral (soft cap).
-enum Extras : int { kPlain, kCapped, kSloped, kDropped, kGeneral, kScaled };
+// things. e4m3 has kPlain, kScaled (scales of blocks) and kGeneral (soft cap); functions from Python have theirs.
+enum Extras : int { kPlain, kCapped, kSloped, kDropped, kGeneral, kScaled, kFunctions };
 constexpr int kExtraFeatures = kSoftcap | kAlibi | kBias | kDropout;
 
 // The copies that a tile's key tiles go through, which f is called with: of the first one and of those with a mask, and
 // of those without. general: all go through the one with a mask.
 template <int kExtras> struct OneCopy {
   static constexpr bool general = kExtras == kGeneral;
+  static constexpr int extras = 1 << kExtras;
   template <class F> __device__ __forceinline__ void masked(F&& f) const { f(Constant<kExtras>{}); }
   template <class F> __device__ __forceinline__ void whole(F&& f) const {
     if constexpr (!general) f(Constant<kExtras>{});

@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "kernels/attention/fmha_fwd/cuda/score.h"
+#include "kernels/attention/fmha_fwd/cuda/hopper_functions.h"
 #include "kernels/backends/cuda/tile/pipeline.h"
 #include "kernels/backends/cuda/tile/roles.h"
 #include "kernels/backends/cuda/tile/shared_tile.h"
@@ -44,7 +44,7 @@ struct Dealt {
 using DealtTiles = Pipeline<Dealt, 2>;
 
 // Parts that builds of 8 or of 16 bits alone have.
-struct OwnOfBytes {
+struct OwnOfBytes : NoKeyMaps {
   StageOf<TurnedTiles> turned[kStages];
   Barriers<kStages> of_turned;
   int no_more[kStages];  // in place of a tile of v
@@ -54,10 +54,10 @@ struct OwnOfBytes {
     for (int& more : no_more) more = 0;
   }
 };
-struct OwnOfHalves {
+struct OwnOfHalves : std::conditional_t<kMapped, KeyMaps<kTileSlots>, NoKeyMaps> {
   DealtTiles dealt;
   Signal ask;                                             // for the next tile
-  alignas(16) uint8_t extra[kWarpgroups][4][kExtraRoom];  // by warp, random bytes or a bias
+  alignas(16) uint8_t extra[kWarpgroups][4][kOwn ? 16 : kExtraRoom];  // by warp, random bytes or a bias
 
   __device__ __forceinline__ void init() { dealt.init(1, 2), ask.init(); }
 };

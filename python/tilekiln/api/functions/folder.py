@@ -74,16 +74,19 @@ class Functions:
 
     def _of_gpu(self, name: str, head_dims: tuple[int, int]) -> dict[str, str]:
         words = {"name": name, "dtype": self.dtype, "hdim_q": head_dims[0], "hdim_v": head_dims[1]}
-        return {
+        blocks = 2 if head_dims[1] <= 128 >= head_dims[0] else 1
+        functions = emit_device.functions(self.score, self.mask, self.tensors)
+        files = {
             "operator.yaml": self._operator(name),
             "family.yaml": _GPU_FAMILY.format(**words),
             "host.cpp": self._host(name),
-            "cuda/ampere.cpp": _GPU_ENGINE.format(**words),
-            "cuda/forward.cu": _GPU_KERNEL.format(
-                name=name, functions=emit_device.functions(self.score, self.mask, self.tensors)
-            ),
-            "cuda/builds.yaml": _GPU_BUILDS.format(blocks=2 if head_dims[1] <= 128 >= head_dims[0] else 1, **words),
+            "cuda/builds.yaml": _GPU_BUILDS.format(blocks=blocks, hopper=_HOPPER[head_dims], **words),
         }
+        scores = str(self.score is not None).lower()
+        for pipeline, kernel in (("ampere", _AMPERE_KERNEL), ("hopper", _HOPPER_KERNEL)):
+            files[f"cuda/{pipeline}.cpp"] = _GPU_ENGINE.format(name=name, pipeline=pipeline, scores=scores)
+            files[f"cuda/{pipeline}.cu"] = _GPU_FUNCTIONS.format(name=name, functions=functions, kernel=kernel)
+        return files
 
     def _operator(self, name: str) -> str:
         shapes, letters, batched = dict[str, str](), dict[str, str](), list[str]()
@@ -278,6 +281,7 @@ axes:
   - {{name: dtype, values: [{dtype}], about: "Element type of q, k, v and out."}}
 pipelines:
   - {{name: ampere, about: A block of threads for a block of queries., shares: [kernels/attention/cuda/operands.cpp]}}
+  - {{name: hopper, about: Warpgroups that deal blocks of queries out., shares: [kernels/attention/cuda/operands.cpp]}}
 engine: {{header: kernels/attention/function/engine.h, type: "tilekiln::fmha::FunctionEngine"}}
 entries:
   - member: tile
@@ -286,33 +290,59 @@ algorithms:
   cuda-sm80:
     - {{pipeline: ampere}}
   cuda-sm90a:
-    - {{pipeline: ampere}}
+    - {{pipeline: hopper}}
 """
 _GPU_BUILDS = """{name}_ampere:
-  target: [cuda-sm80, cuda-sm90a]
+  target: cuda-sm80
   family: {name}
-  source: operators/{name}/cuda/forward.cu
+  source: operators/{name}/cuda/ampere.cu
   define: {{HDIM_Q: {hdim_q}, HDIM_V: {hdim_v}, WARPS: 4, BLOCKS: {blocks}, KEYS: 64}}
   kilobytes: 600
   wgmma: false
   dtypes: [{dtype}]
+{name}_hopper:
+  target: cuda-sm90a
+  family: {name}
+  source: operators/{name}/cuda/hopper.cu
+  define: {{HDIM_Q: {hdim_q}, HDIM_V: {hdim_v}, {hopper}}}
+  kilobytes: 600
+  dtypes: [{dtype}]
 """
+_HOPPER = {
+    (64, 64): "WARPGROUPS: 3, KEYS: 128, STAGES: 3, QUERY_STAGES: 2, LOADER_REGISTERS: 32, REGISTERS: 160",
+    (128, 128): "WARPGROUPS: 2, KEYS: 128, STAGES: 2, QUERY_STAGES: 2, LOADER_REGISTERS: 40, REGISTERS: 232",
+    (192, 128): "WARPGROUPS: 2, KEYS: 128, STAGES: 2, QUERY_STAGES: 1, LOADER_REGISTERS: 40, REGISTERS: 232",
+    (256, 256): "WARPGROUPS: 2, KEYS: 80, STAGES: 2, QUERY_STAGES: 1, LOADER_REGISTERS: 24, REGISTERS: 240",
+}
 _GPU_ENGINE = """// The engine of {name} on NVIDIA GPUs. Generated.
 #include "kernels/attention/fmha_fwd/cuda/functions_launch.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
-#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _{name}_ampere)
+#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _{name}_{pipeline})
 
 extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {{
-    tilekiln::cuda::fmha_fwd::launch_functions}};
+    tilekiln::cuda::fmha_fwd::launch_functions_{pipeline}<{scores}>}};
 """
-_GPU_KERNEL = """// The functions of {name} between scores and softmax of the forward by mma.sync. Generated.
-#include "kernels/attention/fmha_fwd/cuda/functions.h"
+_GPU_FUNCTIONS = """// The functions of {name} between scores and softmax of a forward of CUDA. Generated.
+#include "kernels/backends/cuda/ptx.h"
 
-namespace tilekiln::cuda::fmha_fwd {{
+#include "kernels/attention/function/bounds.h"
+
+namespace tilekiln::cuda::own {{
+
+using fmha::FunctionTensor;
+using scalars::bound, scalars::bound_lanes, scalars::Bounds, scalars::element, scalars::element_bounds, scalars::Pairs,
+    scalars::Truth;
 
 {functions}
-}}  // namespace tilekiln::cuda::fmha_fwd
+}}  // namespace tilekiln::cuda::own
 
-TILEKILN_FORWARD(attention_functions, tilekiln::cuda::fmha_fwd::FunctionParams, false, OwnFunctions<Functions>)
+{kernel}"""
+_AMPERE_KERNEL = """#include "kernels/attention/fmha_fwd/cuda/functions.h"
+
+TILEKILN_FORWARD(attention_functions, tilekiln::cuda::fmha_fwd::FunctionParams, false,
+                 OwnFunctions<tilekiln::cuda::own::Functions>)
+"""
+_HOPPER_KERNEL = """#define TILEKILN_FUNCTIONS
+#include "kernels/attention/fmha_fwd/cuda/forward.cu"
 """
