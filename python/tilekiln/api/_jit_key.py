@@ -20,7 +20,7 @@ from typing import NamedTuple
 from . import _jit_gpu
 
 SOURCES = ("VERSION", "SConstruct", "SConscript", "build_support", "codegen", "include", "kernels", "receipts")
-_ENDINGS = (".cpp", ".h", ".hpp", ".inc", ".jinja", ".py", ".yaml")
+_ENDINGS = (".cpp", ".cu", ".h", ".hip", ".hpp", ".inc", ".jinja", ".py", ".yaml")
 COMPILERS = ("g++", "clang++")  # as build_support.toolchain tries them where CXX names none
 
 

@@ -24,7 +24,7 @@ struct SoftmaxOfHalves {
   const Warpgroup& w;
   int warp_row;  // the warp's first, from the tile's first row
   SoftmaxState state;
-  const OwnScores<Functions, Argument> scores;
+  const std::conditional_t<kOwn, OwnScores<Functions, Argument>, NoScores> scores;
   int extras;
   float slope = 0, distance = 0;  // of this loop
   Drawn::Source source;           // likewise

@@ -96,14 +96,8 @@ template <class F, class A> struct OwnScores {
       : OwnScores(static_cast<const A&>(p), field(tile.h), field(tile.b),
                   field(tile.row) + warp_row + (fresh_lane() >> 2)) {}
   __device__ __forceinline__ OwnScores(const A& a, int h, int b, int q)
-      : a(a), h(h), b(b), q(q), row{row_of(a, h, b, q), row_of(a, h, b, q + 8)} {}
+      : a(a), h(h), b(b), q(q), row{F::row(a.tensor, q, h, b), F::row(a.tensor, q + 8, h, b)} {}
 
-  static __device__ __forceinline__ typename F::Row row_of(const A& a, int h, int b, int q) {
-    if constexpr (F::kScore || F::kMask)
-      return F::row(a.tensor, q, h, b);
-    else
-      return {};
-  }
   // Scores become logits, those of hidden pairs -inf where kMasked.
   template <bool kMasked, int N> __device__ __forceinline__ void change(float (&s)[N], int key) const {
     const int from_key = key + (fresh_lane() & 3) * 2;
@@ -115,6 +109,11 @@ template <class F, class A> struct OwnScores {
         if (!F::sees(a.tensor, row[half], q + 8 * half, k, h, b)) s[j] = -kInfinity;
     }
   }
+};
+// Nothing is asked of it.
+struct NoScores {
+  __device__ __forceinline__ NoScores(const Params&, const Tile&, int) {}
+  template <bool kMasked, int N> __device__ __forceinline__ void change(float (&)[N], int) const {}
 };
 
 }  // namespace tilekiln::cuda::fmha_fwd
