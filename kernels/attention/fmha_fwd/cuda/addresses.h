@@ -34,7 +34,7 @@ tilekiln_status check_operands(const FwdKernelProblem& of, const Operands& opera
   return check_operand({"out", p.out, p.out_row, p.out_head, of.steps.out, p.hdim_v, p.nhead_q, of.seqlen_q, 0, bytes});
 }
 
-tilekiln_status check_problem(const FwdKernelProblem& of, const Operands& operands) {
+inline tilekiln_status check_problem(const FwdKernelProblem& of, const Operands& operands) {
   const FwdProblem& p = of.problem;
   TILEKILN_TRY(check_operands(of, operands));
   if (p.randval != nullptr)
@@ -43,7 +43,7 @@ tilekiln_status check_problem(const FwdKernelProblem& of, const Operands& operan
   return fail_argument("softmax_scale", "was %g, must be above 0 on cuda", static_cast<double>(p.softmax_scale));
 }
 
-tilekiln_status fill_maps(const FwdKernelProblem& of, const Operands& operands, bool packed, int device,
+inline tilekiln_status fill_maps(const FwdKernelProblem& of, const Operands& operands, bool packed, int device,
                           Params* params) {
   const Dtype kind = of.problem.features.dtype;
   const int dtype = is_fp8(kind) ? TILEKILN_FP8 : kind == Dtype::fp16 ? TILEKILN_FP16 : TILEKILN_BF16;
@@ -54,7 +54,7 @@ tilekiln_status fill_maps(const FwdKernelProblem& of, const Operands& operands, 
 }
 
 // Of Hopper's kernel: CTAs that deal tiles out among themselves. What it takes may go on behind these parameters.
-tilekiln_status launch_dealt(const Site& site, const Kernel* kernel, const Build& build, Params* params) {
+inline tilekiln_status launch_dealt(const Site& site, const Kernel* kernel, const Build& build, Params* params) {
   TILEKILN_TRY(zero_word(site.device.id, site.stream, &params->next_tile));
   const int workers = facts(site.device.id)->multiprocessors;
   return launch(site, {kernel,

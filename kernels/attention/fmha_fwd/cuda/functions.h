@@ -39,10 +39,12 @@ template <class Functions> struct OwnFunctions {
 
   // True where a pair of tile n may be seen. All threads ask for the same tile.
   __device__ __forceinline__ bool shows(int n) {
-    if constexpr (!Functions::kMask) return true;
-    const int begin = n / kThreads * kThreads;
-    if (begin != first) fill(begin);
-    return bit(map.shown, n - first);
+    if constexpr (Functions::kMask) {
+      const int begin = n / kThreads * kThreads;
+      if (begin != first) fill(begin);
+      return bit(map.shown, n - first);
+    }
+    return true;
   }
   // True where a pair of tile n may be hidden, of one that is shown. Asked before a tile of another map is.
   __device__ __forceinline__ bool part(int n) const { return Functions::kMask && bit(map.part, n - first); }
@@ -72,11 +74,13 @@ template <class Functions> struct OwnFunctions {
       if constexpr (Functions::kScore)
         s[j] = Functions::score(a.tensor, row[half], s[j] * a.softmax_scale, q + 8 * half, k, h, b);
     }
-    if (!Functions::kMask || !part) return;
+    if constexpr (Functions::kMask) {
+      if (!part) return;
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const int half = half_of(j), k = from_key + column_of(j);
-      if (!Functions::sees(a.tensor, row[half], q + 8 * half, k, h, b)) s[j] = -kInfinity;
+      for (int j = 0; j < N; ++j) {
+        const int half = half_of(j), k = from_key + column_of(j);
+        if (!Functions::sees(a.tensor, row[half], q + 8 * half, k, h, b)) s[j] = -kInfinity;
+      }
     }
   }
 };
