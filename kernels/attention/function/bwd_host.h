@@ -137,6 +137,51 @@ class FunctionBackward {
   }
 };
 
-inline tilekiln_status launch_backward(StageCall<FunctionBwdProblem>& call) { return FunctionBackward(call).run(); }
+// Kernels of a device, by the stages of fmha_bwd.
+inline tilekiln_status launch_backward_kernels(StageCall<FunctionBwdProblem>& call) {
+  const FunctionBwdProblem& a = call.problem;
+  FunctionBwdKernelProblem all = {};
+  BwdKernelProblem& of = all.of;
+  of.problem = a;
+  of.problem.features.sink = false;
+  of.problem.lse = a.given_lse, of.problem.lse_head = a.given_head;
+  of.steps.q = a.q_batch, of.steps.k = a.k_batch, of.steps.v = a.v_batch, of.steps.out = a.out_batch;
+  of.steps.dout = a.dout_batch, of.steps.dq = a.dq_batch, of.steps.dk = a.dk_batch, of.steps.dv = a.dv_batch;
+  of.steps.lse = a.given_batch;
+  of.batch = a.batch, of.seqlen_q = a.seqlen_q, of.seqlen_k = a.seqlen_k;
+  of.total_q = i64(a.batch) * a.seqlen_q, of.alike = true;
+  of.hdim_q = a.hdim_q, of.hdim_v = a.hdim_v;
+  for (int i = 0; i < kFunctionTensors; ++i) {
+    all.tensor[i] = all.gradient[i] = a.tensor[i];
+    const FunctionGradient& to = a.gradient[i];
+    all.gradient[i].data = to.data;
+    i64 elements = 1;
+    for (int d = 0; d < to.dims; ++d) {
+      if (a.tensor[i].count[d] > 1 && to.stride[d] != to.step[d])
+        return fail_argument("gradients", "of a tensor had stride %lld, must be contiguous on a GPU", to.stride[d]);
+      all.gradient[i].stride[d] = to.step[d];
+      elements *= a.tensor[i].count[d];
+    }
+    if (to.data == nullptr) continue;
+    const size_t bytes = sizeof(float) * static_cast<size_t>(elements);
+    TILEKILN_TRY(call.backend->fill(call.device, call.native, to.data, 0, bytes));
+  }
+  u64 bytes = 0;
+  of.workspace_bytes = &bytes;
+  TILEKILN_TRY(launch_kernel(call, call.choice, all));
+  of.workspace_bytes = nullptr;
+  CallMemory workspace;
+  TILEKILN_TRY(workspace.get(call, bytes));
+  of.workspace = workspace.as<char>();
+  for (const int stage : {TILEKILN_BWD_DOT_DO_O, TILEKILN_BWD_DQ_DK_DV, TILEKILN_BWD_CONVERT_DQ}) {
+    of.stage = stage;
+    TILEKILN_TRY(launch_kernel(call, call.choice, all));
+  }
+  return TILEKILN_OK;
+}
+
+inline tilekiln_status launch_backward(StageCall<FunctionBwdProblem>& call) {
+  return call.backend->takes_units ? FunctionBackward(call).run() : launch_backward_kernels(call);
+}
 
 }  // namespace tilekiln::fmha

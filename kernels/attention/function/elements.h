@@ -17,4 +17,17 @@ template <class T, class... Index> TILEKILN_DEVICE T element(const fmha::Functio
   return ((const T*)t.data)[at];
 }
 
+#ifdef __CUDACC__
+// The gradient of an element, in a tensor of the same lengths, takes x.
+template <class... Index>
+TILEKILN_DEVICE void add_to(const fmha::FunctionTensor& t, const fmha::FunctionTensor& gradient, float x,
+                            Index... index) {
+  if (gradient.data == nullptr) return;
+  long long at = 0;
+  int d = 0;
+  ((at += gradient.stride[d] * within(index, t.count[d]), ++d), ...);
+  atomicAdd(static_cast<float*>(const_cast<void*>(gradient.data)) + at, x);
+}
+#endif
+
 }  // namespace tilekiln::scalars::inline TILEKILN_TARGET

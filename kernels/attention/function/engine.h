@@ -35,6 +35,8 @@ struct FunctionGradient {
 
 // A backward call. What BwdProblem has beside strides, head dims, LSE and the mask is absent.
 struct FunctionBwdProblem : BwdProblem {
+  static constexpr bool launches_kernels = true;
+
   FunctionTensor tensor[kFunctionTensors];
   FunctionGradient gradient[kFunctionTensors];
   i64 q_batch, k_batch, v_batch, out_batch, dout_batch, dq_batch, dk_batch, dv_batch;
@@ -42,6 +44,13 @@ struct FunctionBwdProblem : BwdProblem {
   i64 given_batch, given_head;
   int batch, seqlen_q, seqlen_k;
   bool alone;  // one thread adds to sums
+};
+
+// A backward call as kernels of a device take it, a stage at a time. Gradients of tensors are zero before the main stage.
+struct FunctionBwdKernelProblem {
+  BwdKernelProblem of;
+  FunctionTensor tensor[kFunctionTensors];
+  FunctionTensor gradient[kFunctionTensors];
 };
 
 // Engine of the backward, as BwdEngine of one dtype: a chunk of keys of the heads that share them.

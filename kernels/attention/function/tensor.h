@@ -13,10 +13,14 @@ struct FunctionTensor {
   int count[kFunctionDims];
 };
 
-// The parameters of a GPU's forward, and what functions read behind them.
-template <class Forward> struct FunctionParams : Forward {
+// The parameters of a GPU's kernel, and what functions read behind them.
+template <class Kernel> struct FunctionParams : Kernel {
   float softmax_scale;
   FunctionTensor tensor[kFunctionTensors];
+};
+// Gradients beside them, of the same lengths, that a backward adds to; data null: nobody wants it.
+template <class Kernel> struct FunctionBwdParams : FunctionParams<Kernel> {
+  FunctionTensor gradient[kFunctionTensors];
 };
 
 }  // namespace tilekiln::fmha

@@ -20,6 +20,7 @@ import torch  # noqa: E402
 torch.cuda._lazy_init = lambda: None
 
 from tilekiln.api import just_in_time  # noqa: E402
+from tilekiln.api.functions import call  # noqa: E402
 from tilekiln.reference import functions as reference  # noqa: E402
 
 from tests.executor.ptx.built_when_called import opened  # noqa: E402
@@ -27,6 +28,9 @@ from tests.executor.ptx.torch_convolutions import on_device  # noqa: E402
 from tests.python.test_function_attention import MASK, SCORE, TOLERANCE, problem  # noqa: E402
 
 LEAVES = "k >= first[b] and (k < cached[b] or (bits[q] >> k - cached[b] & 1) != 0)"
+
+
+GRADIENT_TOLERANCE = 3e-2
 
 
 def on_host(one: Any) -> Any:
@@ -52,6 +56,27 @@ def check(arrays: list[Any], tensors: dict[str, Any], score: Any, mask: Any, hid
     assert np.abs(lse[finite] - want_lse[finite]).max(initial=0) <= TOLERANCE[dtype]
 
 
+def check_gradients(arrays: list[Any], tensors: dict[str, Any], score: Any, mask: Any, **window: Any) -> None:
+    nodes = {"score": score and score.node, "mask": mask and mask.node}
+    host = [one.double().numpy() for one in arrays]
+    pair = call.pair_of(score, mask)
+    given = {name: one for name, one in tensors.items() if name in pair.declared}
+    out, lse = (torch.from_numpy(one) for one in reference.attention(*host, **nodes, tensors=given, **window))
+    out, lse = out.to(arrays[0].dtype), lse.float()
+    dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(out.dtype)
+    want = reference.attention_backward(dout.double().numpy(), *host, **nodes, tensors=given, **window)
+    wanted = sorted(pair.learned())
+    there = {name: on_device(torch.from_numpy(one.copy())) for name, one in given.items()}
+    made = {f"gradient_{name}": torch.empty_like(there[name]) for name in wanted}
+    q, k, v = map(on_device, arrays)
+    functions = pair.functions(q, v, frozenset(wanted))
+    given_arrays = (on_device(dout), q, k, v, on_device(out), on_device(lse))
+    found = [*call.backward(functions, given_arrays, {**there, **made, **window}), *made.values()]
+    for at, (one, other) in enumerate(zip(found, [*want[:3], *(want[3][name] for name in wanted)], strict=True)):
+        far, most = np.abs(on_host(one) - other).max(), np.abs(other).max()
+        assert far <= GRADIENT_TOLERANCE * max(0.1, most), f"gradient {at}: {far} of {most}"  # sums that cancel
+
+
 def main() -> None:
     just_in_time._open = opened
     score, mask = tk.score_function(SCORE), tk.mask_function(MASK, kind="int32")
@@ -61,7 +86,9 @@ def main() -> None:
         ((1, 130, 200, 2, 2, 32, 48), {"window": (30, 5), "sink_size": 2}),
     ):
         arrays, tensors = problem(shape)
-        check([torch.from_numpy(one).bfloat16() for one in arrays], tensors, score, mask, **window)
+        arrays = [torch.from_numpy(one).bfloat16() for one in arrays]
+        check(arrays, tensors, score, mask, **window)
+        check_gradients(arrays, tensors, score, mask, **window)
     # A tree of drafts behind a cache whose first tiles nobody sees: more tiles than a map holds.
     made = torch.Generator().manual_seed(1)
     length, drafts = 64 * 131 + 9, 5
@@ -84,9 +111,6 @@ def refused(arrays: list[Any], tensors: dict[str, Any], mask: Any) -> None:
     wide = torch.empty(1, 4, 1, 264, dtype=torch.float16, device="cuda")
     with pytest.raises(tk.ArgumentError, match="q, v: had head dims 264 and 264, must have at most 256 on cuda"):
         tk.function_attention(wide, wide, wide, mask="k <= q")
-    learns = torch.empty(1, 4, 1, 64, dtype=torch.float16, device="cuda").requires_grad_()
-    with pytest.raises(tk.ArgumentError, match="one requires grad on cuda, must not"):
-        tk.function_attention(learns, k, v, mask=mask, tensors=given)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ inline tilekiln_status check_problem(const FwdKernelProblem& of, const Operands&
 }
 
 inline tilekiln_status fill_maps(const FwdKernelProblem& of, const Operands& operands, bool packed, int device,
-                          Params* params) {
+                                 Params* params) {
   const Dtype kind = of.problem.features.dtype;
   const int dtype = is_fp8(kind) ? TILEKILN_FP8 : kind == Dtype::fp16 ? TILEKILN_FP16 : TILEKILN_BF16;
   const void* const other = of.problem.q;  // nothing is read of an array without rows, but the driver wants an address
@@ -53,7 +53,7 @@ inline tilekiln_status fill_maps(const FwdKernelProblem& of, const Operands& ope
   return encode_operand(operands.v, packed, dtype, of.batch, other, device, &params->v);
 }
 
-// Of Hopper's kernel: CTAs that deal tiles out among themselves. What it takes may go on behind these parameters.
+// Launches Hopper's kernel, whose CTAs deal tiles out among themselves; its arguments may go on behind `params`.
 inline tilekiln_status launch_dealt(const Site& site, const Kernel* kernel, const Build& build, Params* params) {
   TILEKILN_TRY(zero_word(site.device.id, site.stream, &params->next_tile));
   const int workers = facts(site.device.id)->multiprocessors;

@@ -7,7 +7,7 @@
 // whole no pair is asked.
 //
 // Functions are those of python/tilekiln/api/functions/emit_device.py: kScore and kMask say which there are; what they
-// read of tensors by the query alone is a Row.
+// read of tensors by the query alone is its OfQuery.
 #pragma once
 
 #include "kernels/attention/fmha_fwd/cuda/ampere.h"
@@ -67,19 +67,20 @@ template <class Functions> struct OwnFunctions {
   __device__ __forceinline__ void change(float (&s)[N], const Tile& tile, int warp_row, int key, bool part) const {
     const int lane = int(threadIdx.x) & 31, h = tile.h, b = tile.b;
     const int q = tile.row + warp_row + (lane >> 2), from_key = key + (lane & 3) * 2;
-    const typename Functions::Row row[2] = {Functions::row(a.tensor, q, h, b), Functions::row(a.tensor, q + 8, h, b)};
+    const typename Functions::OfQuery held[2] = {Functions::of_query(a.tensor, q, h, b),
+                                                 Functions::of_query(a.tensor, q + 8, h, b)};
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const int half = half_of(j), k = from_key + column_of(j);
       if constexpr (Functions::kScore)
-        s[j] = Functions::score(a.tensor, row[half], s[j] * a.softmax_scale, q + 8 * half, k, h, b);
+        s[j] = Functions::score(a.tensor, held[half], s[j] * a.softmax_scale, q + 8 * half, k, h, b);
     }
     if constexpr (Functions::kMask) {
       if (!part) return;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         const int half = half_of(j), k = from_key + column_of(j);
-        if (!Functions::sees(a.tensor, row[half], q + 8 * half, k, h, b)) s[j] = -kInfinity;
+        if (!Functions::sees(a.tensor, held[half], q + 8 * half, k, h, b)) s[j] = -kInfinity;
       }
     }
   }

@@ -3,7 +3,7 @@
 //
 // The warp that deals tiles out asks the mask's bounds over 32 key tiles at once. Loaders and consumers go down the
 // bits, so what is hidden is neither loaded nor multiplied; consumers look at pairs in tiles that are shown in part.
-// Without functions nothing of this is there.
+// A kernel without functions has nothing of this.
 #pragma once
 
 #include "kernels/attention/fmha_fwd/cuda/score.h"
@@ -15,10 +15,7 @@ namespace tilekiln::cuda::fmha_fwd {
 using Functions = own::Functions;
 using Argument = fmha::FunctionParams<Params>;
 #else
-struct Functions {
-  static constexpr bool kScore = false, kMask = false;
-  struct Row {};
-};
+struct Functions { static constexpr bool kScore = false, kMask = false; };
 using Argument = Params;
 #endif
 constexpr bool kOwn = Functions::kScore || Functions::kMask, kMapped = Functions::kMask;
@@ -47,7 +44,7 @@ struct KeyMap {
   }
   __device__ __forceinline__ bool is_part(int n) const { return part[n >> shift + 5] >> ((n >> shift) & 31) & 1; }
 
-  // By a warp, of a tile.
+  // Fills it, a warp together, for a tile.
   template <int kQueryRows, int kKeys, class F = Functions, class A = Argument>
   __device__ __forceinline__ void fill(const Params& p, const Tile& tile, int lane) {
     const A& a = static_cast<const A&>(p);
@@ -90,13 +87,13 @@ struct NoKeyMaps {
 template <class F, class A> struct OwnScores {
   const A& a;
   const int h, b, q;
-  const typename F::Row row[2];
+  const typename F::OfQuery held[2];
 
   __device__ __forceinline__ OwnScores(const Params& p, const Tile& tile, int warp_row)
       : OwnScores(static_cast<const A&>(p), field(tile.h), field(tile.b),
                   field(tile.row) + warp_row + (fresh_lane() >> 2)) {}
   __device__ __forceinline__ OwnScores(const A& a, int h, int b, int q)
-      : a(a), h(h), b(b), q(q), row{F::row(a.tensor, q, h, b), F::row(a.tensor, q + 8, h, b)} {}
+      : a(a), h(h), b(b), q(q), held{F::of_query(a.tensor, q, h, b), F::of_query(a.tensor, q + 8, h, b)} {}
 
   // Scores become logits, those of hidden pairs -inf where kMasked.
   template <bool kMasked, int N> __device__ __forceinline__ void change(float (&s)[N], int key) const {
@@ -104,9 +101,9 @@ template <class F, class A> struct OwnScores {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const int half = half_of(j), k = from_key + column_of(j);
-      if constexpr (F::kScore) s[j] = F::score(a.tensor, row[half], s[j] * a.softmax_scale, q + 8 * half, k, h, b);
+      if constexpr (F::kScore) s[j] = F::score(a.tensor, held[half], s[j] * a.softmax_scale, q + 8 * half, k, h, b);
       if constexpr (kMasked && F::kMask)
-        if (!F::sees(a.tensor, row[half], q + 8 * half, k, h, b)) s[j] = -kInfinity;
+        if (!F::sees(a.tensor, held[half], q + 8 * half, k, h, b)) s[j] = -kInfinity;
     }
   }
 };

@@ -56,7 +56,7 @@ struct OwnOfBytes : NoKeyMaps {
 };
 struct OwnOfHalves : std::conditional_t<kMapped, KeyMaps<kTileSlots>, NoKeyMaps> {
   DealtTiles dealt;
-  Signal ask;                                             // for the next tile
+  Signal ask;                                                         // for the next tile
   alignas(16) uint8_t extra[kWarpgroups][4][kOwn ? 16 : kExtraRoom];  // by warp, random bytes or a bias
 
   __device__ __forceinline__ void init() { dealt.init(1, 2), ask.init(); }

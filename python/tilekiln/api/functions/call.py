@@ -294,9 +294,10 @@ class Pair:
             said = "fp32, fp16 or bf16" if head_dims is None else "fp16 or bf16 on cuda"
             raise ArgumentError(f"q: dtype was {dtype}, must be {said}")
         weighs = isinstance(self.score, WeightFunction)
-        if head_dims is not None and (weighs or wanted is not None):
-            what = "weight: was given" if weighs else "q: had gradients asked for"
-            raise ArgumentError(f"{what} with arrays on cuda, must be with arrays on the CPU: GPUs have none yet")
+        if head_dims is not None and weighs:
+            raise ArgumentError(
+                "weight: was given with arrays on cuda, must be with arrays on the CPU: GPUs have none yet"
+            )
         key = dtype, wanted, head_dims
         if key not in self._functions:
             score, mask = (one.node if one else None for one in (self.score, self.mask))

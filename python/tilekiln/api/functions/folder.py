@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from . import emit, emit_device, expression
 from .expression import Node, Tensor, ordered, text
@@ -73,19 +74,28 @@ class Functions:
         return "native" if self.head_dims is None else "cuda"
 
     def _of_gpu(self, name: str, head_dims: tuple[int, int]) -> dict[str, str]:
-        words = {"name": name, "dtype": self.dtype, "hdim_q": head_dims[0], "hdim_v": head_dims[1]}
-        blocks = 2 if head_dims[1] <= 128 >= head_dims[0] else 1
-        functions = emit_device.functions(self.score, self.mask, self.tensors)
+        wanted = None if self.wanted is None else [one.name for one in self.wanted]
+        functions = emit_device.functions(self.score, self.mask, self.tensors, wanted)
+        words = {"name": name, "dtype": self.dtype, "scores": str(self.score is not None).lower()}
+        kernels = _gpu_forward(*head_dims) if wanted is None else _gpu_backward(*head_dims)
+        of = "Function" if wanted is None else "FunctionBwd"
+        family = [
+            _GPU_FAMILY.format(engine=of, member="tile" if wanted is None else "chunk", **words),
+            "pipelines:",
+            *(_GPU_PIPELINE.format(pipeline=one.pipeline) for one in kernels),
+            "algorithms:",
+            *(f"  {target}: [{{pipeline: {one.pipeline}}}]" for one in kernels for target in one.targets.split(", ")),
+        ]
         files = {
             "operator.yaml": self._operator(name),
-            "family.yaml": _GPU_FAMILY.format(**words),
+            "family.yaml": "\n".join(family) + "\n",
             "host.cpp": self._host(name),
-            "cuda/builds.yaml": _GPU_BUILDS.format(blocks=blocks, hopper=_HOPPER[head_dims], **words),
+            "cuda/builds.yaml": "".join(_GPU_BUILD.format(**one._asdict(), **words) for one in kernels),
         }
-        scores = str(self.score is not None).lower()
-        for pipeline, kernel in (("ampere", _AMPERE_KERNEL), ("hopper", _HOPPER_KERNEL)):
-            files[f"cuda/{pipeline}.cpp"] = _GPU_ENGINE.format(name=name, pipeline=pipeline, scores=scores)
-            files[f"cuda/{pipeline}.cu"] = _GPU_FUNCTIONS.format(name=name, functions=functions, kernel=kernel)
+        for one in kernels:
+            launch = one.launch.format(**words)
+            files[f"cuda/{one.pipeline}.cpp"] = _GPU_ENGINE.format(**{**one._asdict(), "launch": launch}, **words)
+            files[f"cuda/{one.pipeline}.cu"] = _GPU_SOURCE.format(functions=functions, kernel=one.kernel, **words)
         return files
 
     def _operator(self, name: str) -> str:
@@ -279,51 +289,31 @@ _GPU_FAMILY = """family: {name}
 about: Attention with functions of a program.
 axes:
   - {{name: dtype, values: [{dtype}], about: "Element type of q, k, v and out."}}
-pipelines:
-  - {{name: ampere, about: A block of threads for a block of queries., shares: [kernels/attention/cuda/operands.cpp]}}
-  - {{name: hopper, about: Warpgroups that deal blocks of queries out., shares: [kernels/attention/cuda/operands.cpp]}}
-engine: {{header: kernels/attention/function/engine.h, type: "tilekiln::fmha::FunctionEngine"}}
+engine: {{header: kernels/attention/function/engine.h, type: "tilekiln::fmha::{engine}Engine"}}
 entries:
-  - member: tile
-source_by: [dtype]
-algorithms:
-  cuda-sm80:
-    - {{pipeline: ampere}}
-  cuda-sm90a:
-    - {{pipeline: hopper}}
-"""
-_GPU_BUILDS = """{name}_ampere:
-  target: cuda-sm80
+  - member: {member}
+source_by: [dtype]"""
+_GPU_PIPELINE = """  - name: {pipeline}
+    about: Blocks of threads for tiles.
+    shares: [kernels/attention/cuda/operands.cpp]"""
+_GPU_BUILD = """{name}_{pipeline}:
+  target: [{targets}]
   family: {name}
-  source: operators/{name}/cuda/ampere.cu
-  define: {{HDIM_Q: {hdim_q}, HDIM_V: {hdim_v}, WARPS: 4, BLOCKS: {blocks}, KEYS: 64}}
+  source: operators/{name}/cuda/{pipeline}.cu
+  define: {{{define}}}
   kilobytes: 600
-  wgmma: false
-  dtypes: [{dtype}]
-{name}_hopper:
-  target: cuda-sm90a
-  family: {name}
-  source: operators/{name}/cuda/hopper.cu
-  define: {{HDIM_Q: {hdim_q}, HDIM_V: {hdim_v}, {hopper}}}
-  kilobytes: 600
+  wgmma: {wgmma}
   dtypes: [{dtype}]
 """
-_HOPPER = {
-    (64, 64): "WARPGROUPS: 3, KEYS: 128, STAGES: 3, QUERY_STAGES: 2, LOADER_REGISTERS: 32, REGISTERS: 160",
-    (128, 128): "WARPGROUPS: 2, KEYS: 128, STAGES: 2, QUERY_STAGES: 2, LOADER_REGISTERS: 40, REGISTERS: 232",
-    (192, 128): "WARPGROUPS: 2, KEYS: 128, STAGES: 2, QUERY_STAGES: 1, LOADER_REGISTERS: 40, REGISTERS: 232",
-    (256, 256): "WARPGROUPS: 2, KEYS: 80, STAGES: 2, QUERY_STAGES: 1, LOADER_REGISTERS: 24, REGISTERS: 240",
-}
 _GPU_ENGINE = """// The engine of {name} on NVIDIA GPUs. Generated.
-#include "kernels/attention/fmha_fwd/cuda/functions_launch.h"
+#include "kernels/attention/{room}/functions_launch.h"
 
-#define TILEKILN_JOIN(a, b, c) a##b##c
-#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _{name}_{pipeline})
+#define TILEKILN_OWN_JOIN(a, b, c) a##b##c
+#define TILEKILN_OWN_ENGINE(target) TILEKILN_OWN_JOIN(tilekiln_, target, _{name}_{pipeline})
 
-extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {{
-    tilekiln::cuda::fmha_fwd::launch_functions_{pipeline}<{scores}>}};
+extern "C" const tilekiln::cuda::Engine TILEKILN_OWN_ENGINE(TILEKILN_TARGET) = {{tilekiln::cuda::{launch}}};
 """
-_GPU_FUNCTIONS = """// The functions of {name} between scores and softmax of a forward of CUDA. Generated.
+_GPU_SOURCE = """// The functions of {name} in a kernel of attention. Generated.
 #include "kernels/backends/cuda/ptx.h"
 
 #include "kernels/attention/function/bounds.h"
@@ -331,18 +321,57 @@ _GPU_FUNCTIONS = """// The functions of {name} between scores and softmax of a f
 namespace tilekiln::cuda::own {{
 
 using fmha::FunctionTensor;
-using scalars::bound, scalars::bound_lanes, scalars::Bounds, scalars::element, scalars::element_bounds, scalars::Pairs,
-    scalars::Truth;
+using scalars::add_to, scalars::bound, scalars::bound_lanes, scalars::Bounds, scalars::element, scalars::element_bounds,
+    scalars::Pairs, scalars::Truth;
 
 {functions}
 }}  // namespace tilekiln::cuda::own
 
+#define TILEKILN_FUNCTIONS
 {kernel}"""
-_AMPERE_KERNEL = """#include "kernels/attention/fmha_fwd/cuda/functions.h"
 
-TILEKILN_FORWARD(attention_functions, tilekiln::cuda::fmha_fwd::FunctionParams, false,
-                 OwnFunctions<tilekiln::cuda::own::Functions>)
-"""
-_HOPPER_KERNEL = """#define TILEKILN_FUNCTIONS
-#include "kernels/attention/fmha_fwd/cuda/forward.cu"
-"""
+
+class _GpuKernel(NamedTuple):
+    """A kernel of attention that takes functions: its pipeline and targets, what it is built and launched by."""
+
+    pipeline: str
+    targets: str
+    wgmma: str
+    define: str
+    room: str
+    launch: str
+    kernel: str
+
+
+_HOPPER_DEFINE = {
+    (64, 64): "WARPGROUPS: 3, KEYS: 128, STAGES: 3, QUERY_STAGES: 2, LOADER_REGISTERS: 32, REGISTERS: 160",
+    (128, 128): "WARPGROUPS: 2, KEYS: 128, STAGES: 2, QUERY_STAGES: 2, LOADER_REGISTERS: 40, REGISTERS: 232",
+    (192, 128): "WARPGROUPS: 2, KEYS: 128, STAGES: 2, QUERY_STAGES: 1, LOADER_REGISTERS: 40, REGISTERS: 232",
+    (256, 256): "WARPGROUPS: 2, KEYS: 80, STAGES: 2, QUERY_STAGES: 1, LOADER_REGISTERS: 24, REGISTERS: 240",
+}
+"""By HEAD_DIMS, as kernels/backends/cuda/builds.yaml has them."""
+
+
+def _gpu_forward(hdim_q: int, hdim_v: int) -> list[_GpuKernel]:
+    room, dims = "fmha_fwd/cuda", f"HDIM_Q: {hdim_q}, HDIM_V: {hdim_v}"
+    launch = "fmha_fwd::launch_functions_{}<{{scores}}>"
+    by_warps = f"{dims}, WARPS: 4, BLOCKS: {2 if hdim_v <= 128 >= hdim_q else 1}, KEYS: 64"
+    own = "OwnFunctions<tilekiln::cuda::own::Functions>"
+    ampere = (
+        f'#include "kernels/attention/{room}/functions.h"\n\n'
+        f"TILEKILN_FORWARD(attention_functions, tilekiln::cuda::fmha_fwd::FunctionParams, false, {own})\n"
+    )
+    by_warpgroups = f"{dims}, {_HOPPER_DEFINE[hdim_q, hdim_v]}"
+    hopper = f'#include "kernels/attention/{room}/forward.cu"\n'
+    return [
+        _GpuKernel("ampere", "cuda-sm80", "false", by_warps, room, launch.format("ampere"), ampere),
+        _GpuKernel("hopper", "cuda-sm90a", "true", by_warpgroups, room, launch.format("hopper"), hopper),
+    ]
+
+
+def _gpu_backward(hdim_q: int, hdim_v: int) -> list[_GpuKernel]:
+    hdim, room = max(hdim_q, hdim_v) if hdim_q <= 128 else 256, "fmha_bwd/dq_dk_dv/cuda"
+    define = f"HDIM: {hdim}, HDIM_V: {hdim}, QUERY_ROWS: {8192 // hdim}"
+    launch = "fmha_bwd::launch_functions<tilekiln::fmha::Dtype::{dtype}>"
+    kernel = f'#include "kernels/attention/{room}/ampere.cu"\n'
+    return [_GpuKernel("ampere", "cuda-sm80, cuda-sm90a", "false", define, room, launch, kernel)]

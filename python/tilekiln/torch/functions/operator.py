@@ -169,11 +169,6 @@ def attention(
     """As `tilekiln.function_attention`, by the operator where autograd records the call or something transforms it."""
     if not needs_operator(q, k, v, *tensors.values()):
         return None
-    if q.is_cuda and torch.is_grad_enabled() and any(one.requires_grad for one in (q, k, v, *tensors.values())):
-        raise ArgumentError(
-            "q, k, v, tensors: one requires grad on cuda, must not: gradients are on the CPU yet; call it in "
-            "torch.no_grad()"
-        )
     return by_operator(q, k, v, dict(tensors), score, mask, arguments, isinstance(score, call.WeightFunction))
 
 

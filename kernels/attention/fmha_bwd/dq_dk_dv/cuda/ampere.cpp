@@ -16,18 +16,10 @@ tilekiln_status launch_ampere(const Site& site, const void* problem) {
     return TILEKILN_OK;
   };
   const auto fill_operands = [&](const Operands&, const Packing& packing, AmpereParams* params) {
-    params->q = static_cast<const uint16_t*>(p.q);
-    params->k = static_cast<const uint16_t*>(p.k);
-    params->v = static_cast<const uint16_t*>(p.v);
-    params->q_batch = packing.step_q(group, of.steps.q, p.q_row);
-    params->k_batch = packing.step_k(group, of.steps.k, p.k_row);
-    params->v_batch = packing.step_k(group, of.steps.v, p.v_row);
-    params->q_head = p.q_head;
-    params->k_head = p.k_head;
-    params->v_head = p.v_head;
-    params->q_row = p.q_row;
-    params->k_row = p.k_row;
-    params->v_row = p.v_row;
+    fill_rows(p,
+              {packing.step_q(group, of.steps.q, p.q_row), packing.step_k(group, of.steps.k, p.k_row),
+               packing.step_k(group, of.steps.v, p.v_row)},
+              params);
     return TILEKILN_OK;
   };
   return launch_stage<AmpereParams>(

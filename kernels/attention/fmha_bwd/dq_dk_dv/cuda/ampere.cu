@@ -14,7 +14,7 @@
 
 namespace tilekiln::cuda::fmha_bwd {
 
-TILEKILN_DEVICE void backward(const AmpereParams& a, Shared& s) {
+template <bool kByFunctions = kOwn> TILEKILN_DEVICE void backward(const AmpereParams& a, Shared& s) {
   const Params& p = a.common;
   const Walk order(p);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -46,11 +46,15 @@ TILEKILN_DEVICE void backward(const AmpereParams& a, Shared& s) {
       const Sequence of = {a.q + b * a.q_batch + head * a.q_head + row * a.q_row,
                            p.dout_rows + b * p.dout_batch + head * p.dout_head + row * p.dout_row,
                            tile_of<kQueryRows>(p, b, share * order.group, 0)};
-      switch (p.features & (kSoftcap | kAlibi | kBias | kDropout)) {
-        case 0:
-        case kAlibi: walk<kPlain>(a, s, order, t, of, dk, dv, v); break;
-        case kDropout: walk<kDropped>(a, s, order, t, of, dk, dv, v); break;
-        default: walk<kGeneral>(a, s, order, t, of, dk, dv, v);
+      if constexpr (kByFunctions) {
+        walk<kFunctions>(a, s, order, t, of, dk, dv, v);
+      } else {
+        switch (p.features & (kSoftcap | kAlibi | kBias | kDropout)) {
+          case 0:
+          case kAlibi: walk<kPlain>(a, s, order, t, of, dk, dv, v); break;
+          case kDropout: walk<kDropped>(a, s, order, t, of, dk, dv, v); break;
+          default: walk<kGeneral>(a, s, order, t, of, dk, dv, v);
+        }
       }
     }
     store_keys(p, t, dv_of(p), own_key, column, lane, dv);
@@ -67,7 +71,7 @@ extern "C" __constant__ fmha_bwd::Build fmha_bwd_build = {
     fmha_bwd::kThreads, sizeof(fmha_bwd::Shared), std::is_same_v<BuildHalf, fp16>};
 
 extern "C" __global__ void __launch_bounds__(fmha_bwd::kThreads, 1)
-    fmha_bwd_ampere(const __grid_constant__ fmha_bwd::AmpereParams p) {
+    fmha_bwd_ampere(const __grid_constant__ fmha_bwd::Argument<fmha_bwd::AmpereParams> p) {
   extern __shared__ __align__(128) char raw[];
   fmha_bwd::backward(p, *reinterpret_cast<fmha_bwd::Shared*>(raw));
 }

@@ -121,9 +121,11 @@ TILEKILN_DEVICE void walk(const AmpereParams& a, Shared& s, const Walk& order, c
     for (int i = 0; i < kRows / 16; ++i) {
       const float2 delta[2] = {scores.delta_of(s.delta + own.row, 2 * i),
                                scores.delta_of(s.delta + own.row, 2 * i + 1)};
+      if constexpr (kExtras == kFunctions) scores.learn(i, score, delta);
       scores.differentiate(i, score, delta, dbias, ds[i]);
       store_words<false>(s, ds[i], own.key, own.row / 16 + i, lane);
     }
+    if constexpr (kExtras == kFunctions) scores.store_learned();
     unsigned* const counter = p.counters + sum;
     const int ahead = s.before[c % kWarps];
     if (threadIdx.x == 0 && ahead > 0) await_turn(counter, ahead);
