@@ -82,7 +82,7 @@ def test_a_peer_that_is_far_behind_is_called_once() -> None:
 
     calls: list[str] = []
     with pytest.raises(RuntimeError, match=r"^its first call took 2\.0 s, more than 4 times the best peer's"):
-        measure.Contender([lambda: calls.append("call")], "cpu", iter([0.0, 2.0]).__next__, 1.5)
+        measure.Contender([lambda: calls.append("call")], "cpu", iter([0.0, 2.0]).__next__, most_seconds=1.5)
     assert calls == ["call"]
 
 

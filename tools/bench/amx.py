@@ -36,20 +36,22 @@ TIMED = ("products", "parts", "attention", "backward", "rows")
 SIZES, LENGTHS = (1024, 2048, 4096), (512, 1024, 2048, 4096, 8192)
 WEIGHTS = 14336, 4096, 9
 """Columns, k and number of those that lie in memory: 1 GB."""
-PAUSE = 0.002
-"""Seconds before a call: a pool that spins on every CPU is stopped by the host for some milliseconds now and then."""
+PAUSE, SLEEP = 0.002, 0.02
+"""Seconds before a call: a pool that spins on every CPU is stopped by the host for some milliseconds now and then; and
+before one of several threads, as those of PyTorch's OpenMP wait for up to 17 ms without sleep, on the same cores."""
 Calls = dict[str, Callable[[], Any]]
 
 
 def timed(label: str, flops: float, calls: Calls, seconds: float, peer: str = "torch") -> None:
     """Times calls in turns and prints a line; the first is ours."""
     times: dict[str, list[float]] = {name: [] for name in calls}
+    pause = SLEEP if os.environ.get("OMP_NUM_THREADS", "1") != "1" else PAUSE
     for call in calls.values():
         call()
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[peer]) < 5:
         for name, call in calls.items():
-            time.sleep(PAUSE)
+            time.sleep(pause)
             begun = time.perf_counter()
             call()
             times[name].append(time.perf_counter() - begun)

@@ -30,6 +30,9 @@ TIED = 0.92
 """Of the memory bound: where both sides have it, the cell is a tie."""
 MOST_OFF = 0.05
 """Of a result: how far a peer's may be from ours. More is another computation, and no peer."""
+SLEEP = 0.02
+"""Seconds before several threads of a side take their turn: those of PyTorch's OpenMP wait for up to 17 ms without
+sleep, on the cores of the other side."""
 SAMPLE = 0.003
 """Seconds that one sample spans."""
 MOST_COPIES = 24
@@ -74,10 +77,16 @@ class Contender:
     """Calls of one side, one for each copy of the problem, taken in turn."""
 
     def __init__(
-        self, calls: list[Call], device: str, read: Callable[[], float], most_seconds: float = math.inf
+        self,
+        calls: list[Call],
+        device: str,
+        read: Callable[[], float],
+        sleep: float = 0.0,
+        most_seconds: float = math.inf,
     ) -> None:
-        """RuntimeError where the first call takes more than most_seconds."""
+        """sleep: seconds before a sample. RuntimeError where the first call takes more than most_seconds."""
         self.turn, self.device, self.read, self.count = itertools.cycle(calls), device, read, 1
+        self.sleep = sleep
         begin = read()
         self.result = calls[0]()
         if (first := read() - begin) > most_seconds:
@@ -90,6 +99,8 @@ class Contender:
         """Seconds a call."""
         if self.device == "cuda":
             torch.cuda.synchronize()
+        elif self.sleep:
+            time.sleep(self.sleep)
         begin = self.read()
         for _ in range(self.count):
             next(self.turn)()
@@ -140,14 +151,15 @@ def cell(
     """Figures of a cell."""
     figures, made = Figures(), problems(one, device)
     own, elsewhere = clocks(device, threads)
+    sleep = SLEEP if device == "cpu" and threads > 1 else 0.0
     try:
-        mine = Contender([ours.call(problem) for problem in made], device, own)
+        mine = Contender([ours.call(problem) for problem in made], device, own, sleep)
     except (LookupError, ValueError, NotImplementedError, RuntimeError) as error:
         figures.refused = _line(error)
     else:
         figures.all["Tilekiln"] = statistics.median(mine.sample() for _ in range(3))
     others: dict[str, Contender] = {}
-    for name, contender in _contenders(made, figures, device, own, elsewhere, without, compiled):
+    for name, contender in _contenders(made, figures, device, (own, elsewhere), sleep, without, compiled):
         others[name] = contender
         if not figures.refused:
             check_same(f"{one.key}: {name}", mine.result, contender.result)
@@ -173,19 +185,19 @@ def _contenders(
     made: list[Problem],
     figures: Figures,
     device: str,
-    own: Callable[[], float],
-    elsewhere: Callable[[], float],
+    clocks: tuple[Callable[[], float], Callable[[], float]],
+    sleep: float,
     without: list[str],
     compiled: bool,
 ) -> Iterator[tuple[str, Contender]]:
     """Of the peers that can do the cell; why the others cannot stands in the figures."""
     for name, maker in peers.peers(made[0], without, compiled):
-        read = elsewhere if name == "OpenVINO" else own
+        read = clocks[name == "OpenVINO"]
         most = FAR * min((figures.all[other] for other in figures.all if other != "Tilekiln"), default=math.inf)
         if device == "cuda" or "compiled" in name or most < FAR * SLOW:  # first calls compile, or cost little
             most = math.inf
         try:
-            yield name, Contender([maker(problem) for problem in made], device, read, most)
+            yield name, Contender([maker(problem) for problem in made], device, read, sleep, most)
         except (RuntimeError, ValueError, NotImplementedError, AttributeError, ImportError, TypeError) as error:
             figures.left_out[name] = _line(error)
         except Exception as error:  # ONNX Runtime's and inductor's errors are of classes of their own
