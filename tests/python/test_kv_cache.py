@@ -10,7 +10,7 @@ import pickle
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln import reference
+from tilekiln import dtypes, reference
 
 HEADS, HDIM = 2, 64
 
@@ -327,3 +327,48 @@ def test_copies_grow_alone(flash, make, copied):
 def test_a_shallow_copy_is_refused():
     with pytest.raises(TypeError, match=r"no shallow copy, .*copy\.deepcopy copies them too"):
         copy.copy(paged())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "make", "like"),
+    [("bf8", contiguous, "numpy"), pytest.param("fp8", paged, "torch", marks=pytest.mark.torch)],
+)
+def test_bytes_under_queries_of_bf16(binding, load, monkeypatch, dtype, make, like):
+    found = [load("aiter"), load("norm_default")]
+    monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.api.operators._served", {})
+    cache = make(dtype=dtype, like=like, **({"capacity": 64} if make is contiguous else {}))
+    random, kept = np.random.default_rng(7), []
+
+    def normal(*shape):
+        return random.standard_normal(shape).astype(np.float32)
+
+    def given(x, word="bf16"):
+        if like == "numpy":
+            return x.astype(dtypes.NUMPY[word])
+        import torch
+
+        return torch.from_numpy(x).to(dtypes.TORCH[word])
+
+    def floats(x):
+        return (x if like == "numpy" else x.float().numpy()).astype(np.float32)
+
+    scale = given(np.array([0.5], np.float32), "fp32")
+    sequences = [cache.add() for _ in range(2)]
+    for tokens in (20, 3):
+        k, v = (given(normal(2, tokens, HEADS, HDIM)) for _ in "kv")
+        assert cache.append(sequences, k, v, k_scale=scale) is None
+        kept.append([floats(k), floats(v)])
+    k, v = (np.concatenate(parts, 1) for parts in zip(*kept, strict=True))
+    stored = dtypes.NUMPY[dtype]
+    k, v = (k / 0.5).astype(stored).astype(np.float32) * 0.5, v.astype(stored).astype(np.float32)
+    q = given(normal(2, 2, 2 * HEADS, HDIM))
+    out, lse = tk.decode(q, cache, sequences, causal=True, k_descale=scale, return_lse=True)
+    expected = reference.forward(floats(q), k, v, causal=True)
+    np.testing.assert_allclose(floats(out), expected.out, rtol=0.02, atol=0.02)
+    np.testing.assert_allclose(floats(lse), expected.lse, rtol=0.02, atol=0.02)
+    with pytest.raises(tk.ArgumentError, match=r"^q: was given, must be None where k is .*bfloat16 and the cache"):
+        cache.append(sequences, *(given(normal(2, 1, HEADS, HDIM)) for _ in "kv"), q)
+    with pytest.raises(tk.ArgumentError, match=r"^out: was given, must be absent where q is .*bfloat16 and the cache"):
+        tk.decode(q, cache, sequences, out=out)
+    assert [cache.length(one) for one in sequences] == [23, 23]

@@ -18,7 +18,7 @@ from .operators import _call
 if TYPE_CHECKING:
     from .._core.arguments import Array, DecodeArguments
 
-DTYPES = {word: dtypes.NAMES[word] for word in ("fp32", "fp16", "bf16", "fp8")}
+DTYPES = {word: dtypes.NAMES[word] for word in ("fp32", "fp16", "bf16", "fp8", "bf8")}
 
 
 def _zeros(like: str, shape: tuple[int, ...], dtype: str, device: Any) -> Any:
@@ -64,24 +64,17 @@ class KVCache:
 
     Contiguous: k (sequences, capacity, nhead_k, hdim), a row for each sequence. Paged: k (pages, page_size, nhead_k,
     hdim); pages are taken when a sequence grows into them, the one freed last first. v alike, with hdim_v.
+    Of fp8 (e4m3) or bf8 (e5m2) it takes keys and queries of bf16 too: rounded by `reshape_and_cache`, read by
+    `fmha_batch_prefill`, whose pages, or capacity, are powers of two.
     A cache is not thread-safe, and no stream may be running with it when it is changed.
     """
 
     def __init__(
-        self,
-        *,
-        nhead_k: int,
-        hdim: int,
-        hdim_v: int | None = None,
-        dtype: Literal["fp32", "fp16", "bf16", "fp8"] = "fp32",
-        sequences: int | None = None,
-        capacity: int | None = None,
-        pages: int | None = None,
-        page_size: int | None = None,
-        like: Literal["numpy", "torch"] = "numpy",
-        device: Any = None,
-        library: Library | None = None,
-    ) -> None:
+        self, *, nhead_k: int, hdim: int, hdim_v: int | None = None,
+        dtype: Literal["fp32", "fp16", "bf16", "fp8", "bf8"] = "fp32", sequences: int | None = None,
+        capacity: int | None = None, pages: int | None = None, page_size: int | None = None,
+        like: Literal["numpy", "torch"] = "numpy", device: Any = None, library: Library | None = None,
+    ) -> None:  # fmt: skip
         """Give sequences and capacity (tokens a sequence), or pages and page_size (tokens a page).
 
         hdim_v: None is hdim. like: what k and v are made of; device: of torch tensors, None is the CPU. library: whose
@@ -109,8 +102,8 @@ class KVCache:
     def over(cls, k: Array, v: Array, *, paged: bool, library: Library | None = None) -> KVCache:
         """A cache without sequences in arrays of the caller, NumPy or torch; what they hold is overwritten.
 
-        k (sequences, capacity, nhead_k, hdim), or paged (pages, page_size, nhead_k, hdim), fp32, fp16, bf16 or fp8
-        (e4m3), the last dimension contiguous; v alike, with hdim_v. Raises ArgumentError.
+        k (sequences, capacity, nhead_k, hdim), or paged (pages, page_size, nhead_k, hdim), fp32, fp16, bf16, fp8
+        (e4m3) or bf8 (e5m2), the last dimension contiguous; v alike, with hdim_v. Raises ArgumentError.
         """
         for name, array in (("k", k), ("v", v)):
             if np.ndim(array) != 4 or 0 in np.shape(array):
@@ -261,7 +254,8 @@ class KVCache:
         """Append k (batch, tokens, nhead_k, hdim) and v of the cache's dtype, as many tokens to each of the sequences.
 
         arguments: those of `Library.fmha_fwd_appendkv`, such as rotary_cos and rotary_sin. With q it is rotated in
-        place and attends over the grown sequences, and out is returned (attend=False: only rotated).
+        place and attends over the grown sequences, and out is returned (attend=False: only rotated). Keys and values of
+        16 or 32 bits to a cache of 8: k_scale and v_scale, by which they are divided, and no q.
 
         ArgumentError for another shape, a sequence that is not here, or one with no room for more; what the operator
         refuses is told as by `Library`. The cache is then as before.
@@ -272,9 +266,7 @@ class KVCache:
         before = {sequence: len(self._places[self._known(sequence)]) for sequence in sequences}
         self.reserve(sequences, tokens)
         try:
-            where = self.view(sequences)
-            caches = where.pop("k"), where.pop("v")
-            result = _first("fmha_fwd_appendkv", self.library, q, *caches, k, v, **where, **arguments)
+            result = self._written(sequences, k, v, q, arguments)
         except BaseException:
             for sequence in reversed(sequences):  # in the reverse of the order they were taken
                 while len(self._places[sequence]) > before[sequence]:
@@ -283,6 +275,50 @@ class KVCache:
         for sequence in sequences:
             self._lengths[sequence] += tokens
         return result
+
+    def _written(self, sequences: Sequence[int], k: Array, v: Array, q: Array | None, arguments: dict[str, Any]) -> Any:
+        if not self._rounds(k):
+            where = self.view(sequences)
+            caches = where.pop("k"), where.pop("v")
+            return _first("fmha_fwd_appendkv", self.library, q, *caches, k, v, **where, **arguments)
+        if q is not None:
+            raise ArgumentError(
+                f"q: was given, must be None where k is {k.dtype} and the cache {self.dtype}: decode then"
+            )
+        tokens, size = k.shape[1], self.page_size
+        slots = [
+            self._places[one][at // size] * size + at % size
+            for one in sequences
+            for at in range(self._lengths[one], self._lengths[one] + tokens)
+        ]
+        rows = [x.reshape(-1, *x.shape[2:]) for x in (k, v)]
+        _first("reshape_and_cache", self.library, *rows, self.k, self.v, self._beside(slots, np.int64), **arguments)
+        return None
+
+    def _rounds(self, array: Array) -> bool:
+        """Is it of more bits than the cache?"""
+        return self.dtype in ("fp8", "bf8") and getattr(array, "dtype", self.k.dtype) != self.k.dtype
+
+    def _beside(self, numbers: list[int], dtype: Any) -> Any:
+        """An array where k is."""
+        if isinstance(self.k, np.ndarray):
+            return np.array(numbers, dtype)
+        import torch
+
+        return torch.from_numpy(np.array(numbers, dtype)).to(self.k.device)
+
+    def _over_bytes(self, q: Array, sequences: Sequence[int], arguments: dict[str, Any]) -> Any:
+        """`decode` of queries of more bits: a row of a contiguous cache is a page."""
+        where = self.view(sequences)
+        if not self.paged:
+            where["block_table"] = where.pop("cache_batch_idx")[:, None]
+        batch, seqlen_q, *width = q.shape
+        where["cu_seqlens_q"] = np.arange(batch + 1, dtype=np.int32) * seqlen_q
+        rows = q.reshape(-1, *width)
+        made = _first("fmha_batch_prefill", self.library, rows, where.pop("k"), where.pop("v"), **where, **arguments)
+        out, lse = made if isinstance(made, tuple) else (made, None)
+        out = out.reshape(batch, seqlen_q, *out.shape[1:])
+        return out if lse is None else (out, lse.reshape(-1, batch, seqlen_q).swapaxes(0, 1))
 
     def view(self, sequences: Sequence[int]) -> dict[str, Any]:
         """k, v and what says where these sequences lie, for `Library.fmha_fwd_splitkv`, `_appendkv` and `_pagedkv`.
@@ -337,8 +373,9 @@ _PLACES = (
 def decode(q: Array, cache: KVCache, sequences: Sequence[int], **arguments: Unpack[DecodeArguments]) -> Any:
     """Attention of the newest queries of several sequences over a cache, by split-KV.
 
-    q (batch, seqlen_q, nhead_q, hdim), row b for sequences[b], dtype of the cache. arguments are those of
-    `Library.fmha_fwd_splitkv` that do not say where keys are. causal: the last query sees every key, the one before
+    q (batch, seqlen_q, nhead_q, hdim), row b for sequences[b], dtype of the cache, or bf16 over one of fp8 or bf8.
+    arguments are those of `Library.fmha_fwd_splitkv`, over 8 bits of `fmha_batch_prefill`, that do not say where keys
+    are. causal: the last query sees every key, the one before
     it all but the last. Returns out, or (out, lse) with return_lse. Takes the library of the cache, else the one at
     hand that has the best kernel. Raises as `Library.fmha_fwd_splitkv` does.
     """
@@ -348,4 +385,8 @@ def decode(q: Array, cache: KVCache, sequences: Sequence[int], **arguments: Unpa
     for name in (*where, *_PLACES):
         if name in arguments:
             raise ArgumentError(f"{name}: was given, must not be: the cache says where keys are")
+    if cache._rounds(q):
+        if "out" in arguments:
+            raise ArgumentError(f"out: was given, must be absent where q is {q.dtype} and the cache {cache.dtype}")
+        return cache._over_bytes(q, sequences, dict(arguments))
     return _first("fmha_fwd_splitkv", cache.library, q, where.pop("k"), where.pop("v"), **where, **arguments)
