@@ -238,6 +238,8 @@ __attribute__((noinline)) void transpose_words(float* to, const char* from, i64 
   transpose(r);
   TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) store(to + i * kPanel, r[i]);
 }
+constexpr i64 kPageBytes = 4096;
+constexpr int kStepsAhead = 2;
 // K contiguous (B column-major, as the weight of torch's Linear): squares of kLanes x kLanes words. What is no whole square of words as
 // they lie is made one first.
 template <class T, class Words> void pack_rows(float* to, const void* from, i64 stride, int lanes, i64 elements) {
@@ -245,10 +247,15 @@ template <class T, class Words> void pack_rows(float* to, const void* from, i64 
   constexpr bool kWiden = std::is_same_v<T, fp16>, kAsTheyLie = sizeof(T) * Words::kWord == sizeof(float);
   constexpr bool kFlip = Words::kFlip;
   const i64 words = (elements + Words::kWord - 1) / Words::kWord;
+  const bool far = stride * i64(sizeof(T)) >= kPageBytes;  // more pages than processors follow by themselves
   alignas(64) float square[kLanes * kLanes], turned[kLanes * kPanel];
   for (i64 e = 0, w = 0; e < elements; e += kStep, w += kLanes) {
     for (int j = 0; j < kPanel; j += kLanes) {
       const T* p = (const T*)from + e;
+      if (far) {
+        TILEKILN_UNROLL(16)
+        for (int i = 0; i < kLanes; ++i) __builtin_prefetch(p + (j + i) * stride + kStepsAhead * kStep, 0, 2);
+      }
       const int left = at_most(elements - e, kStep);
       float* const whole = to + w * kPanel + j;
       float* const out = w + kLanes <= words ? whole : turned;
