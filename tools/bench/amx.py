@@ -7,7 +7,8 @@ Without a part all of them. build: libraries of cpu-avx512, cpu-avx512bf16 and c
 folder of such that were built elsewhere. tests: the CPU's test files of those targets. The others (products, parts,
 attention, backward, rows) are timed in turns with PyTorch, a process a count of threads, by wall time, with a pause
 before each call, which is whole: packing of keys is in it. Figures are GF/s at best and of the median, a ratio is
-PyTorch's time over ours; int8 also ONNX Runtime's. rows: weights of 1 GB in rotation beside a loop that reads them.
+PyTorch's time over ours; int8 also ONNX Runtime's, which packs b beforehand, as ours does that is called packed. rows:
+weights of 1 GB in rotation beside a loop that reads them.
 """
 
 from __future__ import annotations
@@ -91,7 +92,13 @@ def whole_numbers(n: int, threads: int, seconds: float) -> None:
     from tools.bench.peers import onnxruntime_product
 
     a, b = (torch.randint(-128, 128, (n, n), dtype=torch.int8) for _ in "ab")
-    ours: Calls = {"ours": lambda: tk.matmul(a, b, num_threads=threads)}
+    weight = tk.QuantisedWeight.from_values(b.T.contiguous(), torch.ones(n, 1), group=n)
+    library = tk.load("gemm_linear")
+    how: Any = {"group": n, "out_dtype": "fp32", "num_threads": threads}
+    ours: Calls = {
+        "ours": lambda: tk.matmul(a, b, num_threads=threads),
+        "packed": lambda: library.flatmm_quant(a, weight.panels, weight.scale, **how),
+    }
     timed(f"int8 {n} threads {threads}", 2.0 * n**3, ours | {"torch": lambda: torch._int_mm(a, b)}, seconds)
     onnx = onnxruntime_product(a.numpy(), b.numpy(), threads)
     if onnx is not None:
