@@ -29,23 +29,21 @@ UNBOUNDED = (-1, -1)
 
 
 def bare(q: Tensor, k: Tensor, v: Tensor, dimensions: int) -> bool:
-    """Is nothing to be done before the facade? Floats that nothing watches, of headdims that kernels read, on the CPU
-    or a GPU. What else they may be the binding refuses.
-    """
-    if type(q) is not Tensor or type(k) is not Tensor or type(v) is not Tensor or q.dim() != dimensions or not idle():
+    """Is nothing to be done before the facade? Floats that nothing watches; the rest is for the binding to refuse."""
+    if type(q) is not Tensor or type(k) is not Tensor or type(v) is not Tensor or q.dim() != dimensions:
         return False
-    if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return False
-    if q.dtype not in operators.FLOATS:
-        return False
-    return q.is_cpu or (q.is_cuda and not (q.shape[-1] % 8 or v.shape[-1] % 8))
+    return q.dtype in operators.FLOATS and idle()
 
 
 def plainly(
-    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool, window_size: Any,
-    given: dict[str, Any], dimensions: int = 4, seqlen_k: int | None = None,
+    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool, window_size: Any, softcap: float,
+    alibi_slopes: Tensor | None, return_lse: bool, given: dict[str, Any], dimensions: int = 4,
+    seqlen_k: int | None = None,
 ) -> Any:  # fmt: skip
-    """Attention of tensors that are `bare`, by the facade itself; given: more of its arguments, none of them watched.
+    """Attention of tensors that are `bare`, by the facade itself: out, or (out, lse). given: more of its arguments,
+    none of them watched.
 
     None where something watches, and where it refuses: the longer way may take a copy, and has the words of errors.
     seqlen_k: of packed sequences, the longest, which a side of the window must not reach here.
@@ -56,6 +54,14 @@ def plainly(
         given["causal"] = True
     if softmax_scale is not None:
         given["softmax_scale"] = softmax_scale
+    if softcap:
+        given["softcap"] = softcap
+    if return_lse:
+        given["return_lse"] = True
+    if alibi_slopes is not None:
+        if type(alibi_slopes) is not Tensor or alibi_slopes.requires_grad:
+            return None
+        given["alibi_slopes"] = alibi_slopes
     if window_size is not UNBOUNDED:
         if k.dim() != dimensions:
             return None

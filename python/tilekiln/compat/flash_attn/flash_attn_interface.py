@@ -106,34 +106,18 @@ def flash_attn_func(
     Returns out, shape of q, or (out, softmax_lse, S_dmask) with return_attn_probs.
     """
     if not dropout_p:
-        made = _quickly(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {})
+        made = plainly(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {})
         if made is not None:
-            return made
+            return _with_mask(made, q, return_attn_probs)
     return _attended(
         q, k, v, alibi_slopes, dropout_p=dropout_p, softmax_scale=softmax_scale, causal=causal, window_size=window_size,
         softcap=softcap, deterministic=deterministic, return_attn_probs=return_attn_probs,
     )  # fmt: skip
 
 
-def _quickly(
-    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool, window_size: Any, softcap: float,
-    alibi_slopes: Tensor | None, return_attn_probs: bool, given: dict[str, Any], dimensions: int = 4,
-    seqlen_k: int | None = None,
-) -> Any:  # fmt: skip
-    """The result without dropout, of tensors that nothing watches; None where the longer way is to be gone.
-
-    given: of packed sequences, what says where they lie; seqlen_k: the longest of them.
-    """
-    if softcap:
-        given["softcap"] = softcap
-    if alibi_slopes is not None:
-        if type(alibi_slopes) is not Tensor or alibi_slopes.requires_grad:
-            return None
-        given["alibi_slopes"] = alibi_slopes
-    if return_attn_probs:
-        given["return_lse"] = True
-    made = plainly(q, k, v, softmax_scale, causal, window_size, given, dimensions, seqlen_k)
-    return (*made, attn_probs.empty(q)) if return_attn_probs and made is not None else made
+def _with_mask(made: Any, q: Tensor, return_attn_probs: bool) -> Any:
+    """What `plainly` made, and S_dmask without dropout if it is wanted."""
+    return (*made, attn_probs.empty(q)) if return_attn_probs else made
 
 
 @errors_as_upstream(window="window_size", lse="softmax_lse")
@@ -156,9 +140,9 @@ def flash_attn_kvpacked_func(
     """flash_attn_func with k and v in kv (batch, seqlen_k, 2, nheads_k, headdim), whose gradient is one tensor too."""
     if not dropout_p and apart(kv, 5, 2):
         k, v = kv.unbind(2)
-        made = _quickly(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {})
+        made = plainly(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {})
         if made is not None:
-            return made
+            return _with_mask(made, q, return_attn_probs)
     return _attended_pairs(
         q, kv, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
@@ -172,9 +156,9 @@ def flash_attn_qkvpacked_func(
     """flash_attn_func with q, k and v in qkv (batch, seqlen, 3, nheads, headdim), whose gradient is one tensor too."""
     if not dropout_p and apart(qkv, 5, 3):
         q, k, v = qkv.unbind(2)
-        made = _quickly(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {})
+        made = plainly(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {})
         if made is not None:
-            return made
+            return _with_mask(made, q, return_attn_probs)
     return _attended_one(
         qkv, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
@@ -223,12 +207,12 @@ def flash_attn_varlen_func(
     """
     if block_table is None and not dropout_p and type(cu_seqlens_q) is type(cu_seqlens_k) is Tensor:
         lengths = _lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-        made = _quickly(
+        made = plainly(
             q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, lengths, 3,
             max_seqlen_k,
         )  # fmt: skip
         if made is not None:
-            return made
+            return _with_mask(made, q, return_attn_probs)
     return _packed(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, block_table,
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
@@ -245,12 +229,12 @@ def flash_attn_varlen_kvpacked_func(
     """flash_attn_varlen_func with k and v in kv (total_k, 2, nheads_k, headdim), whose gradient is one tensor too."""
     lengths = _lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     if not dropout_p and apart(kv, 4, 2):
-        made = _quickly(
+        made = plainly(
             q, *kv.unbind(1), softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs,
             {**lengths}, 3, max_seqlen_k,
         )  # fmt: skip
         if made is not None:
-            return made
+            return _with_mask(made, q, return_attn_probs)
     return _attend(
         (q, kv), max_seqlen_k, lengths,
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
@@ -266,12 +250,12 @@ def flash_attn_varlen_qkvpacked_func(
     """flash_attn_varlen_func with q, k and v in qkv (total, 3, nheads, headdim), whose gradient is one tensor too."""
     lengths = _lengths(cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
     if not dropout_p and apart(qkv, 4, 3):
-        made = _quickly(
+        made = plainly(
             *qkv.unbind(1), softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs,
             {**lengths}, 3, max_seqlen,
         )  # fmt: skip
         if made is not None:
-            return made
+            return _with_mask(made, qkv, return_attn_probs)
     return _attend(
         (qkv,), max_seqlen, lengths,
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,

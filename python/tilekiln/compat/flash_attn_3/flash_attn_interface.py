@@ -152,29 +152,14 @@ def flash_attn_func(
         num_splits == 1 and qv is q_descale is k_descale is v_descale is None and pack_gqa is None
         and not (attention_chunk or sm_margin)
     ):  # fmt: skip
-        made = _quickly(q, k, v, softmax_scale, causal, window_size, softcap, return_attn_probs, {}, 4)
+        given = {} if window_size is UNBOUNDED else {"window": window_size}
+        made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, softcap, None, return_attn_probs, given)
         if made is not None:
             return made
     return _attended(
         q, k, v, qv, q_descale, k_descale, v_descale, softmax_scale, causal, (num_splits, pack_gqa, sm_margin),
         window_size, attention_chunk, softcap, deterministic, return_attn_probs,
     )  # fmt: skip
-
-
-def _quickly(
-    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool, window_size: Any, softcap: float,
-    return_lse: bool, given: dict[str, Any], dimensions: int,
-) -> Any:  # fmt: skip
-    """The result of tensors that nothing watches, (out, lse) with return_lse; None leaves it to the longer way."""
-    if softcap:
-        given["softcap"] = softcap
-    if return_lse:
-        given["return_lse"] = True
-    if window_size is not UNBOUNDED:
-        if type(window_size) is not tuple or len(window_size) != 2:
-            return None
-        given["window"] = window_size
-    return plainly(q, k, v, softmax_scale, causal, UNBOUNDED, given, dimensions)
 
 
 @errors_as_upstream(window="window_size", lse="softmax_lse")
@@ -212,7 +197,9 @@ def flash_attn_varlen_func(
         lengths: dict[str, Any] = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
         if not cu_seqlens_q.is_cpu:
             lengths |= longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q)
-        made = _quickly(q, k, v, softmax_scale, causal, window_size, softcap, return_attn_probs, lengths, 3)
+        if window_size is not UNBOUNDED:
+            lengths["window"] = window_size
+        made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, softcap, None, return_attn_probs, lengths, 3)
         if made is not None:
             return made
     return _attended_packed(
@@ -233,8 +220,9 @@ def flash_attn_qkvpacked_func(
     qkv (batch, seqlen, 3, nheads, headdim), or with num_heads_q (batch, seqlen, num_heads_q + 2 nheads_k, headdim).
     """
     if q_descale is k_descale is v_descale is None and not (attention_chunk or sm_margin) and apart(qkv, 5, 3):
-        parts = qkv.unbind(2)
-        made = _quickly(*parts, softmax_scale, causal, window_size, softcap, return_attn_probs, {}, 4)
+        q, k, v = qkv.unbind(2)
+        given = {} if window_size is UNBOUNDED else {"window": window_size}
+        made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, softcap, None, return_attn_probs, given)
         if made is not None:
             return made
     return _attended_qkv(

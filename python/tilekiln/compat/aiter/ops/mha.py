@@ -107,31 +107,13 @@ def flash_attn_func(
     """
     bare = bias is cu_seqlens_q is cu_seqlens_kv is sink_ptr is None
     if bare and unbounded(window_size) and not (dropout_p or return_attn_probs or num_splits > 1):
-        made = _quickly(q, k, v, softmax_scale, causal, 0.0, alibi_slopes, return_lse, {}, 4)
+        made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, 0.0, alibi_slopes, return_lse, {})
         if made is not None:
             return made
     return _attended(
         q, k, v, dropout_p, softmax_scale, causal, window_size, bias, alibi_slopes, deterministic, return_lse,
         return_attn_probs, cu_seqlens_q, cu_seqlens_kv, sink_ptr, num_splits,
     )  # fmt: skip
-
-
-def _quickly(
-    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool, logits_soft_cap: float,
-    alibi_slopes: Tensor | None, return_lse: bool, given: dict[str, Any], dimensions: int,
-) -> Any:  # fmt: skip
-    """The result without windows, of tensors that nothing watches; None leaves it to the longer way."""
-    if alibi_slopes is not None:
-        if type(alibi_slopes) is not Tensor or alibi_slopes.requires_grad:
-            return None
-        given["alibi_slopes"] = alibi_slopes
-    if logits_soft_cap:
-        if SOFTSIGN in os.environ:
-            return None
-        given["softcap"] = logits_soft_cap
-    if return_lse:
-        given["return_lse"] = True
-    return plainly(q, k, v, softmax_scale, causal, UNBOUNDED, given, dimensions)
 
 
 @errors_as_upstream(window="window_size", cu_seqlens_k="cu_seqlens_kv", sink="sink_ptr")
@@ -179,12 +161,12 @@ def flash_attn_varlen_func(
     bare = bias is block_table is out is cu_seqlens_q_padded is cu_seqlens_k_padded is sink_ptr is None
     if (
         bare and type(cu_seqlens_q) is type(cu_seqlens_k) is Tensor and unbounded(window_size)
-        and not (dropout_p or return_attn_probs or min_seqlen_q)
+        and not (dropout_p or return_attn_probs or min_seqlen_q or (logits_soft_cap and SOFTSIGN in os.environ))
     ):  # fmt: skip
         lengths: dict[str, Any] = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
         if not cu_seqlens_q.is_cpu:
             lengths |= longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q)
-        made = _quickly(q, k, v, softmax_scale, causal, logits_soft_cap, alibi_slopes, return_lse, lengths, 3)
+        made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, logits_soft_cap, alibi_slopes, return_lse, lengths, 3)
         if made is not None:
             return made
     return _attended_packed(

@@ -122,9 +122,9 @@ def flash_attn_func(
         type(window_size) is tuple and window_size in _OPEN and not aux_scalars
         and qv is gather_kv_indices is learnable_sink is score_mod is mask_mod is block_sparse_tensors is None
     ):  # fmt: skip
-        made = _quickly(q, k, v, softmax_scale, causal, softcap, return_lse, {}, 4)
+        made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, softcap, None, return_lse, {})
         if made is not None:
-            return made
+            return made if return_lse else (made, None)
     return _attended(
         q, k, v, qv, gather_kv_indices, learnable_sink, softmax_scale, causal, window_size, softcap, deterministic,
         (score_mod, mask_mod, aux_tensors, block_sparse_tensors), aux_scalars, return_lse,
@@ -133,21 +133,6 @@ def flash_attn_func(
 
 _OPEN = ((None, None), (-1, -1))
 """Windows without sides."""
-
-
-def _quickly(
-    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool, softcap: float, return_lse: bool,
-    given: dict[str, Any], dimensions: int,
-) -> tuple[Tensor, Tensor | None] | None:  # fmt: skip
-    """(out, lse or None) of tensors that nothing watches, without windows and sinks; None: the longer way's."""
-    if softcap:
-        given["softcap"] = softcap
-    if return_lse:
-        given["return_lse"] = True
-    made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, given, dimensions)
-    if made is None:
-        return None
-    return made if return_lse else (made, None)
 
 
 def flash_attn_varlen_func(
@@ -180,9 +165,9 @@ def flash_attn_varlen_func(
         if not cu_seqlens_q.is_cpu:
             most_q, most_k = (n if m is None else m for m, n in ((max_seqlen_q, len(q)), (max_seqlen_k, len(k))))
             given |= longest(most_q, most_k, cu_seqlens_q)
-        made = _quickly(q, k, v, softmax_scale, causal, softcap, return_lse, given, 3)
+        made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, softcap, None, return_lse, given, 3)
         if made is not None:
-            return made
+            return made if return_lse else (made, None)
     absent = {
         "qv": qv, "gather_kv_indices": gather_kv_indices, "score_mod": score_mod, "mask_mod": mask_mod,
         "block_sparse_tensors": block_sparse_tensors, "aux_tensors": aux_tensors or None,
