@@ -99,12 +99,9 @@ _undo: dict[str, list[Callable[[], None]]] = {}
 
 
 def register(
-    *,
-    flash_attention_2: bool = False,
-    flash_attention_3: bool = False,
-    flash_attention_4: bool = False,
+    *, flash_attention_2: bool = False, flash_attention_3: bool = False, flash_attention_4: bool = False,
     flex_attention: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Make attn_implementation="tilekiln" known to Transformers, to version 5 experts_implementation="tilekiln" too.
 
     flash_attention_2, flash_attention_3, flash_attention_4: also stand in for the name, for code that asks for it:
@@ -294,8 +291,8 @@ def _parts(function: Callable[..., Any]) -> set[str]:
 def mask(
     batch_size: int, q_length: int = 0, kv_length: int = 0, q_offset: int | Tensor = 0, kv_offset: int = 0,
     mask_function: Callable[..., Any] | None = None, attention_mask: Tensor | None = None, use_vmap: bool = False,
-    allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False,
-    cache_position: Tensor | None = None, **others: Any,
+    allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False, cache_position: Tensor | None = None,
+    **others: Any,
 ) -> Tensor | None:  # fmt: skip
     """Makes the attention_mask of `attention`; arguments as Transformers' AttentionMaskInterface gives them by name.
 
@@ -362,26 +359,12 @@ def _has_holes(there: Tensor) -> bool:
 
 
 def attention(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    is_causal: bool | None = None,
-    s_aux: Tensor | None = None,
-    position_ids: Tensor | None = None,
-    position_bias: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    cu_seq_lens_q: Tensor | None = None,
-    cu_seq_lens_k: Tensor | None = None,
-    cache: Any = None,
-    deterministic: bool | None = None,
-    **others: Any,
-) -> tuple[Tensor, None]:
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None, softcap: float | None = None,
+    is_causal: bool | None = None, s_aux: Tensor | None = None, position_ids: Tensor | None = None,
+    position_bias: Tensor | None = None, alibi_slopes: Tensor | None = None, cu_seq_lens_q: Tensor | None = None,
+    cu_seq_lens_k: Tensor | None = None, cache: Any = None, deterministic: bool | None = None, **others: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
     """The attention function, as Transformers' AttentionInterface calls it.
 
     query (batch, nhead_q, seqlen_q, hdim), key and value (batch, nhead_k, seqlen_k, hdim). Returns (batch, seqlen_q,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tilekiln's attention of vLLM's CPU platform against the float64 reference, beside the real vLLM's classes; products.
+"""Tilekiln's attention of vLLM against the float64 reference, beside the real vLLM's classes; products.
 
 Batches of decodes and prompts over pages in random order: masks, head dims, soft caps, ALiBi, sinks, encoders, fp8.
 """
@@ -7,27 +7,36 @@ Batches of decodes and prompts over pages in random order: masks, head dims, sof
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tilekiln as tk
+import tilekiln.compat.vllm
 import torch
+import vllm.platforms
+from tilekiln.compat.vllm import cuda as of_cuda
 from tilekiln.compat.vllm.attention import FORMATS, Attention, Backend
 from tilekiln.compat.vllm.batch import batch_of
 from tilekiln.compat.vllm.linear import Product
 from tilekiln.reference import attention
 from vllm.model_executor.layers.attention.cross_attention import create_cross_attention_backend
+from vllm.platforms.interface import DeviceCapability
 from vllm.v1.attention.backend import AttentionType
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+from vllm.v1.attention.selector import AttentionSelectorConfig
 
 LAYER = SimpleNamespace(_k_scale=torch.tensor(0.02), _v_scale=torch.tensor(0.03))
+OfCuda = type("OfCuda", (of_cuda.Attention,), {"device": "cpu"})
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
 def step(
     queries: list[int], keys: list[int], dtype: torch.dtype, hdim: int = 64, heads: tuple[int, int] = (4, 2),
-    by_token: bool = False, causal: Any = True, fp8: str | None = None, size: int = 32, **options: Any,
+    by_token: bool = False, causal: Any = True, fp8: str | None = None, size: int = 32, cuda: bool = False,
+    **options: Any,
 ) -> None:  # fmt: skip
     """One layer's call, its results and what it wrote."""
     random = torch.Generator().manual_seed(sum(queries) + hdim)
@@ -53,9 +62,19 @@ def step(
             for place in range(length - queries[row], length)
         ]
     )
-    impl = Attention(nhead_q, hdim, hdim**-0.5, nhead_k, kv_cache_dtype=fp8 or "auto", **options)
+    kind = OfCuda if cuda else Attention
+    impl = kind(nhead_q, hdim, hdim**-0.5, nhead_k, kv_cache_dtype=fp8 or "auto", **options)
     impl.process_weights_after_loading(dtype)
-    batch = batch_of(starts, torch.tensor(keys, dtype=torch.int32), table, causal, slots)
+    lengths = torch.tensor(keys, dtype=torch.int32)
+    if cuda:
+        common = SimpleNamespace(
+            query_start_loc=starts, query_start_loc_cpu=starts, seq_lens=lengths, num_actual_tokens=slots.shape[0],
+            max_query_len=max(queries), max_seq_len=max(keys) + 9, block_table_tensor=table, slot_mapping=slots,
+            causal=causal,
+        )  # fmt: skip
+        batch = of_cuda.Builder.__new__(of_cuda.Builder).build(0, common)
+    else:
+        batch = batch_of(starts, lengths, table, causal, slots)
     out = torch.full((int(starts[-1]), nhead_q, hdim), torch.nan, dtype=dtype)
     impl.forward(LAYER, q, k, v, cache, batch, out)
 
@@ -100,6 +119,36 @@ for hdim in (32, 80, 96, 128, 160, 256, 512):
 for fp8 in FORMATS:
     step(*MIXED, torch.bfloat16, fp8=fp8)
     step([1] * 3, [9, 40, 64], torch.bfloat16, fp8=fp8, sliding_window=8)
+
+for dtype in (torch.float16, torch.bfloat16):  # the calls of CUDA's backend, answered by the CPU
+    for queries, keys in (MIXED, ([1] * 3, [9, 40, 64]), ([5, 30], [5, 64])):
+        step(queries, keys, dtype, cuda=True)
+        step(queries, keys, dtype, cuda=True, sliding_window=8, by_token=True)
+        step(queries, keys, dtype, cuda=True, alibi_slopes=[0.5, 0.25, 0.1, 0.01])
+step(*MIXED, torch.bfloat16, cuda=True, fp8="fp8")
+sys.modules["vllm._C_stable_libtorch"] = ModuleType("vllm._C_stable_libtorch")  # of vLLM's CUDA build
+from vllm.platforms.cuda import NonNvmlCudaPlatform  # noqa: E402
+
+vllm.platforms._current_platform = NonNvmlCudaPlatform()
+tilekiln.compat.vllm.register()
+NonNvmlCudaPlatform.get_device_capability = classmethod(lambda cls, device_id=0: DeviceCapability(9, 0))
+plain = {
+    "head_size": 128, "dtype": torch.bfloat16, "kv_cache_dtype": "auto", "block_size": 16, "use_mla": False,
+    "has_sink": False, "use_sparse": False,
+}  # fmt: skip
+for changes, why in (
+    ({}, ""), ({"has_sink": True, "has_sliding_window": True}, ""), ({"kv_cache_dtype": "fp8"}, ""),
+    ({"dtype": torch.float32}, "dtype not supported"), ({"head_size": 60}, "head_size not supported"),
+    ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype not supported"), ({"use_non_causal": True}, "non-causal"),
+    ({"kv_cache_dtype": "fp8", "has_sink": True}, "a cache of fp8 goes with bfloat16, without sinks"),
+    ({"attn_type": AttentionType.ENCODER}, "attention type .* not supported"),
+):  # fmt: skip
+    asked = AttentionBackendEnum.CUSTOM, AttentionSelectorConfig(**{**plain, **changes}), 8
+    if why:
+        with pytest.raises(ValueError, match=why):
+            NonNvmlCudaPlatform.get_attn_backend_cls(*asked)
+    else:
+        assert NonNvmlCudaPlatform.get_attn_backend_cls(*asked) == "tilekiln.compat.vllm.cuda.Backend"
 
 q, k, v = (torch.randn(30, 4, 64) for _ in range(3))
 starts = torch.tensor([0, 11, 30], dtype=torch.int32)

@@ -118,18 +118,10 @@ class _Product(torch.autograd.Function):
 
 
 def attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    seen: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    sink: torch.Tensor | None = None,
-    softmax_scale: float | None = None,
-    softcap: float = 0.0,
-    keep: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, seen: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None, sink: torch.Tensor | None = None, softmax_scale: float | None = None,
+    softcap: float = 0.0, keep: torch.Tensor | None = None, dropout_p: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Attention in PyTorch, in the precision of its inputs, (batch, seqlen, nhead, hdim).
 
     Returns out and the fp32 lse (batch, nhead_q, seqlen_q). bias is added after the scale; sink (nhead_q) is one more
@@ -197,12 +189,9 @@ def judge(
 
 
 def judge_all(
-    names: Sequence[str],
-    ours: Sequence[torch.Tensor],
-    exact: Sequence[torch.Tensor],
-    same: Sequence[torch.Tensor],
+    names: Sequence[str], ours: Sequence[torch.Tensor], exact: Sequence[torch.Tensor], same: Sequence[torch.Tensor],
     constant: float | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """`judge` of an output, which comes first, and of gradients."""
     for i, (name, mine, right, theirs) in enumerate(zip(names, ours, exact, same, strict=True)):
         judge(name, mine, right, theirs, GRADIENT if i else FORWARD, constant)

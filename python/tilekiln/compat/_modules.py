@@ -168,12 +168,8 @@ def _beside(package: str) -> list[str]:
 
 
 def resolve(
-    name: str,
-    home: str,
-    version: str,
-    distributions: dict[str, str] | None = None,
-    apart: tuple[str, ...] = (),
-) -> None:
+    name: str, home: str, version: str, distributions: dict[str, str] | None = None, apart: tuple[str, ...] = (),
+) -> None:  # fmt: skip
     """From now on `import name` is the module `home`, and so are submodules; importlib.metadata knows the version.
 
     distributions: names and versions where it is not one distribution of the module's name. apart: as of `_Finder`.
@@ -209,13 +205,9 @@ def check_installed(name: str, home: str, over_installed: bool) -> None:
 
 
 def install(
-    name: str,
-    home: str,
-    version: str,
-    over_installed: bool,
-    distributions: dict[str, str] | None = None,
+    name: str, home: str, version: str, over_installed: bool, distributions: dict[str, str] | None = None,
     apart: tuple[str, ...] = (),
-) -> None:
+) -> None:  # fmt: skip
     """`resolve`, unless another package of this name is installed and over_installed is False: then ImportError."""
     check_installed(name, home, over_installed)
     _forget(name)

@@ -55,15 +55,9 @@ def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
 
 
 def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    return_lse: bool = True,
-    return_randval: bool = False,
-    deterministic: bool | None = None,
-    **arguments: Unpack[FmhaFwdArguments],
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = True, return_randval: bool = False,
+    deterministic: bool | None = None, **arguments: Unpack[FmhaFwdArguments],
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """(out, lse, randval, rng_state) of `Library.fmha_fwd`, differentiable in q, k, v, bias and sink.
 
     lse is None without return_lse, and never differentiable; randval, uint8, is None without return_randval; kernels of

@@ -71,21 +71,10 @@ class AttentionBackward(torch.autograd.Function):
 
 
 def backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    *,
-    dq: Tensor | None = None,
-    dk: Tensor | None = None,
-    dv: Tensor | None = None,
-    dbias: bool = False,
-    d_sink: bool = False,
-    deterministic: bool | None = False,
-    **arguments: Unpack[FmhaBwdArguments],
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, dq: Tensor | None = None,
+    dk: Tensor | None = None, dv: Tensor | None = None, dbias: bool = False, d_sink: bool = False,
+    deterministic: bool | None = False, **arguments: Unpack[FmhaBwdArguments],
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """(dq, dk, dv, dbias, d_sink) of `Library.fmha_bwd`; the last two are None unless asked for with True.
 
     dq, dk, dv: where to write, shapes and dtypes of q, k and v. dbias has the full shape (batch, nhead_q, seqlen_q,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""vLLM's CPU platform over Tilekiln: attention over its caches, norms, rotary embedding, gates, linear layers.
+"""vLLM's CPU platform over Tilekiln: attention over its caches, norms, rotary embedding, gates, linear layers; of CUDA
+GPUs the attention, where it is asked for.
 
 The wheel tilekiln-vllm, or python/compat/vllm on PYTHONPATH, brings two entry points, which vLLM calls in each of its
 processes: `platform` (group vllm.platform_plugins) and `register` (vllm.general_plugins). `VLLM_PLUGINS=""` leaves
@@ -20,9 +21,15 @@ def platform() -> str | None:
 
 
 def register() -> None:
-    """Puts norms, gates, rotary embedding and linear layers beside vLLM's own; a second call does nothing."""
+    """Puts norms, gates, rotary embedding and linear layers beside vLLM's own; a second call does nothing. On CUDA
+    GPUs it puts attention behind the name CUSTOM.
+    """
     from vllm.platforms import current_platform
 
+    if current_platform.is_cuda():
+        from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+        register_backend(AttentionBackendEnum.CUSTOM, f"{__name__}.cuda.Backend")
     if type(current_platform).__module__ == f"{__name__}.platform":
         from . import layers, linear
 

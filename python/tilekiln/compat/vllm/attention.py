@@ -89,6 +89,8 @@ def _each(x: Tensor, one: Step) -> Tensor:
 class Attention(AttentionImpl):
     """One layer's."""
 
+    device: ClassVar[str] = "cpu"
+
     def __init__(
         self, num_heads: int, head_size: int, scale: float, num_kv_heads: int,
         alibi_slopes: list[float] | None = None, sliding_window: int | None = None, kv_cache_dtype: str = "auto",
@@ -109,7 +111,7 @@ class Attention(AttentionImpl):
         self.encodes = attn_type in (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
         self.crosses = attn_type == AttentionType.ENCODER_DECODER
         self.alibi_slopes = (
-            None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32, device="cpu")
+            None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32, device=self.device)
         )
         self.sinks = sinks
         self.places: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None)
@@ -180,17 +182,17 @@ class Attention(AttentionImpl):
         for one in batch.steps:
             queries, rows = _each(q, one), {"block_table": one.table, "out": _each(out, one)}
             rows |= self._mask(causal=True) | self.options
-            if key is not None and value is not None and len(self.options) == 1:
+            if key is not None and value is not None and len(self.options) == 1 and not batch.most:
                 new = _each(key, one), _each(value, one)
                 _call("fmha_fwd_appendkv", (queries, k, v, *new), {"seqlen_k": one.before, **rows})
             else:
                 self._write(key, value, k, v, batch, one.tokens)
-                _call("fmha_fwd_splitkv", (queries, k, v), {"seqlen_k": one.lengths, **rows})
+                _call("fmha_fwd_splitkv", (queries, k, v), {"seqlen_k": one.lengths, **rows, **batch.most})
         for part in batch.parts:
             self._write(key, value, k, v, batch, part.tokens)
             calls.pagedkv(
                 q[part.tokens], k, v, out=out[part.tokens], cu_seqlens_q=part.starts, seqlen_k=part.lengths,
-                block_table=part.table, **self._mask(part.causal), **self.options,
+                block_table=part.table, **self._mask(part.causal), **self.options, **batch.most,
             )  # fmt: skip
 
     def _over_an_encoder(
@@ -227,4 +229,5 @@ class Attention(AttentionImpl):
             calls.batch_prefill(
                 q[part.tokens], k, v, out=out[part.tokens], cu_seqlens_q=part.starts, seqlen_k=part.lengths,
                 block_table=part.table, k_descale=k_scale, v_descale=v_scale, **self._mask(part.causal), **self.options,
+                **batch.most,
             )  # fmt: skip

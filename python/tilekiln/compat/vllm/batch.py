@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ class Step:
 
     def part(self) -> Part:
         """The same as a part of packed sequences."""
-        starts = torch.arange(self.lengths.shape[0] + 1, dtype=torch.int32, device="cpu") * self.queries
+        starts = torch.arange(self.lengths.shape[0] + 1, dtype=torch.int32, device=self.lengths.device) * self.queries
         return Part(self.tokens, starts, self.lengths, self.table, True)
 
 
@@ -52,6 +52,7 @@ class Batch:
     steps: list[Step]
     parts: list[Part]
     slot_mapping: Tensor  # (tokens), int64: the page of a token times their size, and its place there
+    most: dict[str, int] = field(default_factory=dict)  # max_seqlen_q and max_seqlen_k where arrays stay on a device
 
     @property
     def all_parts(self) -> list[Part]:
