@@ -109,7 +109,8 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
     of_compiler = tree().of_machine(tools.machine)
     chosen: list[str] = []
     for word in words(values["target"]) or [""]:
-        if word not in ("native", "all") and word not in tree().backends and word not in tree().every_target:
+        named = word in ("native", "all") or word in tree().backends or word in tree().every_target
+        if not named and tree().of_gpu(word) is None:
             every = list(tree().targets)
             near = options.nearest(word, ["native", "all", "list", *every])
             raise options.UsageError(

@@ -121,12 +121,15 @@ class Tree:
 
     def target(self, name: str) -> Target:
         """By its name, or that of a GPU (gfx942, sm90a) of which one target can be built."""
-        if name not in self.every_target:
-            of_gpu = [one for one in self.targets.values() if one.name.endswith(f"-{name}") and not self._of_host(one)]
-            if len(of_gpu) == 1:
-                return of_gpu[0]
+        found = self.every_target[name] if name in self.every_target else self.of_gpu(name)
+        if found is None:
             raise CodegenError(f"{self._no_target(name)}\ntargets: {', '.join(self.targets)}")
-        return self.every_target[name]
+        return found
+
+    def of_gpu(self, name: str) -> Target | None:
+        """The only target of a GPU by its name."""
+        found = [one for one in self.targets.values() if one.name.endswith(f"-{name}") and not self._of_host(one)]
+        return found[0] if len(found) == 1 else None
 
     def _of_host(self, target: Target) -> bool:
         return bool(self.backends[target.backend].host)

@@ -187,6 +187,7 @@ def test_a_build_folder_that_is_a_link_stays(tree, tmp_path):
         (["receipt=list"], ["flash", "ck_default", "fp32_min"]),
         (["target=list"], TARGETS),
         (["receipt=fp32_min", "target=cpu-avx2", "list"], ["fmha_fwd_fp32_d128x128_batch"]),
+        (["receipt=norm_default", "target=gfx942", "where=family=softmax", "list"], ["_hip_gfx942"]),
         (["receipt=fp32_min", "explain=fmha_fwd hdim_q=48"], ["yes: fp32_min lists "]),
         (["-n", "receipt=fp32_min", "cache=build/cache"], ["compile rows/fmha_fwd", "compile kernels/runtime/"]),
         (["-c", "receipt=fp32_min"], []),

@@ -229,9 +229,10 @@ def flash_attn_varlen_kvpacked_func(
     """flash_attn_varlen_func with k and v in kv (total_k, 2, nheads_k, headdim), whose gradient is one tensor too."""
     lengths = _lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     if not dropout_p and apart(kv, 4, 2):
+        k, v = kv.unbind(1)
         made = plainly(
-            q, *kv.unbind(1), softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs,
-            {**lengths}, 3, max_seqlen_k,
+            q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {**lengths}, 3,
+            max_seqlen_k,
         )  # fmt: skip
         if made is not None:
             return _with_mask(made, q, return_attn_probs)
@@ -250,12 +251,13 @@ def flash_attn_varlen_qkvpacked_func(
     """flash_attn_varlen_func with q, k and v in qkv (total, 3, nheads, headdim), whose gradient is one tensor too."""
     lengths = _lengths(cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
     if not dropout_p and apart(qkv, 4, 3):
+        q, k, v = qkv.unbind(1)
         made = plainly(
-            *qkv.unbind(1), softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs,
-            {**lengths}, 3, max_seqlen,
+            q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {**lengths}, 3,
+            max_seqlen,
         )  # fmt: skip
         if made is not None:
-            return _with_mask(made, qkv, return_attn_probs)
+            return _with_mask(made, q, return_attn_probs)
     return _attend(
         (qkv,), max_seqlen, lengths,
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
