@@ -119,6 +119,37 @@ inline void write_gates(const Delta& a, const Heads& to, long long first, int to
   }
 }
 
+// Gradients of queries and keys as they met the state and its gradient, both turned: once for all dtypes, as what follows.
+inline void met_backward(const Delta& a, const Chunk& c, const float* y, const float* turned, const float* turned_of,
+                         Meetings& m) {
+  const int d = c.d, e = c.e;
+  product<Walk::rows>(c.out, e, turned, d, e, c.rows, d,
+                      [&](int i, int r, vf sum) __attribute__((always_inline)) { store(m.dq + i * d + r, sum); });
+  product<Walk::rows>(c.u, e, turned_of, d, e, c.rows, d,
+                      [&](int i, int r, vf sum) __attribute__((always_inline)) { store(m.early + i * d + r, sum); });
+  if (!a.corrects) {
+    __builtin_memset(m.late, 0, c.rows * d * sizeof(float));
+    return;
+  }
+  product<Walk::rows>(y, e, turned, d, e, c.rows, d, [&](int i, int r, vf sum) __attribute__((always_inline)) {
+    store(m.late + i * d + r, sub(zero(), sum));
+  });
+}
+
+// The gradient of the state before a chunk, over that of the state after it.
+inline void state_backward(const Delta& a, const Chunk& c, const float* y, float* of_state) {
+  const int d = c.d, e = c.e;
+  product<Walk::columns>(c.q, d, c.out, e, c.rows, d, e, [&](int r, int j, vf sum) __attribute__((always_inline)) {
+    float* p = of_state + r * e + j;
+    store(p, fma(broadcast(c.kept[r]), load(p), sum));
+  });
+  if (!a.corrects) return;
+  product<Walk::columns>(c.decayed, d, y, e, c.rows, d, e, [&](int r, int j, vf sum) __attribute__((always_inline)) {
+    float* p = of_state + r * e + j;
+    store(p, sub(load(p), sum));
+  });
+}
+
 // Rows of products of two arrays, summed.
 inline void row_products(const float* a, const float* b, int rows, int width, float* to) {
   for (int r = 0; r < rows; ++r) {
@@ -187,28 +218,8 @@ template <class T> void head(const DeltaGradients& g, float* scratch, float* sha
     lower_products<true>(c.out, turned_u, 1, e, c.rows, m.of_attended);
     if (a.corrects) lower_products<false>(y, turned_u, -1, e, c.rows, m.of_lower);
     turn(state, e, d, turned, d), turn(of_state, e, d, turned_of, d);
-    product<Walk::rows>(c.out, e, turned, d, e, c.rows, d,
-                        [&](int i, int r, vf sum) __attribute__((always_inline)) { store(m.dq + i * d + r, sum); });
-    product<Walk::rows>(c.u, e, turned_of, d, e, c.rows, d,
-                        [&](int i, int r, vf sum) __attribute__((always_inline)) { store(m.early + i * d + r, sum); });
-    if (a.corrects) {
-      product<Walk::rows>(y, e, turned, d, e, c.rows, d, [&](int i, int r, vf sum) __attribute__((always_inline)) {
-        store(m.late + i * d + r, sub(zero(), sum));
-      });
-    } else {
-      __builtin_memset(m.late, 0, c.rows * d * sizeof(float));
-    }
-    product<Walk::columns>(c.q, d, c.out, e, c.rows, d, e, [&](int r, int j, vf sum) __attribute__((always_inline)) {
-      float* p = of_state + r * e + j;
-      store(p, fma(broadcast(c.kept[r]), load(p), sum));
-    });
-    if (a.corrects) {
-      product<Walk::columns>(c.decayed, d, y, e, c.rows, d, e,
-                             [&](int r, int j, vf sum) __attribute__((always_inline)) {
-                               float* p = of_state + r * e + j;
-                               store(p, sub(load(p), sum));
-                             });
-    }
+    met_backward(a, c, y, turned, turned_of, m);
+    state_backward(a, c, y, of_state);
     meetings_backward(a, c, m);
     write_gates(a, g.g, first, tokens, c, m, of_gates);
     float* before = shared ? shared + 2 * first * d : nullptr;
