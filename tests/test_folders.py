@@ -34,6 +34,7 @@ def test_may_fail(shared, tmp_path):
 """
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("workers", [[], ["-p", "xdist.plugin", "-n", "2"]], ids=["alone", "workers"])
 def test_only_what_failed_stays(workers: list[str], tmp_path: Path) -> None:
     """By the settings of the tree's own pyproject.toml."""

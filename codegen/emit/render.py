@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -111,6 +112,12 @@ class Renderer:
 
     def text(self, name: str, **context: Any) -> bytes:
         return self.template(name).render(context).encode()
+
+
+@functools.lru_cache(1)
+def _of_tree(root: Tree) -> tuple[Renderer, dict[str, bytes]]:
+    """Templates and units of host code of the last tree: templates take longer to compile than to fill."""
+    return Renderer(root), held.units(root)
 
 
 def _row(instance: Instance) -> str:
@@ -342,8 +349,8 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
     plans = list({plan.receipt: plan for plan in plans}.values())
     for plan in plans:
         check_buildable(plan.target_list)
-    renderer = Renderer(plans[0].tree)
-    hashes, units = source_hashes(plans[0].tree.places), held.units(plans[0].tree)
+    renderer, units = _of_tree(plans[0].tree)
+    hashes = source_hashes(plans[0].tree.places)
     contents: dict[str, bytes] = {}
     digests: dict[str, str] = {}
     ledgers: dict[str, files.Ledger] = {}

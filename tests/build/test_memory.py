@@ -123,6 +123,7 @@ def test_killed_beside_others_is_tried_again(built_tree, script, tmp_path):
     assert library.read_bytes() == expected
 
 
+@pytest.mark.day
 def test_one_that_does_not_fit_alone(built_tree, script):
     """A real limit of address space, too small for the compiler itself."""
     launcher = script("launcher", ["ulimit -v 40000", 'exec "$@"'])

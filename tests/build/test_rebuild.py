@@ -84,6 +84,7 @@ def test_a_header_of_the_rows(built_tree):
     assert not [label for label in compiled if "for cpu-" in label]  # the engine knows no rows
 
 
+@pytest.mark.day
 def test_a_header_of_the_engine(built_tree):
     built_tree.append("kernels/attention/cpu/tile.h", "// changed\n")
     compiled = built_tree.built(*built_tree.SMALL).actions("compile")

@@ -124,6 +124,7 @@ def test_lanes():
     assert report_page.timeline([]) is None
 
 
+@pytest.mark.day
 def test_duplicates_are_found(built_tree):
     """The same object under two names: every section of it is there twice. Once, the linker's own groups are not."""
     path = built_tree.root / f"build/{built_tree.variant}/obj/attention/fmha_fwd_pagedkv/host.o"

@@ -133,6 +133,7 @@ def test_verify(built_tree, tmp_path):
     assert (code, out.splitlines()[-1]) == (1, "  plan: this tree cannot make it: no receipt 'fp32_min'; nearest: fp32")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("data", "says"),
     [
@@ -150,6 +151,7 @@ def test_what_is_no_library(built_tree, tmp_path, data, says):
     assert error.startswith(f"codegen: {path}: {says}")
 
 
+@pytest.mark.day
 def test_a_damaged_manifest(built_tree, tmp_path):
     library = built_tree.root / f"build/{built_tree.variant}/lib/libtilekiln_fp32_min.so"
     path = tmp_path / "x.so"

@@ -185,6 +185,7 @@ def test_a_damaged_cache(fake, copy_sources, tmp_path, how):
     assert done(third.built(*BUILD, f"cache={cache}")) == []
 
 
+@pytest.mark.day
 def test_variants_share_a_cache(fake, tmp_path):
     """Engines and host code, which do not name their folder, are there for a variant that nobody has built."""
     cache = f"cache={tmp_path / 'cache'}"
@@ -194,6 +195,7 @@ def test_variants_share_a_cache(fake, tmp_path):
     assert {label.partition("/")[0] for label in said.actions("compile")} == {"rows", "fp32_min"}
 
 
+@pytest.mark.day
 def test_the_extension_is_made_once_for_all_variants(built):
     """And a second variant that goes leaves it to the first."""
     extension = built.root / "build/python-release"
@@ -213,6 +215,7 @@ def test_the_extension_is_made_once_for_all_variants(built):
     assert not (built.root / "build").exists()
 
 
+@pytest.mark.day
 def test_clean_everything(built):
     built.built("receipt=fp32_min", "target=cpu-avx2", "compiledb")
     built.built("receipt=fp32_min", "target=cpu-generic", "where=hdim_q=64", "mode=debug", "default")

@@ -80,6 +80,7 @@ def test_the_fastest_that_this_machine_runs(index: Path, packed: Path, say) -> N
     ]
 
 
+@pytest.mark.day
 def test_pip_takes_the_line(index: Path, tmp_path: Path, say) -> None:
     _, out, _ = say("install", "fp32_min", "fp8", "--index", index, "--dry-run")
     line = [*shlex.split(out), "--no-deps", "--no-index", "-q", "--disable-pip-version-check"]

@@ -295,6 +295,7 @@ def test_sanitized_wheels_are_refused(tree):
     )
 
 
+@pytest.mark.day
 def test_hf_layout(packed, clean_python):
     """The layout that `kernels` reads, file by file, and that its module works by itself."""
     repository = packed / "hf-kernels/tilekiln-fp32-min"

@@ -143,6 +143,7 @@ def _reached(graph: Graph, name: str) -> set[str]:
     return found
 
 
+@pytest.mark.day
 def test_no_module_imports_itself_by_way_of_others(modules: Graph) -> None:
     assert len(modules) > 100
     assert _circle(modules) == []

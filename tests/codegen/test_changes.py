@@ -95,6 +95,7 @@ def test_a_change_of_a_template_and_nothing_else(checkout: Checkout) -> None:
     assert re.match(r"codegen: the generator of HEAD failed: .*RuntimeError: broken$", warned, re.DOTALL)
 
 
+@pytest.mark.day
 def test_a_change_of_a_plan_is_rows_of_the_manifest_too(checkout: Checkout) -> None:
     """Rows that a rule takes away are gone in the table, the sources of rows and the manifest."""
     file = checkout.path / RULE

@@ -357,6 +357,7 @@ def test_diff_counts_each_family(run: Run, tmp_path: pathlib.Path) -> None:
     )
 
 
+@pytest.mark.day
 def test_diff_of_manifests(run: Run, tmp_path: pathlib.Path) -> None:
     from codegen.emit.render import generate
 

@@ -104,6 +104,7 @@ def test_a_second_generation_writes_nothing(copy: Copy, tmp_path: pathlib.Path) 
     assert (second.sources, second.engines) == (first.sources, first.engines)
 
 
+@pytest.mark.day
 def test_write_false_touches_nothing_and_says_what_would_be(copy: Copy, tmp_path: pathlib.Path) -> None:
     out = tmp_path / "gen"
     told = make(copy, out, "fp32_min", write=False)
@@ -116,6 +117,7 @@ def test_write_false_touches_nothing_and_says_what_would_be(copy: Copy, tmp_path
     assert len(told.removed) == 2 * (2 + 2 + 1 + 1)
 
 
+@pytest.mark.day
 def test_receipts_share_units_and_leave_each_others_alone(copy: Copy, tmp_path: pathlib.Path) -> None:
     out = tmp_path / "gen"
     both = make(copy, out, "ck_default", "ck_extended", where="dtype=bf16 hdim_q=64")
@@ -142,6 +144,7 @@ def test_what_a_receipt_no_longer_needs_goes_and_nothing_else(copy: Copy, tmp_pa
     assert mine.read_text() == "not generated"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("file", "old", "new", "touched"),
     [
@@ -171,6 +174,7 @@ def test_a_new_value_changes_only_the_units_concerned(
     }
 
 
+@pytest.mark.day
 def test_a_value_apart_leaves_the_units_that_were_there(copy: Copy, tmp_path: pathlib.Path) -> None:
     """Without `apart` a further mode changes every source of the family, whose rows it doubles."""
     out, mode = tmp_path / "gen", "- name: mode\n    values: [batch, group"
@@ -225,6 +229,7 @@ def test_prepare_skips_all_work_when_nothing_changed(copy: Copy, tmp_path: pathl
     assert (again.sources, again.engines, again.headers) == (first.sources, first.engines, first.headers)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("change", ["receipt", "template", "header", "info", "file", "lost", "target", "ledger"])
 def test_prepare_works_when_anything_changed(copy: Copy, tmp_path: pathlib.Path, change: str) -> None:
     out, info, targets = tmp_path / "gen", dict(INFO), list(TARGETS)

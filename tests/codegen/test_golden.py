@@ -82,6 +82,7 @@ def test_operators_from_outside_are_none_of_the_tree(command: Callable[..., subp
     assert done.stderr.startswith("codegen: write is of files that the tree holds; ")
 
 
+@pytest.mark.day
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_generated_sources_compile_without_a_warning(compiler: str, tmp_path: pathlib.Path) -> None:
     narrow = [

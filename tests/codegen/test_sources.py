@@ -38,6 +38,7 @@ def tree_of(folder: pathlib.Path) -> dict[str, tuple[bytes, int]]:
     return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("words", [("fp32_min",), ("fp8", "--where", "hdim_q=128 mode=batch", "--target", "all")])
 def test_listing_is_writing(run: Run, tmp_path: pathlib.Path, words: tuple[str, ...]) -> None:
     code, listed, _ = run(*words, "--list")

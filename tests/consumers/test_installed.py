@@ -16,6 +16,7 @@ from tests.programs import need
 HERE = Path(__file__).parent
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("prefix", ["as it is", "moved into a path with blanks"])
 def test_a_c_program_by_pkg_config(installed: Path, tmp_path: Path, prefix: str) -> None:
     """It asks the loader for the library of the ABI that it was compiled for, by its number."""

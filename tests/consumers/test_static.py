@@ -154,6 +154,7 @@ def test_by_clang_and_its_own_library(scons: Scons, tmp_path: Path) -> None:
         assert ("libc++.so.1" in needed, "libstdc++" in needed) == (True, False)
 
 
+@pytest.mark.day
 def test_a_second_receipt_in_a_source_file_is_an_error(prefix: Path, tmp_path: Path) -> None:
     text = "".join(f"#include <tilekiln/static/{receipt}.h>\n" for receipt in RECEIPTS)
     (tmp_path / "c.c").write_text(text)

@@ -26,6 +26,7 @@ def compiled(compiler: str, header: str, *options: str) -> str:
     return done.stderr
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("standard", ["c++17", "c++20", "c++23"])
 @pytest.mark.parametrize("compiler", OF)
 @pytest.mark.parametrize("header", ["tilekiln/tilekiln.h", "tilekiln/dispatcher.hpp"])

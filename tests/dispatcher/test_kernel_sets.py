@@ -132,6 +132,7 @@ def test_the_kernels_of_a_python_set(build_library: Callable[..., Path], binding
             declare()
 
 
+@pytest.mark.day
 def test_what_is_wrong(listed: Run, asked: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     forbidden = YAML.replace("mask: window, lse: any", "mask: window, bias: elementwise, softcap: yes", 1)
     errors = [
@@ -202,6 +203,7 @@ def test_its_library(scons: Scons, tmp_path: Path) -> None:
     assert "is what it claims" in done.stdout
 
 
+@pytest.mark.day
 def test_a_set_that_changes_is_generated_again(tmp_path: Path) -> None:
     """Its file lies outside the tree, so nothing else tells a build of it."""
     from codegen.emit.inputs import prepare

@@ -133,6 +133,7 @@ def changed(said: str) -> dict[str, tuple[int, int]]:
     return {name: tuple(int(number.get(n, n).replace(",", "")) for n in both) for name, *both in rows}  # type: ignore[misc]
 
 
+@pytest.mark.day
 def test_a_head_dimension(scratch: Scratch) -> None:
     assert "no value '160'" in scratch.codegen("list", "flash", "--where", "hdim_q=160", code=2)
     scratch.add_head_dim()
@@ -309,6 +310,7 @@ def test_an_operator(scratch: Scratch) -> None:
     assert made == {name: (scratch.root / name).read_bytes() for name in made}
 
 
+@pytest.mark.day
 def test_kernels_of_an_operator(scratch: Scratch) -> None:
     """The entry of the page is the tree's, and `codegen check` names what of the page's places is missing."""
     (entry,) = section("An operator")
@@ -333,6 +335,7 @@ def test_no_list_by_hand_names_the_worked_operator() -> None:
     assert said == {"python/tilekiln/reference/gating.py", "python/tilekiln/torch/routers.py", *of_aiter}
 
 
+@pytest.mark.day
 def test_a_target(scratch: Scratch) -> None:
     name = scratch.add_target()
     scratch.codegen("check")

@@ -88,4 +88,5 @@ def test_this_tree_has_what_it_changes() -> None:
     assert "\nversion: 99.0.0\n" in made["CITATION.cff"]
     newest = re.search(r"^## (.*)$", made["CHANGELOG.md"], re.MULTILINE)
     said = (ROOT / "VERSION").read_text().strip()  # the tree of a release has nothing that is not released
-    assert newest and re.fullmatch(rf"99\.0\.0 \(2026-11-29\)|{re.escape(said)} \(20\d\d-\d\d-\d\d\)", newest[1])
+    assert newest is not None
+    assert re.fullmatch(rf"99\.0\.0 \(2026-11-29\)|{re.escape(said)} \(20\d\d-\d\d-\d\d\)", newest[1])

@@ -100,6 +100,7 @@ def test_a_written_input_is_seen(load):
         call.run()
 
 
+@pytest.mark.day
 def test_strides_that_are_ignored_are_seen(load):
     """An operator that takes a gapped array for a contiguous one; the first such case of a few seeds."""
 

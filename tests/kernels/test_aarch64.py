@@ -36,6 +36,7 @@ def passes(cpu: str, program: str, *arguments: str) -> None:
     assert said.returncode == 0, said.stdout + said.stderr
 
 
+@pytest.mark.day
 def test_vocabulary(scons: Scons) -> None:
     """On a Neoverse N1 that of ARMv8.2 runs, and nothing newer is used; those that cannot run somewhere know it."""
     built(scons, "fp32_min", *(f"{target}/vocabulary_test" for target in TARGETS))

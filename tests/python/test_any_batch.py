@@ -172,6 +172,7 @@ def test_rows_of_products(load, monkeypatch, dtype):
             same(made, by_column.gemm(a[part][-1:], weight.T), slice(-1, None))
 
 
+@pytest.mark.day
 def test_tokens_of_experts(load):
     random = np.random.default_rng(0)
     x, gate_up, down = normal(0, 40, 64), normal(1, 5, 64, 64), normal(2, 5, 64, 32)

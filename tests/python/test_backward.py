@@ -180,6 +180,7 @@ def test_every_instance_computes(kernels, dtype, mode, mask):
     assert len(found) == sum(instance.family == "fmha_bwd_dq_dk_dv" for instance in listed.instances)
 
 
+@pytest.mark.day
 def test_companions_serve_every_main_instance(one_isa):
     """Every instance finds the stages before and after it, and together they use each kind that the library has."""
     library = one_isa.libraries["aiter"]

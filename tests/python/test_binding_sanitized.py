@@ -65,6 +65,7 @@ def python(environment: dict[str, str], *arguments: str) -> subprocess.Completed
     )
 
 
+@pytest.mark.day
 def test_it_is_the_sanitized_binding_and_it_sees(sanitized):
     """Else the runs below prove nothing: a read past the end of an array's memory is reported."""
     code = (

@@ -88,6 +88,7 @@ def say(
     return run
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("program", "name"), EXAMPLES, ids=str)
 def test_example(say: Callable[..., str], program: pathlib.Path, name: str) -> None:
     said = say(program, name, "--built")

@@ -51,6 +51,7 @@ def test_example(path, name, request):
     assert done.stdout
 
 
+@pytest.mark.day
 def test_demo(path):
     done = run(path, "tools/demo.py", "flash", "fp8")
     assert done.returncode == 0, done.stdout + done.stderr

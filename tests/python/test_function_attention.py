@@ -163,6 +163,7 @@ def test_values_by_rule() -> None:
     assert not none[100:].any()
 
 
+@pytest.mark.day
 def test_keys_of_skipped_blocks_are_not_read() -> None:
     """K and V end where the mask does, before a page that may not be read."""
     arrays, _ = problem((1, 100, 64, 1, 1, 16, 16))
@@ -268,6 +269,7 @@ def test_wrong_masks_and_declarations() -> None:
         assert str(error.value).startswith(sentence), error.value
 
 
+@pytest.mark.day
 def test_wrong_calls() -> None:
     (q, k, v), tensors = problem(SHAPES[0])
     slope = tk.score_function("score + slope[h] * (k - q)")

@@ -125,6 +125,7 @@ def test_why_names_the_kernel_or_what_is_missing(say) -> None:
 HERE = ("kernels/runtime/", "kernels/backends/cpu/", "python/binding/", "python/tilekiln/")
 
 
+@pytest.mark.day
 def test_env_shows_every_variable_and_what_reads_it(say, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.docs.test_environment import read
 

@@ -345,6 +345,7 @@ DAMAGES: dict[str, Callable[[pathlib.Path], object]] = {
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_entry_is_built_again(store: pathlib.Path, damage: str) -> None:
     """In another process: what this one has loaded stays as it is."""

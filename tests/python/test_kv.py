@@ -295,6 +295,7 @@ def test_padded_queries(flash, paged):
         problem.run(flash, problem.reference(), num_threads=1)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("paged", [False, True])
 @pytest.mark.parametrize(("nhead_q", "nhead_k"), [(5, 5), (24, 6)])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

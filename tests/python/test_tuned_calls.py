@@ -133,6 +133,7 @@ def test_a_choice_that_does_not_fit(plain: Made) -> None:
     plain.library.tune(None)
 
 
+@pytest.mark.day
 def test_dispatchers(plain: Made, folder: Path) -> None:
     """Both run with the splits that were measured; beside the library a table is taken when it is loaded."""
     import tilekiln as tk
@@ -184,6 +185,7 @@ def test_dispatchers(plain: Made, folder: Path) -> None:
     assert told.splitlines() == ["0", f"{plain.instances[plain.other].name} 5 1"]
 
 
+@pytest.mark.day
 def test_a_receipt_that_pins_a_table(plain: Made, scons: Scons, folder: Path) -> None:
     """Inside the library: nothing else need be there, and the program says nothing."""
     import tilekiln as tk

@@ -23,11 +23,13 @@ SANITIZE = pytest.param("sanitize", marks=pytest.mark.turns(2, 4))
 THREAD = pytest.param("thread", marks=pytest.mark.turns(1, 4))
 
 
+@pytest.mark.day
 @pytest.mark.parametrize("mode", ["release", "sanitize"])
 def test_workspace(build_program: Build, mode: str) -> None:
     passes(build_program("runtime_bwd_workspace", mode=mode))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("mode", ["release", SANITIZE, THREAD])
 @pytest.mark.parametrize("name", ["bwd", "bwd_launcher"])
 def test_through_the_abi(build_program: Build, name: str, mode: str) -> None:

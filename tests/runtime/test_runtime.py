@@ -52,12 +52,14 @@ def test_inside(build_program: Build, name: str, mode: str) -> None:
     passes(build_program(name, mode=mode))
 
 
+@pytest.mark.day
 @pytest.mark.parametrize("mode", ["release", "sanitize"])
 @pytest.mark.parametrize("answer", ["granted", "refused"])
 def test_a_target_that_the_system_may_refuse(build_program: Build, answer: str, mode: str) -> None:
     passes(build_program("runtime_refusal", mode=mode), answer)
 
 
+@pytest.mark.day
 @pytest.mark.parametrize("mode", ["release", "sanitize"])
 def test_inflate(build_program: Build, tmp_path: Path, mode: str) -> None:
     """Every kind of block that zlib writes; damaged streams are refused."""
@@ -97,6 +99,7 @@ def test_through_the_abi(build_program: Build, name: str, mode: str) -> None:
     passes(build_program(f"flash/{name}", receipt="flash", mode=mode))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("receipt", ["fp8", "flash"])
 def test_fp8_caches(build_program: Build, receipt: str) -> None:
     passes(build_program(f"{receipt}/kv_fp8", receipt=receipt))

@@ -104,6 +104,7 @@ HEAD_DIMS = {  # hdim_q, hdim_v, keys of a tile, waves; RDNA reads Q again for e
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_head_dims(objects, architecture, tmp_path):

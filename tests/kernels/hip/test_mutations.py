@@ -99,6 +99,7 @@ def mutated(mutation: str, place):
     return place / forward.SOURCE.relative_to(forward.ROOT)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_every_mutation_is_seen(mutation, tmp_path):
     source = mutated(mutation, tmp_path)
@@ -108,6 +109,7 @@ def test_every_mutation_is_seen(mutation, tmp_path):
         assert outcome(code, build), f"{mutation}: not seen on {architecture}"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_missing_wait_is_seen(architecture, tmp_path):
     """Each wait taken out alone. What survives guards only what a wave does that finds no key: its waits come again."""

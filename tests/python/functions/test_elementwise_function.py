@@ -21,6 +21,7 @@ SHAPES = [[(3, 70), (3, 70), (70,)], [(2, 1, 517), (3, 1), ()], [(0, 4), (4,), (
 TOLERANCE = {"fp32": 2e-6, "fp16": 2e-3, "bf16": 2e-2}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_against_float64(dtype: str) -> None:
     function = tk.elementwise_function(SOURCE)
@@ -88,6 +89,7 @@ def test_what_is_no_function(source: str) -> None:
     assert str(error.value).startswith(REFUSED[source])
 
 
+@pytest.mark.day
 def test_bad_calls() -> None:
     function, x = tk.elementwise_function("x + b"), np.zeros((3, 4), np.float32)
     for call, says in [

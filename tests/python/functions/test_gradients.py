@@ -52,6 +52,7 @@ def test_16_bits() -> None:
         assert np.abs(np.float64(one) - other).max() <= 3e-2 * np.abs(other).max()
 
 
+@pytest.mark.day
 def test_pairs_without_weight_take_no_part() -> None:
     """A score of -inf by a division by 0, whose derivative is no number."""
     (q, k, v), _ = problem(SHAPES[0])

@@ -75,6 +75,7 @@ def test_wrong_sizes() -> None:
             mask.tiles(*arguments)
 
 
+@pytest.mark.day
 def test_drafts_after_a_cache_and_integers() -> None:
     """A tree of drafts by its bits, of batches with caches of their own, beside every operation of integers."""
     (q, k, v), _ = problem((2, 70, 200, 2, 1, 16, 16))
