@@ -292,6 +292,7 @@ def programs(
     flags = {one.name: list(one.flags) for one in chosen if one.backend_.host}
     include = [*graph.include, "tests"]
     found: dict[str, list[Any]] = {}
+    made: dict[str, Any] = {}
     table = graph.env.File(graph.node_path("tests/programs.yaml")).abspath
     for program in read_programs(table) if os.path.isfile(table) else []:  # sources without tests have none
         if variant.mode not in program.modes:
@@ -302,18 +303,21 @@ def programs(
                 defines = [*program.defines, *([define(target)] if target else [])]
                 # Assertions stay: a test program is made of them.
                 more = ["-UNDEBUG", *flags.get(target, []), *program.flags]
-                objects = [
-                    graph.compile(
-                        source,
-                        f"{variant.directory}/obj/programs/{place}/{'-'.join(source.split('/')[-2:])}.o",
-                        "engine" if target else "runtime" if source.startswith("tools/bench/") else "host",
-                        include,
-                        flags=more,
-                        defines=defines,
-                        label=f"{source}{' for ' + target if target else ''}",
-                    )
-                    for source in program.sources
-                ]
+                own = program.name if program.flags or defines else ""  # others share what is compiled alike
+                objects = []
+                for source in program.sources:
+                    object_ = "/".join(part for part in ("obj/programs", target, own, f"{source}.o") if part)
+                    if object_ not in made:
+                        made[object_] = graph.compile(
+                            source,
+                            f"{variant.directory}/{object_}",
+                            "engine" if target else "runtime" if source.startswith("tools/bench/") else "host",
+                            include,
+                            flags=more,
+                            defines=defines,
+                            label=f"{source}{' for ' + target if target else ''}",
+                        )
+                    objects.append(made[object_])
                 link_flags: list[str] = []
                 if program.links == "engine":
                     every = engines.of(libraries)
