@@ -160,7 +160,7 @@ template <int kKeys, int kRoom> struct DroppedHalf {
           __syncwarp();
           if constexpr (kRoom == 32) {
             uint32_t loaded[4];
-            load_transposed(from, loaded);
+            load_matrices_transposed(loaded, from);
 #pragma unroll
             for (int j = 0; j < 4; ++j) bytes[4 * chunk + j] = loaded[j];
           } else {
@@ -175,7 +175,7 @@ template <int kKeys, int kRoom> struct DroppedHalf {
 
   // Fetches the 32 keys `chunk`, before `apply`.
   __device__ __forceinline__ void fetch(int chunk) {
-    if constexpr (kStay) load_transposed(from + 512 * chunk, bytes);
+    if constexpr (kStay) load_matrices_transposed(bytes, from + 512 * chunk);
   }
 
   // The packed pair of block j (keys e = 0, 1) and row: dropped ones become zero. Bytes compare as numbers of fp16

@@ -13,12 +13,6 @@ TILEKILN_DEVICE void load_matrices(uint32_t (&word)[4], uint32_t from) {
                : "r"(from)
                : "memory");
 }
-TILEKILN_DEVICE void load_matrices_transposed(uint32_t (&word)[4], uint32_t from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
-               : "r"(from)
-               : "memory");
-}
 
 // a b + c of both halves of words of the element type.
 TILEKILN_DEVICE uint32_t multiply_add_twice(uint32_t a, uint32_t b, uint32_t c) {

@@ -177,7 +177,7 @@ TILEKILN_DEVICE void store_matrices(uint32_t to, const uint32_t (&word)[4]) {
                : "memory");
 }
 // Loads matrices from shared memory, each transposed.
-TILEKILN_DEVICE void load_transposed(uint32_t from, uint32_t (&word)[4]) {
+TILEKILN_DEVICE void load_matrices_transposed(uint32_t (&word)[4], uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
                : "r"(from)

@@ -27,7 +27,8 @@ TILEKILN_DEVICE void turn_over(const From& from, const To& to, int warp) {
   for (int columns = warp; columns < To::kLines / 16; columns += kWarps) {  // 16 of them, of all keys
     uint32_t w[4][4];
 #pragma unroll
-    for (int keys = 0; keys < 4; ++keys) load_transposed(from.at(columns >> 3, keys * 32 + lane, columns & 7), w[keys]);
+    for (int keys = 0; keys < 4; ++keys)
+      load_matrices_transposed(w[keys], from.at(columns >> 3, keys * 32 + lane, columns & 7));
 #pragma unroll
     for (int keys = 0; keys < 4; ++keys) {
       const uint32_t turned[4] = {

@@ -12,7 +12,8 @@
 
 namespace tilekiln::cuda::fmha_bwd {
 
-constexpr int kStages = kHdim == 64 || kHdimV > 128 ? 2 : 3, kDsStages = kWide ? 2 : kHdim == 128 ? 3 : 4;
+constexpr int kStages = kHdim == 64 || kHdimV > 128 ? 2 : 3, kDsStages = kWide ? 2 : 3;
+constexpr int kKeyStages = kHdim == 64 ? 2 : 1;
 constexpr int kWriters = kHdim == 64 ? 2 : 3;  // warps; a third costs 64 columns 2 %
 
 // Roles: loader and writers; dK and dV, of head dims above 128 one each, dV first; dQ.
@@ -41,7 +42,7 @@ struct NoWeights {
   __device__ __forceinline__ void init(int, int) {}
 };
 
-using KeyPipe = PipelineApart<KeyTiles, 1>;
+using KeyPipe = PipelineApart<KeyTiles, kKeyStages>;
 using QueryPipe = PipelineApart<QueryTile, kStages>;
 using GradientPipe = PipelineApart<GradientTile, kStages>;
 using DsPipe = PipelineApart<DsTile, kDsStages>;
@@ -56,14 +57,14 @@ template <class Pipe> struct Reader : Consumer<Pipe, CountedState<Pipe::kStages>
 };
 
 struct Shared {
-  KeyTiles of_keys[1];
+  KeyTiles of_keys[kKeyStages];
   QueryTile q[kStages];
   GradientTile dout[kStages];
   DsTile of_ds[kDsStages];
   std::conditional_t<kWide, WeightPipe, NoWeights> weights;
   alignas(16) float lse[kStages][kQueryRows], delta[kStages][kQueryRows];  // with q and with dout
   DqPlaces places;
-  Barriers<1> key_barriers;
+  Barriers<kKeyStages> key_barriers;
   Barriers<kStages> q_barriers, dout_barriers;
   Barriers<kDsStages> ds_barriers;
 

@@ -19,10 +19,7 @@ struct KeyGradients : Multiplier {
   Words weight, ds;
 
   __device__ __forceinline__ KeyGradients(const Params& p, Shared& s, const Warpgroup& w)
-      : Multiplier(p, s, w),
-        own_keys(64 * w.index),
-        k(s.of_keys[0].k.from(own_keys)),
-        v(s.of_keys[0].v.from(own_keys)) {}
+      : Multiplier(p, s, w), own_keys(64 * w.index) {}
 
   __device__ __forceinline__ void add(Fragment<kHdim>& sums, const Words& words, const QueryTile& rows) {
     wgmma_fence();  // sums += words rows
@@ -37,16 +34,14 @@ struct KeyGradients : Multiplier {
     clear(ds.word);
     pin(dk.v);
     pin(dv.v);
-    tile_of_keys().wait();
-    ++turns;
+    const KeyTiles& keys = tile_of_keys().wait();
+    k = keys.k.from(own_keys), v = keys.v.from(own_keys);
   }
   template <bool kFirst, int kExtras>
   __device__ __forceinline__ void step(const Turn& t, int g, int m, bool fresh) {
     at = uniform(at), k = k.kept(), v = v.kept();  // else all operands are worked out ahead and take registers
     const auto queries = this->queries(at);
     const auto gradients = this->gradients(at);
-    multiply(k, queries.wait());
-    if constexpr (!kFirst) add(dk, ds, this->queries(fresh ? at : at - 1).next());
     Scores<kExtras, kQueryRows, 64, true> scores(p, t, group, g, m, t.tile * kKeys + own_keys, warp * 16, lane,
                                                  weight.word);
     const Loader<DsPipe> to(s.ds(), {at});
@@ -54,6 +49,8 @@ struct KeyGradients : Multiplier {
       const uint32_t place = to.acquire().at(0, own_keys + warp * 16, 0);  // where dS of these keys will lie
       if (kExtras == kBiased || p.features & kBiasPieces) scores.ask_bias(place, DsTile::kPanelBytes);
     }
+    multiply(k, queries.wait());
+    if constexpr (!kFirst) add(dk, ds, this->queries(fresh ? at : at - 1).next());
     scores.draw();
     if constexpr (kFirst)
       wgmma_wait<0>(score);
@@ -92,6 +89,7 @@ struct KeyGradients : Multiplier {
       last.release();
     }
     tile_of_keys().release();
+    ++turns;
     store_keys(p, t, dv_of(p), own_keys + warp * 16, 0, lane, dv.v);
     store_keys(p, t, dk_of(p), own_keys + warp * 16, 0, lane, dk.v);
   }

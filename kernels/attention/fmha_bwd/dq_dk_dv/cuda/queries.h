@@ -27,7 +27,7 @@ TILEKILN_DEVICE void compute_dq(const Params& p, Shared& s, const Warpgroup& w) 
     turns = uniform(turns);
     const int length = uniform(t.length);
     const Reader<KeyPipe> keys(s.keys(), lane, turns);
-    keys.wait();
+    k = keys.wait().k.turned().from(0);
     ++turns;
     for (int c = 0; c < length; ++c, ++at) {
       at = uniform(at), k = k.kept();

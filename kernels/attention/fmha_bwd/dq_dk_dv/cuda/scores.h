@@ -14,7 +14,7 @@
 namespace tilekiln::cuda::fmha_bwd {
 
 // The copies of the loop: kGeneral asks for a soft cap, alibi, bias and dropout; kPlain for alibi. kBiased has
-// kBiasPieces and no dbias; kFunctions is alone.
+// kBiasPieces, and with dbias kDbiasPieces; kFunctions is alone.
 enum Extras : int { kPlain, kCapped, kDropped, kBiased, kGeneral, kFunctions };
 
 // Functions from Python, of the kernel by mma.sync (python/tilekiln/api/functions/emit_device.py).
@@ -40,7 +40,7 @@ template <bool kPieces = false, class Walk> TILEKILN_DEVICE void walk(const Para
     case kDropout: walk(Constant<kDropped>{}); break;
     case kBias:
       if constexpr (kPieces) {
-        if (p.features & kBiasPieces && !p.dbias) {
+        if (p.features & kBiasPieces && (!p.dbias || p.features & kDbiasPieces)) {
           walk(Constant<kBiased>{});
           break;
         }
@@ -56,6 +56,7 @@ template <bool kPieces = false, class Walk> TILEKILN_DEVICE void walk(const Para
 template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false, class F = Functions> struct Scores {
   static constexpr bool kDrops = kExtras == kDropped || kExtras == kGeneral;
   static constexpr bool kBends = kExtras == kCapped || kExtras == kGeneral;
+  static constexpr bool kStoresDbias = kExtras == kBiased;
   static constexpr bool kShares = kDrops || kBends || kExtras == kFunctions;  // dS is not of the weights
   // Divides at each step; elsewhere the turn keeps both results, which spares up to 60 instructions a step but would
   // spill 35 times here (mma.sync of head dim 64).
@@ -108,28 +109,33 @@ template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false, class F = 
   // Asks for the bias of the warp's 16 keys, 16 bytes a copy, while products run: to `place`, which is the warp's own.
   __device__ __forceinline__ void ask_bias(uint32_t place, int behind) {
     pieces = place, beyond = behind;
-    const int lane = fresh_lane(), c = lane & 1, at = first_key + warp_key + 8 * c, rows = t.of.seqlen_q - m * kRows;
-    const int left = min(max(t.of.seqlen_k - at, 0), 8) * 2;
-    const uint16_t* const from = p.bias + sequence() * p.bias_batch + head() * p.bias_head +
-                                 (start_q(p, sequence()) + m * kRows) * p.bias_row + at;
+    const int lane = fresh_lane(), c = lane & 1, at = first_key + warp_key + 8 * c;
+    const int rows = t.of.seqlen_q - m * kRows - lane / 2, left = min(max(t.of.seqlen_k - at, 0), 8) * 2;
+    const uint16_t* from = p.bias + sequence() * p.bias_batch + head() * p.bias_head +
+                           (start_q(p, sequence()) + m * kRows + lane / 2) * p.bias_row + at;
+    const int64_t step = 16 * p.bias_row;
+    const uint32_t to = piece(lane / 2, c);
 #pragma unroll
-    for (int i = 0; i < kRows; i += 16) {
-      const int r = i + lane / 2, bytes = r < rows ? left : 0;
-      copy_async_bytes(piece(r, c), bytes > 0 ? from + r * p.bias_row : p.bias, bytes);
+    for (int i = 0; i < kRows; i += 16, from += step) {
+      const int bytes = i < rows ? left : 0;
+      copy_async_bytes(to + of_rows(i), bytes > 0 ? from : p.bias, bytes);
     }
     copy_async_commit();
   }
+  // The piece of a row below 16, and how far behind it that of a row so many behind it lies, a multiple of 16.
   __device__ __forceinline__ uint32_t piece(int row, int c) const {
-    return pieces + row / 64 * beyond + row % 64 * 32 + ((c ^ (row >> 2 & 1)) << 4);
+    return pieces + row * 32 + ((c ^ (row >> 2 & 1)) << 4);
   }
+  __device__ __forceinline__ uint32_t of_rows(int rows) const { return rows / 64 * beyond + rows % 64 * 32; }
   __device__ __forceinline__ void add_bias(float (&score)[kRows / 2]) {
     copy_async_wait<0>();
     __syncwarp();
     const int lane = fresh_lane();
+    const uint32_t from = piece((lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
 #pragma unroll
     for (int i = 0; i < kRows / 16; ++i) {
       uint32_t word[4];
-      load_transposed(piece(16 * i + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1), word);
+      load_matrices_transposed(word, from + of_rows(16 * i));
 #pragma unroll
       for (int u = 0; u < 4; ++u) {
         float low, high;
@@ -312,6 +318,27 @@ template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false, class F = 
     if constexpr (kExtras != kGeneral) return nullptr;
     return p.dbias + sequence() * p.dbias_batch + head() * p.dbias_head + (start_q(p, sequence()) + row) * p.dbias_row +
            key;
+  }
+
+  // dbias of kBiased from dS^T of the warp's keys, which begin at `key` of a tile in shared memory.
+  template <class Tile> __device__ __forceinline__ void store_dbias(const Tile& tile, int key) const {
+    const int lane = fresh_lane(), own = (lane & 3) * 8 + (lane >> 2), rows = t.of.seqlen_q - m * kRows - own;
+    const int first = first_key + warp_key;
+    uint16_t* const to = p.dbias + sequence() * p.dbias_batch + head() * p.dbias_head +
+                         (start_q(p, sequence()) + m * kRows + own) * p.dbias_row + first;
+    __syncwarp();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t from = tile.at(0, key + 8 * half + (lane & 7), lane >> 3);
+#pragma unroll
+      for (int i = 0; i < kRows; i += 32) {
+        uint32_t word[4];
+        load_matrices_transposed(word, (from ^ i % 64 * 2) + i / 64 * Tile::kPanelBytes);
+        const uint4 line = quad_transpose(lane, word[0], word[1], word[2], word[3]);
+        if (i < rows && first + 8 * half < t.of.seqlen_k)
+          *reinterpret_cast<uint4*>(to + i * p.dbias_row + 8 * half) = line;
+      }
+    }
   }
 
   // P^T before dropout, times the soft cap's slope: what dS^T is made of, of rows 16 i + 0..15.

@@ -55,7 +55,6 @@ template <class Keys, int kWidth> struct Half : Multiplier {
     at = uniform(at), turns = uniform(turns);
     sums.clear();
     tile_of_keys().wait();
-    ++turns;
   }
   // Uniform, else the operands of all products are worked out ahead, and they are more than the registers hold.
   __device__ __forceinline__ void begin_step() { at = uniform(at), keys = keys.kept(); }
@@ -67,6 +66,7 @@ template <class Keys, int kWidth> struct Half : Multiplier {
       last.release();
     }
     tile_of_keys().release();
+    ++turns;
     sums.store(p, t, to, warp, lane);
   }
 };
