@@ -73,6 +73,17 @@ def test_sdpa(native: Any, python: Callable[..., int], inside: bool, causal: boo
     assert python(call) == 0
 
 
+def test_use_asks_about_a_kind_of_call_once(native: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilekiln.torch import routing
+
+    q = draw(2, 4, 9, 32)
+    expected = F.scaled_dot_product_attention(q, q, q)
+    with tk.torch.use():
+        F.scaled_dot_product_attention(q, q, q)
+        monkeypatch.setattr(routing, "why_not", lambda *_: pytest.fail("asked again"))
+        assert torch.allclose(F.scaled_dot_product_attention(q, q, q), expected, atol=2e-6)
+
+
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 def test_gradients_of_sdpa(native: Any, python: Callable[..., int], inside: bool, causal: bool) -> None:

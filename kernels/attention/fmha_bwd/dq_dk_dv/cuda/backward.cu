@@ -13,8 +13,7 @@
 // other ones compute. All CTAs must be resident together: a writer waits for adds of others.
 //
 // -D: HDIM (64, 128, 192 or 256), HDIM_V (HDIM, or 128 of 192), LOADER_REGISTERS, REGISTERS, DQ_REGISTERS;
-// TILEKILN_FP16 for fp16, JITTER for random sleeps in loader and writers (a test of the order); UNORDERED for adds in
-// any order to sums that are zero before, to time what the order costs.
+// TILEKILN_FP16 for fp16.
 #if HDIM > 128
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/wide.h"
 #else

@@ -83,15 +83,6 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= 232448, "a block of Hopper has 227 KB of shared memory");
 
-TILEKILN_DEVICE void jitter(uint32_t x) {
-#ifdef JITTER
-  x = x * 2654435761u ^ blockIdx.x * 40503u ^ uint32_t(clock64());
-  x = (x ^ x >> 15) * 2246822519u;
-  x ^= x >> 13;
-  if ((x & 7) == 0) __nanosleep(x % 20000);
-#endif
-}
-
 // The coordinates of a sequence's row 0 in a tensor map (coordinates.h).
 struct Place {
   int row, sequence, batch;
@@ -129,7 +120,6 @@ template <bool kPacked> TILEKILN_DEVICE void load(const Params& p, Shared& s, in
           tile.load_rows(map, to.full(), row, of_queries.outer(head));
           bulk_load(shared_address(line), of_line + rows, sizeof(line), to.full());
         };
-        jitter(step);
         const Loader<QueryPipe> queries(s.queries(), {step});
         const Loader<GradientPipe> gradients(s.gradients(), {step});
         load_step(queries, p.q, s.lse[queries.at.index()], p.lse_log2);
@@ -156,19 +146,12 @@ template <bool kPacked> TILEKILN_DEVICE void write_dq(const Params& p, Shared& s
     for (int c = 0; c < t.length; ++c, ++step, order.next_step(t, g, m)) {
       if (others-- > 0) continue;
       others = kWriters - 1;
-#ifdef UNORDERED
-      const int before = 1;
-#else
       const int before = order.rank(t, g, m, lane);
-#endif
       if (lane == 0) {
         const int64_t at = (first_tile + g * order.head_tiles() + m) * p.partials + t.partial;
         float* sums = p.dq_sums + at * (kTileBytes / 4);
         unsigned* counter = p.counters + at;
-        jitter(step * 3 + 1);
-#ifndef UNORDERED
         if (before > 0) await_turn(counter, before);
-#endif
         DqPlace& place = places.next();
         place.to = sums, place.first = before == 0;
         places.commit();
