@@ -59,7 +59,7 @@ def fuse(model: Any, record: Any = None, weights: Any = None) -> Any:
     _optimize._attention("", model, done)
     _optimize._caches("", model, done)
     fused.fuse_model(
-        "", model, done._undo, _optimize._activation, lambda *row: done.changes.append(_optimize.Change(*row)),
+        "", model, done._undo, _optimize.activation_of, lambda *row: done.changes.append(_optimize.Change(*row)),
         record or recorded.Repeated,
     )  # fmt: skip
     if weights:

@@ -270,7 +270,9 @@ def _theirs(given: argparse.Namespace, model: Any, prompts: list[list[int]], pag
     greedy = transformers.GenerationConfig(
         max_new_tokens=given.answer, do_sample=False, eos_token_id=-1, pad_token_id=0
     )
-    pool = transformers.ContinuousBatchingConfig(num_blocks=pages, page_size=given.page_size)
+    kind = transformers.ContinuousBatchingConfig
+    size = {"page_size" if hasattr(kind, "page_size") else "block_size": given.page_size}  # to 5.17
+    pool = kind(num_blocks=pages, **size)
 
     def serve(some: list[list[int]], bar: bool = False) -> list[Any]:
         made = model.generate_batch(

@@ -22,13 +22,15 @@ from .checked import Check
 from .fused_convolutions import fuse_convolution, is_convolution
 from .fused_decoder import PARTS, fuse_layer
 from .fused_layers import FUSED, NAMES, WHOLE, agree, fuse_attention, fuse_gated, give_back
+from .layers import activation_of, like_linear
 from .linear_attention import fuse_recurrent, is_recurrent
 from .norms import LayerNorm, RMSNorm
 from .packed import Activations, Experts, Kind, Linear, Weights
 from .packed_prompts import pack_prompts
 from .routers import fuse_router, is_router
+from .sharded import ShardedLinear, style_of, why_split
 
-OWN = (Linear, Experts, BiasedExperts, LayerNorm, RMSNorm)
+OWN = (Linear, ShardedLinear, Experts, BiasedExperts, LayerNorm, RMSNorm)
 ALREADY = "is Tilekiln's already: to change it, undo what made it so"
 
 
@@ -160,7 +162,7 @@ def optimize(
         fused = [
             (name, one)
             for name, one in on_device
-            if fuse_model(name, one, done._undo, _activation, lambda *row: done.changes.append(Change(*row)))
+            if fuse_model(name, one, done._undo, activation_of, lambda *row: done.changes.append(Change(*row)))
         ]
         inside = {id(module) for _, one in fused for module in one.modules()}
         if weights:
@@ -225,14 +227,14 @@ def _replace(
         done.changes.append(Change(name, was, "", ALREADY))
         return
     if kind is None:
-        if kinds is KINDS and (why := _like_linear(module)):
+        if kinds is KINDS and (why := like_linear(module)):
             done.changes.append(Change(name, was, "", why))
         return
     try:
         if module._forward_hooks or module._forward_pre_hooks or torch.nn.utils.parametrize.is_parametrized(module):
             raise _LeftError("has hooks or parametrizations")
-        if "forward" in module.__dict__:  # as Accelerate gives it; those of ours were seen above
-            raise _LeftError("has a forward of its own")
+        if "forward" in module.__dict__ and kind != "sharded":  # as Accelerate gives it; those of ours were seen above
+            raise _LeftError(why_split(module) or "has a forward of its own")
         if shared and kind != "norm":
             raise _LeftError("shares its weight with another module")
         became = kinds[kind][1](done, parent, key, module, weights)
@@ -248,15 +250,6 @@ def _reason(error: Exception) -> str:
     text = next(iter(str(error).splitlines()), "")
     known = isinstance(error, (_LeftError, ValueError, NoKernelError))
     return text if known and text else f"{type(error).__name__}: {text}".removesuffix(": ")
-
-
-def _like_linear(module: Any) -> str:
-    """The reason to leave a module that multiplies by a weight and is no torch.nn.Linear; "" of others."""
-    if type(module).__name__ == "Conv1D" and getattr(getattr(module, "weight", None), "ndim", 0) == 2:
-        return "has its weight transposed (Conv1D of Transformers): only torch.nn.Linear is packed"
-    if isinstance(module, torch.nn.Linear) and type(module) is not torch.nn.Linear:
-        return "is a subclass of torch.nn.Linear, which may compute something else"
-    return ""
 
 
 class _LeftError(Exception):
@@ -319,6 +312,20 @@ def _linear(done: Optimized, parent: Any, key: str, module: Any, weights: Weight
 
 
 @torch.no_grad()
+def _sharded(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
+    """A linear layer of tensor parallelism: all processes do the same, as each call of it is one of all."""
+    _fit_for_inference(module)
+    _quantisable(weights, module.weight.dtype)
+    made = ShardedLinear(module, weights, done._activations)
+    if weights is None:
+        made.agrees_with(module)
+    _put(done, parent, key, made, module)
+    for name, local in made.parts(module):
+        _emptied(done, local, functools.partial(made.packed.settled, name), weights is not None)
+    return f"{_kind(weights, made.dtype)}, this process's part"
+
+
+@torch.no_grad()
 def _checkpoint_layer(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
     """A layer of 4 bits with zero points."""
     if module.training:
@@ -350,7 +357,7 @@ def _experts(done: Optimized, parent: Any, key: str, module: Any, weights: Weigh
     count, hidden, inter = module.down_proj.shape
     if tuple(module.gate_up_proj.shape) != (count, 2 * inter, hidden) or len(list(module.parameters())) != 2:
         raise _LeftError("has weights in another order than gate_up (experts, 2 inter, hidden)")
-    made = Experts(module, _activation(module.act_fn), weights, done._activations)
+    made = Experts(module, activation_of(module.act_fn), weights, done._activations)
     return _put_experts(done, parent, key, made, module, weights)
 
 
@@ -383,17 +390,6 @@ def _put_experts(done: Optimized, parent: Any, key: str, made: Any, module: Any,
     return _kind(weights, rows.dtype)
 
 
-def _activation(function: Any) -> str:
-    rows = torch.linspace(-3, 3, 7)
-    if torch.allclose(function(rows), torch.nn.functional.silu(rows)):
-        return "silu"
-    if torch.allclose(function(rows), torch.nn.functional.gelu(rows)):
-        return "gelu"
-    if torch.allclose(function(rows), torch.nn.functional.gelu(rows, approximate="tanh")):
-        return "gelu_tanh"
-    raise _LeftError(f"has an activation other than silu and gelu: {type(function).__name__}")
-
-
 def _norm(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
     if not done._train:
         _no_cuda(module)
@@ -419,7 +415,7 @@ def _gated(done: Optimized, parent: Any, key: str, module: Any, weights: Weights
     if not done._train:
         _no_cuda(module)
     done._undo.append(lambda: give_back(module))
-    return fuse_gated(module, _activation(getattr(module, "act_fn", None) or module.activation_fn))
+    return fuse_gated(module, activation_of(getattr(module, "act_fn", None) or module.activation_fn))
 
 
 def _learning_attention(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
@@ -570,6 +566,7 @@ def _is_attention(module: Any) -> bool:
 
 Kinds = dict[str, tuple[Callable[[Any], bool], Callable[..., str]]]
 KINDS: Kinds = {
+    "sharded": (lambda module: style_of(module) is not None, _sharded),
     "linear": (_is_linear, _linear),
     "experts": (_is_experts, _experts),
     "checkpoint": (checkpoint_weight.is_checkpoint_layer, _checkpoint_layer),

@@ -133,3 +133,24 @@ class SiluAndMul(torch.nn.Module):
         else:  # nothing watches the halves, so they need not know whose they are: a quarter of a microsecond less
             y = _call("silu_and_mul", rows.unsafe_chunk(2, -1), {})
         return y if rows is x else y.view(*x.shape[:-1], -1)
+
+
+def activation_of(function: Any) -> str:
+    """silu, gelu or gelu_tanh; ValueError for another."""
+    rows = torch.linspace(-3, 3, 7)
+    if torch.allclose(function(rows), torch.nn.functional.silu(rows)):
+        return "silu"
+    if torch.allclose(function(rows), torch.nn.functional.gelu(rows)):
+        return "gelu"
+    if torch.allclose(function(rows), torch.nn.functional.gelu(rows, approximate="tanh")):
+        return "gelu_tanh"
+    raise ValueError(f"has an activation other than silu and gelu: {type(function).__name__}")
+
+
+def like_linear(module: Any) -> str:
+    """The reason to leave a module that multiplies by a weight and is no torch.nn.Linear; "" of others."""
+    if type(module).__name__ == "Conv1D" and getattr(getattr(module, "weight", None), "ndim", 0) == 2:
+        return "has its weight transposed (Conv1D of Transformers): only torch.nn.Linear is packed"
+    if isinstance(module, torch.nn.Linear) and type(module) is not torch.nn.Linear:
+        return "is a subclass of torch.nn.Linear, which may compute something else"
+    return ""
