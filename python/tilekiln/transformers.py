@@ -424,7 +424,8 @@ def attention(
         return _padded(q, k, v, attention_mask, options), None
     if cu_seq_lens_q is not None and cu_seq_lens_k is not None:
         return _packed(q, k, v, cu_seq_lens_q, cu_seq_lens_k, options), None
-    starts = _sequence_starts(position_ids, q, k) if (packed := packed_prompts.starts()) is None else packed
+    places = None if rooms.step.plain else position_ids
+    starts = _sequence_starts(places, q, k) if (packed := packed_prompts.starts()) is None else packed
     if starts is not None:
         return _packed(q, k, v, starts, starts, options), None
     return _forward(q, k, v, options), None

@@ -172,6 +172,8 @@ class Step(threading.local):
 
     on = False
     """Is there one?"""
+    plain = False
+    """Is a prompt recorded, whose positions follow each other? Nobody looks at them then."""
     rooms: list[tuple[Tensor, Tensor]] | None = None
     """None: the attention function of the model knows where keys and values are."""
     lengths: Tensor
@@ -369,7 +371,7 @@ def _attended(
         k, v = cache.update(k, v, attention.layer_idx, **told_of(fused.cache or "", {}))
     mask = named.get("attention_mask")
     told: dict[str, Any] = dict(fused.said)
-    if word == OURS[0] and mask is None:
+    if word == OURS[0] and mask is None and not step.plain:
         told["position_ids"] = _if_packed(named.get("position_ids"))
     made: Tensor = function(attention, q.transpose(1, 2), k, v, mask, **told)[0]
     return made

@@ -10,6 +10,7 @@ them.
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import weakref
 from collections.abc import Callable
@@ -18,13 +19,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.modules.module import _has_any_global_hook
+from transformers import DynamicCache
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from ..growing_cache import GrowingLayer, grow_in_place
 from ..sampled_choice import SampledChoice, draw
 from .cache import ATTACHED, LEAVES, LEFT, Tenant, left
+from .forwards import Forwards, is_plain, shape_of
 from .layers import is_ready
 from .layers import step as running
+from .look import Look, generating
 
 STATE = "_tilekiln_steps"
 LEAST, QUANTUM = 512, 256
@@ -37,15 +41,13 @@ MOST_STEPS = 4
 """Recorded steps that a model keeps."""
 ROWS = 64
 """Sequences of a recorded step, at most: beyond, a step takes longer than its launches."""
-IDLE = frozenset(("use_cache", "return_dict", "cache_position", "logits_to_keep", "output_attentions",
-                  "output_hidden_states"))  # fmt: skip
-"""Further arguments of a model's forward by which a step does not change, if they are None or False, or in TOLD."""
 TOLD: dict[str, Callable[[Any], bool]] = {
     "use_cache": bool,
     "return_dict": bool,
     "cache_position": lambda one: True,
-    "logits_to_keep": lambda one: isinstance(one, int) and one in (0, 1),
+    "logits_to_keep": lambda one: isinstance(one, int),
 }
+"""Further arguments of a model's forward by which what is recorded does not change, if they are so, None or False."""
 CACHES = ("past_key_values", "cache")
 
 
@@ -231,42 +233,6 @@ def _room(like: Tensor, tokens: int) -> Tensor:
     return like.new_zeros(*like.shape[:-2], tokens, like.shape[-1])
 
 
-class Look:
-    """Of what a model is made, and where that lies, as graphs were recorded of it."""
-
-    def __init__(self, model: Any) -> None:
-        self.parts: list[tuple[dict[str, Any], str, Any, int]] = [
-            (own, name, one, one.data_ptr() if isinstance(one, Tensor) else 0)
-            for module in model.modules()
-            for own in (module._modules, module._parameters, module._buffers)
-            for name, one in own.items()
-        ]
-        self.hooks: list[Any] = [
-            hooks
-            for module in model.modules()
-            for hooks in (module._forward_hooks, module._forward_pre_hooks)
-            if module is not model
-        ]
-
-    def holds(self) -> bool:
-        """Is it made of the same, where it was, with nothing in between?"""
-        for owner, name, one, at in self.parts:
-            if owner.get(name) is not one or (at and one is not None and one.data_ptr() != at):
-                return False
-        return not any(self.hooks)
-
-
-class Generating(threading.local):
-    """Does this thread run generate, in which nobody writes into weights between two steps?"""
-
-    now = False
-    choice: SampledChoice | None = None
-    """By which it draws tokens."""
-
-
-generating = Generating()
-
-
 def _say_nothing(_: str) -> None:
     pass
 
@@ -285,8 +251,10 @@ class Steps:
     def _begin(self) -> None:
         self.steps: list[RecordedStep] = []
         self.lock = threading.RLock()
+        self.takes_tokens_first = list(inspect.signature(type(self.model).forward).parameters)[1:2] == ["input_ids"]
         self.refused: set[tuple[int, int]] = set()
         self.look: Look | None = None
+        self.forwards = Forwards()
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy records its own."""
@@ -312,12 +280,30 @@ class Steps:
                     tenant.leave()
             self.steps.clear()
             self.refused.clear()
-            self.look = None
+            self.look, self.forwards = None, Forwards()
 
     def settle(self) -> None:
         with self.lock:
             for one in self.steps:
                 one.settle()
+
+    def is_ready(self) -> bool:
+        """May the model be recorded: are its layers as they were fused, with no hooks on its modules?"""
+        hooks = (one for module in self.model.modules() for one in (module._forward_hooks, module._forward_pre_hooks)
+                 if module is not self.model)  # fmt: skip
+        return is_ready(self.model) and not any(hooks)
+
+    def forget_others(self) -> None:
+        """Lets go of what was recorded of a model that is another now; within generate looked at once."""
+        if self.look is not None and generating.looked is not self.look:
+            if not self.look.holds():
+                self.forget()
+            elif generating.now:
+                generating.looked = self.look
+
+    def looked(self) -> None:
+        """The model as it is now was recorded."""
+        self.look = Look(self.model)
 
     def take(self, cache: Any, batch: int, length: int, apart: bool) -> RecordedStep | None:
         """The step whose rooms a cache is in, with room for one more token; None: compute it as before."""
@@ -358,7 +344,7 @@ class Steps:
             self.steps.remove(one)
 
     def _make(self, batch: int, room: int, apart: bool, like: list[tuple[Tensor, Tensor]]) -> RecordedStep | None:
-        if (batch, room) in self.refused or not is_ready(self.model):
+        if (batch, room) in self.refused or not self.is_ready():
             return None
         self._let_go_of_free(MOST_STEPS - 1)
         if len(self.steps) >= MOST_STEPS:
@@ -375,31 +361,30 @@ class Steps:
             self.tell(f"a step of {batch} sequences with room for {room} tokens is no graph: {why}")
             return None
         self.steps.append(made)
-        self.look = Look(self.model)
+        self.looked()
         return made
 
 
-def _asks_for_a_step(model: Any, named: dict[str, Any]) -> Any:
-    """The cache of a call that a recorded step may answer; None of others."""
-    ids = named.get("input_ids")
-    word = next((word for word in CACHES if named.get(word) is not None), None)
-    if word is None or ids is None or type(ids) is not Tensor:
-        return None
-    if ids.dim() != 2 or ids.shape[1] != 1 or ids.shape[0] > ROWS:
-        return None
+def _asks_for_a_forward(model: Any, named: dict[str, Any]) -> bool:
+    """May a recorded one answer this call, if its cache and its mask allow it?"""
+    if type(named.get("input_ids")) is not Tensor:
+        return False
     if model.training or torch.is_grad_enabled() or torch.compiler.is_compiling() or _has_any_global_hook():
-        return None
+        return False
     for name, one in named.items():
-        if one is None or one is False or name in ("input_ids", "attention_mask", "position_ids", word):
+        if one is None or one is False or name in ("input_ids", "attention_mask", "position_ids", *CACHES):
             continue
         if name not in TOLD or not TOLD[name](one):
-            return None
-    if named.get("use_cache") is False or named.get("return_dict") is False:
-        return None
-    positions = named.get("position_ids")
-    if positions is not None and (positions.dim() != 2 or positions.shape[1] != 1):
-        return None
-    return named[word]
+            return False
+    return named.get("return_dict") is not False
+
+
+def _asks_for_a_step(named: dict[str, Any], cache: Any) -> bool:
+    """May a recorded step answer a call with this cache?"""
+    ids, positions = named["input_ids"], named.get("position_ids")
+    if cache is None or ids.dim() != 2 or ids.shape[1] != 1 or ids.shape[0] > ROWS or named.get("use_cache") is False:
+        return False
+    return positions is None or (positions.dim() == 2 and positions.shape[1] == 1)
 
 
 def _length(cache: Any, steps: Steps, batch: int, device: torch.device) -> int:
@@ -461,13 +446,36 @@ MASK = "_tilekiln_mask"
 def step_forward(self: Any, *args: Any, **named: Any) -> Any:
     """The forward of a model, whose decode steps are replays."""
     steps: Steps = self.__dict__[STATE]
-    cache = None if args else _asks_for_a_step(self, named)
-    if cache is not None:
-        grow_in_place(cache)
-        made = _replayed(self, steps, cache, named)
+    if len(args) == 1 and "input_ids" not in named and steps.takes_tokens_first:
+        args, named = (), {"input_ids": args[0], **named}
+    if not args and _asks_for_a_forward(self, named):
+        cache = next((named[word] for word in CACHES if named.get(word) is not None), None)
+        made = None
+        if _asks_for_a_step(named, cache):
+            grow_in_place(cache)
+            made = _replayed(self, steps, cache, named)
+        if made is None:
+            made = _prompted(self, steps, cache, named)
         if made is not None:
             return made
     return type(self).forward(self, *args, **named)
+
+
+def _prompted(model: Any, steps: Steps, cache: Any, named: dict[str, Any]) -> Any:
+    """By a recorded prompt; None where there is none."""
+    shape = shape_of(named, cache)
+    if shape is None or not steps.forwards.comes_again(shape) or not is_plain(named, shape):
+        return None
+    with steps.lock:
+        steps.forget_others()
+        found = steps.forwards.take(steps, shape)
+        if found is None:
+            return None
+        wanted = model.config.use_cache if named.get("use_cache") is None else named["use_cache"]
+        if wanted and cache is None:
+            cache = DynamicCache(config=model.config)
+            grow_in_place(cache)
+        return _output(found.run(named["input_ids"], cache), cache if wanted else None)
 
 
 def _replayed(model: Any, steps: Steps, cache: Any, named: dict[str, Any]) -> Any:
@@ -486,8 +494,7 @@ def _replayed(model: Any, steps: Steps, cache: Any, named: dict[str, Any]) -> An
     if apart and positions is not None and not generating.now and int(positions.max()) > length:
         return None  # a table of angles has none of it
     with steps.lock:
-        if steps.steps and steps.look is not None and not steps.look.holds():
-            steps.forget()
+        steps.forget_others()
         step = steps.take(cache, batch, length, apart)
         if step is None:
             return None
@@ -532,11 +539,13 @@ def generate(self: Any, *args: Any, **named: Any) -> Any:
         named.pop("cache_implementation")  # it is there to be compiled; nobody sees the cache
     was = generating.now, generating.choice
     given = named.get("logits_processor") or ()
+    generating.looked = None
     generating.now, generating.choice = True, next((one for one in given if isinstance(one, SampledChoice)), None)
     try:
         return type(self).generate(self, *args, **named)
     finally:
         generating.now, generating.choice = was
+        generating.looked = None
         self.__dict__[STATE].settle()
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..decoding.layers import is_ready
 from ..decoding.layers import step as running
-from ..decoding.steps import STATE, Look, _angles, _most_probable
+from ..decoding.look import Look
+from ..decoding.steps import STATE, _angles, _most_probable
 from . import pages as paged
 
 MOST = 256

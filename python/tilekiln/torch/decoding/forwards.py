@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+"""Forwards of short prompts as CUDA graphs, by their shape: their launches take longer than their kernels.
+
+A shape is recorded when it comes for the second time. There is no padding, and nothing in the cache before.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from ..growing_cache import GrowingLayer
+from .layers import step as running
+
+MOST_TOKENS = 512
+"""Of a recorded prompt, all sequences together: beyond, kernels take longer."""
+MOST = 4
+"""Recorded shapes that a model keeps."""
+COUNTED = 256
+"""Shapes that are counted."""
+
+
+class Shape(NamedTuple):
+    """Of a prompt."""
+
+    batch: int
+    tokens: int
+    keep: int
+    """Logits of so many last tokens; 0: of all."""
+
+
+class RecordedForward:
+    """A prompt of a shape, its logits and its cache at fixed places."""
+
+    def __init__(self, model: Any, shape: Shape, record: Any, device: torch.device) -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            self.ids = torch.zeros(shape.batch, shape.tokens, dtype=torch.long, device=device)
+            self.cache = DynamicCache(config=model.config)
+            self.recorded = record(functools.partial(self._compute, model, shape.keep), device)
+
+    def _compute(self, model: Any, keep: int) -> Tensor:
+        self.cache = DynamicCache(config=model.config)
+        if any(type(one) is not DynamicLayer for one in self.cache.layers):
+            raise ValueError("its cache has layers of windows")
+        running.plain = True
+        try:
+            given = {"past_key_values": self.cache, "use_cache": True, "logits_to_keep": keep}
+            made: Tensor = type(model).forward(model, input_ids=self.ids, **given).logits
+        finally:
+            running.plain = False
+        return made
+
+    def run(self, ids: Tensor, cache: Any) -> Tensor:
+        """Logits; keys and values go into a cache, if there is one."""
+        self.ids.copy_(ids)
+        self.recorded.replay()
+        for word, one in enumerate(self.cache.layers if cache is not None else ()):
+            cache.update(one.keys.clone(), one.values.clone(), word)
+        made: Tensor = self.recorded.made.clone()
+        return made
+
+
+class Forwards:
+    """The recorded prompts of a model."""
+
+    def __init__(self) -> None:
+        self.made: dict[Shape, RecordedForward] = {}
+        self.seen: Counter[Shape] = Counter()
+        self.refused: set[Shape] = set()
+
+    def take(self, steps: Any, shape: Shape) -> RecordedForward | None:
+        """The recorded prompt of a shape that came before; None: it is computed."""
+        found = self.made.pop(shape, None)
+        if found is None:
+            if shape in self.refused or not steps.is_ready():
+                return None
+            try:
+                found = RecordedForward(steps.model, shape, steps.record, next(steps.model.parameters()).device)
+            except Exception as error:  # whatever a stranger's module does: it is computed as before
+                self.refused.add(shape)
+                why = next(iter(str(error).splitlines()), type(error).__name__)
+                steps.tell(f"a prompt of {shape.tokens} tokens is no graph: {why}")
+                return None
+            steps.looked()
+        self.made[shape] = found  # the last that was used
+        while len(self.made) > MOST:
+            self.made.pop(next(iter(self.made)))
+        return found
+
+    def comes_again(self, shape: Shape) -> bool:
+        """Was this shape asked for before? Counts it."""
+        if len(self.seen) > COUNTED:
+            self.seen.clear()
+        self.seen[shape] += 1
+        return self.seen[shape] > 1
+
+
+def shape_of(named: dict[str, Any], cache: Any) -> Shape | None:
+    """Of a call that a recorded prompt may answer, but for its mask and positions; None of others."""
+    ids, keep = named["input_ids"], named.get("logits_to_keep") or 0
+    if ids.dim() != 2 or not 0 < ids.numel() <= MOST_TOKENS or type(keep) is not int or keep > ids.shape[1]:
+        return None
+    if cache is not None and (
+        type(cache) is not DynamicCache
+        or any(type(one) not in (DynamicLayer, GrowingLayer) or one.is_initialized for one in cache.layers)
+    ):
+        return None
+    return Shape(*ids.shape, keep)
+
+
+def is_plain(named: dict[str, Any], shape: Shape) -> bool:
+    """Is nothing hidden, and are positions those of a prompt? Waits for the device."""
+    mask, positions = named.get("attention_mask"), named.get("position_ids")
+    if mask is not None and (tuple(mask.shape) != shape[:2] or not bool(mask.all())):
+        return False
+    if positions is None:
+        return True
+    if positions.dim() != 2 or positions.shape[1] != shape.tokens:
+        return False
+    return bool((positions == torch.arange(shape.tokens, device=positions.device)).all())
