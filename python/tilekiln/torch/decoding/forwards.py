@@ -60,7 +60,8 @@ class RecordedForward:
         """Logits; keys and values go into a cache, if there is one."""
         self.ids.copy_(ids)
         self.recorded.replay()
-        for word, one in enumerate(self.cache.layers if cache is not None else ()):
+        layers: Any = self.cache.layers if cache is not None else ()
+        for word, one in enumerate(layers):
             cache.update(one.keys.clone(), one.values.clone(), word)
         made: Tensor = self.recorded.made.clone()
         return made
@@ -106,12 +107,10 @@ def shape_of(named: dict[str, Any], cache: Any) -> Shape | None:
     ids, keep = named["input_ids"], named.get("logits_to_keep") or 0
     if ids.dim() != 2 or not 0 < ids.numel() <= MOST_TOKENS or type(keep) is not int or keep > ids.shape[1]:
         return None
-    if cache is not None and (
-        type(cache) is not DynamicCache
-        or any(type(one) not in (DynamicLayer, GrowingLayer) or one.is_initialized for one in cache.layers)
-    ):
+    layers: Any = () if cache is None else cache.layers if type(cache) is DynamicCache else (None,)
+    if any(type(one) not in (DynamicLayer, GrowingLayer) or one.is_initialized for one in layers):
         return None
-    return Shape(*ids.shape, keep)
+    return Shape(ids.shape[0], ids.shape[1], keep)
 
 
 def is_plain(named: dict[str, Any], shape: Shape) -> bool:

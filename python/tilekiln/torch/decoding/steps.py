@@ -446,16 +446,16 @@ MASK = "_tilekiln_mask"
 def step_forward(self: Any, *args: Any, **named: Any) -> Any:
     """The forward of a model, whose decode steps are replays."""
     steps: Steps = self.__dict__[STATE]
-    if len(args) == 1 and "input_ids" not in named and steps.takes_tokens_first:
-        args, named = (), {"input_ids": args[0], **named}
-    if not args and _asks_for_a_forward(self, named):
-        cache = next((named[word] for word in CACHES if named.get(word) is not None), None)
+    alone = len(args) == 1 and "input_ids" not in named and steps.takes_tokens_first
+    given = {"input_ids": args[0], **named} if alone else named
+    if (alone or not args) and _asks_for_a_forward(self, given):
+        cache = next((given[word] for word in CACHES if given.get(word) is not None), None)
         made = None
-        if _asks_for_a_step(named, cache):
+        if _asks_for_a_step(given, cache):
             grow_in_place(cache)
-            made = _replayed(self, steps, cache, named)
+            made = _replayed(self, steps, cache, given)
         if made is None:
-            made = _prompted(self, steps, cache, named)
+            made = _prompted(self, steps, cache, given)
         if made is not None:
             return made
     return type(self).forward(self, *args, **named)
