@@ -55,6 +55,8 @@ struct QueryRows {
   OutRows<kHdimV / 2> out;  // of the last tile
   // The current key tile and the last one; n < final: none. They go last - 1 .. first, then sinks - 1 .. 0.
   int n, final;
+  KeyRun seen;  // of a map
+  int begun;    // of its runs
 
   __device__ __forceinline__ QueryRows(const Params& p, Shared& s, const Warpgroup& w)
       : p(p),
@@ -90,26 +92,40 @@ struct QueryRows {
     for (int i = 0; i < o.kCount; ++i) o.v[i] *= state.correction[half_of(i)];
   }
   __device__ __forceinline__ const KeyMap& map() const { return s.own.map(tile_at.index()); }
-  __device__ __forceinline__ int following(const Tile& tile) const {
-    if constexpr (kMapped) return uniform(map().from(n - 1));
+  // The first key tile of the next run.
+  __device__ __forceinline__ int begin_run() {
+    seen = map().run(begun++);
+    return seen.last;
+  }
+  __device__ __forceinline__ int following(const Tile& tile) {
+    if constexpr (kMapped) return n > seen.until ? n - 1 : n == final ? -1 : begin_run();
     const int sinks = field(tile.range.sinks);
     return n == field(tile.range.first) && sinks ? sinks - 1 : n - 1;
   }
 
   // Key tiles that a map shows, by runs: those that it shows in part, and whole ones.
   __device__ __forceinline__ void mapped_key_tiles(const Tile& tile, Softmax& softmax) {
-    const KeyMap& map = this->map();
-    if (uniform(map.is_part(n)))
+    if (seen.part)
       first_key_tile<kFunctions>(softmax);
     else
       first_key_tile<kFunctions, false>(softmax);
-    n = following(tile);
+    --n;
+    if constexpr (kStoreLate && !Functions::kScore) {
+      if (!seen.part && n >= seen.until)
+        key_tile<false, kFunctions, true>(softmax), --n;
+      else
+        out.store(lane);
+    }
 #pragma unroll 1
-    while (n >= final) {
+    for (;; n = begin_run()) {
+      if (seen.part) {
 #pragma unroll 1
-      for (; n >= final && uniform(map.is_part(n)); n = following(tile)) key_tile<true, kFunctions>(softmax);
+        for (; n >= seen.until; --n) key_tile<true, kFunctions>(softmax);
+      } else {
 #pragma unroll 1
-      for (; n >= final && !uniform(map.is_part(n)); n = following(tile)) key_tile<false, kFunctions>(softmax);
+        for (; n >= seen.until; --n) key_tile<false, kFunctions>(softmax);
+      }
+      if (seen.until == final) break;
     }
   }
 
@@ -128,6 +144,10 @@ struct QueryRows {
       n = following(tile);
     }
   }
+  __device__ __forceinline__ void begin_map() {
+    begun = 0, final = uniform(map().final);
+    n = uniform(map().runs) > 0 ? begin_run() : final - 1;
+  }
   // Moves on to a tile, and issues its first product (of whatever lies there if it has none: wgmma stays out of
   // branches, or ptxas makes all of it wait).
   __device__ __forceinline__ void begin() {
@@ -138,7 +158,7 @@ struct QueryRows {
     if (field(tile.row) < 0)
       n = final - 1;
     else if (kMapped)
-      n = map().from(n), final = map().lowest();
+      begin_map();
     pass_unseen(tile);
     n = uniform(n), final = uniform(final);
     if (n >= final) keys.wait();
@@ -249,7 +269,7 @@ struct QueryRows {
     if constexpr (kStoreLate) {
       out.take(p, tile, row(), lane, o.v, softmax.state, launch.scale_log2, rows_apart(p));
       begin();
-      if (kOwn || features_of(p) & kExtraFeatures) out.store(lane), out.clear();
+      if (Functions::kScore || features_of(p) & kExtraFeatures) out.store(lane), out.clear();
     } else {
       begin();
       finish(p, tile, row(), lane, o.v, softmax.state, launch.scale_log2, softmax.of_values, rows_apart(p));

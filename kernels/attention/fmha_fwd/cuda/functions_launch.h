@@ -60,6 +60,10 @@ template <bool kScores> tilekiln_status launch_functions_hopper(const Site& site
   TILEKILN_TRY(fill_functions<kScores>(p, &of, &kernel, &params, &params));
   if (kernel == nullptr) return TILEKILN_OK;
   const Build& build = *static_cast<const Build*>(kernel->build);
+  if (p.seqlen_k / build.keys >= kMostKeyTiles)
+    return fail_argument("k", "had %d keys, must have fewer than %d on cuda under functions", p.seqlen_k,
+                         kMostKeyTiles * build.keys);
+  params.features |= kHeavyFirst;  // as a causal mask wants it; to others it is alike
   TILEKILN_TRY(fill_maps(of, operands_of(of, build), false, site.device.id, &params));
   return launch_dealt(site, kernel, build, &params);
 }

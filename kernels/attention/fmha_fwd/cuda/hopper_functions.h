@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Functions from Python in the forward on Hopper: the key tiles that a mask shows, as bits, and the change of scores.
+// Functions from Python in the forward on Hopper: the key tiles that a mask shows, in runs, and the change of scores.
 //
 // The warp that deals tiles out asks the mask's bounds over 32 key tiles at once. Loaders and consumers go down the
-// bits, so what is hidden is neither loaded nor multiplied; consumers look at pairs in tiles that are shown in part.
+// runs, so what is hidden is neither loaded nor multiplied; consumers look at pairs in tiles that are shown in part.
 // A kernel without functions has nothing of this.
 #pragma once
 
@@ -20,56 +20,66 @@ using Argument = Params;
 #endif
 constexpr bool kOwn = Functions::kScore || Functions::kMask, kMapped = Functions::kMask;
 
-// Key tiles that functions and window show to a CTA's rows, and those of these that they show in part. Where there are
-// more than bits, a bit is 1 << shift tiles.
+// Key tiles [last, until], downwards; part: of which some pairs may be hidden.
+struct KeyRun {
+  int last, until;
+  bool part;
+
+  static __device__ __forceinline__ KeyRun of(uint32_t word) {
+    return {int(word >> 16), int(word >> 1 & kMostKeyTiles), bool(word & 1)};
+  }
+};
+
+// Runs of key tiles that a mask and the window show to a CTA's rows, from the last key tile down. Where there is no
+// room for more the last run goes on to key tile 0.
 struct KeyMap {
-  static constexpr int kWords = 32;
-  uint32_t shown[kWords], part[kWords];
-  int shift, last, count;  // tiles are [0, last); bits that are shown
+  static constexpr int kRuns = 128;
+  uint32_t word[kRuns];
+  int runs, tiles, final;  // final: the last tile of all; 0 without any
 
-  // The shown tile that comes at n or next below it; -1: none.
-  __device__ __forceinline__ int from(int n) const {
-    if (n < 0) return -1;
-    int at = n >> shift, word = at / 32;
-    uint32_t bits = shown[word] & ~0u >> (31 - at % 32);
-    while (bits == 0 && word > 0) bits = shown[--word];
-    at = 32 * word + 31 - __clz(int(bits));
-    return bits == 0 ? -1 : min(n, (at + 1 << shift) - 1);
-  }
-  // The lowest; 0 where none is shown.
-  __device__ __forceinline__ int lowest() const {
-    for (int word = 0; 32 * word << shift < last; ++word)
-      if (shown[word] != 0) return 32 * word + __clz(int(__brev(shown[word]))) << shift;
-    return 0;
-  }
-  __device__ __forceinline__ bool is_part(int n) const { return part[n >> shift + 5] >> ((n >> shift) & 31) & 1; }
+  __device__ __forceinline__ KeyRun run(int at) const { return KeyRun::of(uniform(int(word[at]))); }
 
-  // Fills it, a warp together, for a tile.
+  // Fills it, a warp together, for a tile: a lane asks for the bounds of a key tile, and knows its run by the runs that
+  // begin at it and above.
   template <int kQueryRows, int kKeys, class F = Functions, class A = Argument>
   __device__ __forceinline__ void fill(const Params& p, const Tile& tile, int lane) {
     const A& a = static_cast<const A&>(p);
-    const int tiles = KeyRange::tiles<kKeys>(tile.seqlen_k), rows = min(kQueryRows, tile.seqlen_q - tile.row);
-    int by = 0, found = 0;
-    while (tiles - 1 >> by >= 32 * kWords) ++by;
+    const int all = KeyRange::tiles<kKeys>(tile.seqlen_k), rows = min(kQueryRows, tile.seqlen_q - tile.row);
     KeyRange whole = {0, tile.seqlen_k / kKeys, 0};
     if (features_of(a) & fmha_fwd::kMask)
       whole = KeyRange::whole<kKeys>(mask_of(a, tile.shift), tile.row, kQueryRows, tile.seqlen_k, 0);
-    for (int word = 0; 32 * word << by < tiles; ++word) {
-      const int first = 32 * word + lane << by, end = min(first + (1 << by), tiles);
-      bool holds = (first < tile.range.last && end > tile.range.first) || first < tile.range.sinks;
-      bool fails = first < whole.first || end > whole.last;
+    int begun = 0, shown = 0, lowest = 0;
+    uint32_t above = 0;  // bit 0: the key tile above is shown, bit 1: in part
+    auto* const half = reinterpret_cast<uint16_t*>(word);
+    for (int from = (all - 1) / 32 * 32; from >= 0; from -= 32) {
+      const int n = from + lane;
+      bool holds = n < all && ((n < tile.range.last && n >= tile.range.first) || n < tile.range.sinks);
+      bool fails = n < whole.first || n >= whole.last;
       if constexpr (F::kMask) {
-        if (first < end && holds) {
-          const int key = first * kKeys, keys = min(end * kKeys, tile.seqlen_k) - key;
-          const auto truth = F::bounds(a.tensor, {tile.row, rows, key, keys, tile.h, tile.b});
+        if (holds) {
+          const auto truth =
+              F::bounds(a.tensor, {tile.row, rows, n * kKeys, min(kKeys, tile.seqlen_k - n * kKeys), tile.h, tile.b});
           holds = truth.may_hold, fails |= truth.may_fail;
         }
       }
-      const uint32_t some = __ballot_sync(~0u, holds && first < end), in_part = __ballot_sync(~0u, fails);
-      if (lane == 0) shown[word] = some, part[word] = in_part;
-      found += __popc(some);
+      const uint32_t some = __ballot_sync(~0u, holds), in_part = __ballot_sync(~0u, holds && fails);
+      const uint32_t same_above = ((some >> 1 | above << 31) & ~((in_part >> 1 | above >> 1 << 31) ^ in_part)) & some;
+      const uint32_t begins = some & ~same_above;
+      const int at = begun + __popc(begins >> lane) - 1, slot = min(at, kRuns - 1);
+      if (begins >> lane & 1 && at == slot) half[2 * slot + 1] = uint16_t(n);
+      __syncwarp();
+      // The lowest of a run here; what comes below may go on with it.
+      if (holds && (lane == 0 || !(same_above >> (lane - 1) & 1)))
+        half[2 * slot] = slot == kRuns - 1 ? 1 : uint16_t(n << 1 | fails);
+      __syncwarp();
+      begun += __popc(begins), shown += __popc(some);
+      if (some) lowest = from + __clz(int(__brev(some)));
+      above = (some & 1) | (in_part & 1) << 1;
     }
-    if (lane == 0) shift = by, last = tile.range.last, count = found;
+    if (lane == 0) {
+      runs = min(begun, kRuns), final = begun < kRuns ? lowest : 0;
+      tiles = begun < kRuns ? shown : kRuns;  // at least so many
+    }
     __syncwarp();
   }
 };

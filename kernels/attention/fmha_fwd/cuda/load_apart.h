@@ -65,7 +65,7 @@ TILEKILN_DEVICE void load_tiles(const Params& p, OwnOfHalves& own, Loader<Pipe> 
     if (tile.row < 0) return;
     const Keys keys = dealt.keys;
     const KeyMap* const shown = kMapped ? &own.map(from.at.count) : nullptr;
-    const int tiles = kMapped ? shown->count : KeyRange::count(tile.range), low = dealt.low;
+    const int tiles = kMapped ? shown->tiles : KeyRange::count(tile.range), low = dealt.low;
     const Origin origin = Origin::of(p, tile, tile.seqlen_k, keys.first, tile.h / (p.nhead_q / p.nhead_k));
     const auto find_box = [&](int key) {
       const bool hidden = key + p.box <= low && key >= p.sink_keys;
@@ -74,12 +74,16 @@ TILEKILN_DEVICE void load_tiles(const Params& p, OwnOfHalves& own, Loader<Pipe> 
       return Box{left, page.number * page_rows + page.key};
     };
     const int ask = ask_at(tiles);
-    int n = kMapped ? shown->from(shown->last - 1) : 0;  // with maps, the key tile
+    KeyRun run = {0, 1, false};
+    int begun = 0;
     if (kAsks && tiles == 0 && first_thread) own.ask.raise();
 #pragma unroll 1
-    for (int i = 0; kMapped ? n >= 0 : i < tiles; ++i, to.advance()) {
-      const int first = (kMapped ? n : KeyRange::tile_of(tile.range, i)) * kKeys;
-      if (kMapped) n = shown->from(n - 1);
+    for (int i = 0; kMapped || i < tiles; ++i, to.advance()) {
+      if (kMapped && --run.last < run.until) {
+        if (begun == shown->runs) break;
+        run = KeyRun::of(shown->word[begun++]);
+      }
+      const int first = (kMapped ? run.last : KeyRange::tile_of(tile.range, i)) * kKeys;
       const auto start = [&]() -> const auto& {
         const auto& stage = to.acquire();
         if (first_thread) to.expect(stage.kBytes);

@@ -26,6 +26,8 @@ enum Feature : int {
   kBlockScales = 512,  // of e4m3: a scale for 128 queries or keys of a head; without it one for all
 };
 
+constexpr int kMostKeyTiles = 0x7fff;  // of a sequence, under a mask function
+
 struct alignas(128) Params {
   TensorMap q, k, v;
   void* out;
