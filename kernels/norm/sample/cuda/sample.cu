@@ -3,6 +3,8 @@
 // Cuts of top_k and top_p are found by the numbers' bits, four at a time from the highest: a thread adds to counters
 // of its own, so there are no atomic additions and no sort.
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
+#include <type_traits>
+
 #include "kernels/backends/cuda/dropout.h"
 #include "kernels/backends/cuda/vectors.h"
 #include "kernels/norm/sample/cuda/params.h"
@@ -13,6 +15,8 @@ namespace tilekiln::cuda::sample {
 using Sum = unsigned long long;
 using Problem = tilekiln::norm::Sample;
 constexpr int kWarps = THREADS / 32, kAtOnce = 8;  // loads of a thread on their way
+// Lowest bits of a finite number of the dtype, which are 0, or in order of one below 0 all 1: whole digits.
+constexpr int kKnownBits = kDtype == 2 ? 16 : kDtype == 1 ? 12 : 0;
 constexpr unsigned kInPrompt = 0x80000000u;
 static_assert(kWarps == kDigits, "a warp adds up the counters of a digit");
 
@@ -62,22 +66,44 @@ struct Numbers {
   static __device__ __forceinline__ float settled(float v) { return v > kLargest ? kLargest : __fadd_rn(v, 0.f); }
   __device__ __forceinline__ float number(int j) const { return settled(values ? values[j] : value_of(x[j])); }
 
-  // f(number, index) of this thread's columns from first on, each `step` behind the last.
-  template <class F> __device__ __forceinline__ void each(int first, int end, int step, F&& f) const {
-    for (int at = first; at < end; at += kAtOnce * step) {
-      float v[kAtOnce];
+  // f(number, index) of columns [first, end), for the share of a thread of `threads`: in vectors, where the row has any.
+  template <class F> __device__ __forceinline__ void each(int thread, int threads, int first, int end, F&& f) const {
+    if (!values && reinterpret_cast<uintptr_t>(x + first) % 16 == 0)
+      each_of<kWide>(thread, threads, first, end, f);
+    else
+      each_of<1>(thread, threads, first, end, f);
+  }
+  template <int kIn, class F>
+  __device__ __forceinline__ void each_of(int thread, int threads, int first, int end, F& f) const {
+    constexpr int kLoads = kIn == 1 ? kAtOnce : kAtOnce / 2;
+    const int step = threads * kIn;
+    for (int at = first + thread * kIn; at < end; at += kLoads * step) {
+      std::conditional_t<kIn == 1, float, uint4> loaded[kLoads];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) v[i] = at + i * step < end ? number(at + i * step) : 0.f;
+      for (int i = 0; i < kLoads; ++i) {
+        const int from = at + i * step;
+        if constexpr (kIn == 1)
+          loaded[i] = from < end ? number(from) : 0.f;
+        else
+          loaded[i] = load_vector(x + from, max(columns - from, 0) * int(sizeof(Element)), true);
+      }
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (at + i * step < end) f(v[i], at + i * step);
+      for (int i = 0; i < kLoads; ++i) {
+        float v[kIn];
+        if constexpr (kIn == 1)
+          v[0] = loaded[i];
+        else
+          widen(loaded[i], v);
+#pragma unroll
+        for (int e = 0; e < kIn; ++e)
+          if (at + i * step + e < end) f(settled(v[e]), at + i * step + e);
       }
     }
   }
   // The highest number as a word, ~0 where one is NaN.
   __device__ __forceinline__ unsigned top() const {
     unsigned most = 0;
-    each(threadIdx.x, columns, THREADS, [&](float v, int) { most = max(most, v == v ? ordered(v) : ~0u); });
+    each(threadIdx.x, THREADS, 0, columns, [&](float v, int) { most = max(most, v == v ? ordered(v) : ~0u); });
 #pragma unroll
     for (int i = 16; i > 0; i /= 2) most = max(most, __shfl_xor_sync(~0u, most, i));
     __syncthreads();
@@ -88,13 +114,17 @@ struct Numbers {
     return most;
   }
 
-  static __device__ __forceinline__ int part_of(int first, int end) { return (end - first + kWarps - 1) / kWarps; }
+  // Columns of a warp's part: whole vectors, of many.
+  static __device__ __forceinline__ int part_of(int first, int end) {
+    const int part = (end - first + kWarps - 1) / kWarps;
+    return part < 64 ? part : (part + 7) & ~7;
+  }
   // The sum of measure(number, index) over columns [first, end); shared.warps have those of its parts.
   template <class Measure> __device__ __forceinline__ Sum sum(int first, int end, Measure&& measure) const {
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, part = part_of(first, end);
     const int begin = first + warp * part;
     Sum own = 0;
-    each(begin + lane, min(begin + part, end), 32, [&](float v, int j) { own += measure(v, j); });
+    each(lane, 32, begin, min(begin + part, end), [&](float v, int j) { own += measure(v, j); });
 #pragma unroll
     for (int i = 16; i > 0; i /= 2) own += __shfl_xor_sync(~0u, own, i);
     __syncthreads();
@@ -124,10 +154,11 @@ struct Numbers {
     const auto measure = [&](float v) { return kByWeight ? weigh(v) : Sum(weigh(v) != 0); };
     Sum above = 0, equal = 0;
     unsigned prefix = 0;
-    for (int shift = 32 - kDigitBits; shift >= 0; shift -= kDigitBits) {
+    const int known = !values && weigh.top < kLargest ? kKnownBits : 0;
+    for (int shift = 32 - kDigitBits; shift >= known; shift -= kDigitBits) {
 #pragma unroll
       for (int digit = 0; digit < kDigits; ++digit) counters[digit * THREADS + threadIdx.x] = 0;
-      each(threadIdx.x, columns, THREADS, [&](float v, int) {
+      each(threadIdx.x, THREADS, 0, columns, [&](float v, int) {
         const unsigned word = ordered(v) >> shift;
         if (word >> kDigitBits == prefix) counters[word % kDigits * THREADS + threadIdx.x] += measure(v);
       });
@@ -144,6 +175,7 @@ struct Numbers {
       if (above + equal < least) return {};
       prefix = prefix << kDigitBits | unsigned(digit);
     }
+    prefix = prefix << known | (prefix >> (31 - known) ? 0 : (1u << known) - 1);
     // All of `equal` have one number, and one measure.
     const float v = number_of(prefix);
     const Sum one = measure(v), missing = (least - above + one - 1) / one;
