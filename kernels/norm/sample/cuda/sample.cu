@@ -66,7 +66,7 @@ struct Numbers {
   static __device__ __forceinline__ float settled(float v) { return v > kLargest ? kLargest : __fadd_rn(v, 0.f); }
   __device__ __forceinline__ float number(int j) const { return settled(values ? values[j] : value_of(x[j])); }
 
-  // f(number, index) of columns [first, end), for the share of a thread of `threads`: in vectors, where the row has any.
+  // f(number, index) of columns [first, end), for the share of a thread of `threads`, in vectors where the row has any.
   template <class F> __device__ __forceinline__ void each(int thread, int threads, int first, int end, F&& f) const {
     if (!values && reinterpret_cast<uintptr_t>(x + first) % 16 == 0)
       each_of<kWide>(thread, threads, first, end, f);
