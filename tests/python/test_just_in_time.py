@@ -241,7 +241,9 @@ def test_a_kernel_is_known_by_what_it_is_made_of(
     (trees[0] / "kernels/a.cpp").write_text("int b;")
     assert _jit_key.sources(store, trees[0]) != first
     (trees[1] / "kernels/a.cpp").rename(trees[1] / "kernels/b.cpp")
-    assert _jit_key.sources(store, trees[1]) != first
+    assert (other := _jit_key.sources(store, trees[1])) != first
+    (trees[1] / "kernels/b.cu").write_text("")
+    assert _jit_key.sources(store, trees[1]) != other
 
     for name in ("one", "two"):
         _compiler(tmp_path / name / "g++", "12.2.0")
