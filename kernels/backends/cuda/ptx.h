@@ -128,7 +128,7 @@ TILEKILN_DEVICE void let_next_launch_begin() {}
 TILEKILN_DEVICE void cluster_arrive() {}
 TILEKILN_DEVICE void cluster_arrive_relaxed() {}
 TILEKILN_DEVICE void cluster_wait() {}
-TILEKILN_DEVICE void cluster_store(uint32_t, int, float) {}
+template <class T> TILEKILN_DEVICE void cluster_store(uint32_t, int, T) {}
 constexpr int kEarly = 0;
 #endif
 

@@ -82,7 +82,8 @@ def test_heads_are_normalised_before_an_append(emulated: Callable[..., Emulated]
 
 
 @pytest.mark.turns(1)
-def test_tokens_are_those_of_the_cpu(emulated: Callable[..., Emulated]) -> None:
+def test_tokens_are_those_of_the_cpu(emulated: Callable[..., Emulated], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEKILN_CUDASIM_PROCESSORS", "16")  # four blocks for a long row
     made = emulated("rows")
     said, code = made.python("-m", "tests.executor.ptx.sampled", made.library)
     assert code == 0, said

@@ -8,16 +8,19 @@ namespace tilekiln::cuda::sample {
 
 struct Params {
   tilekiln::norm::Sample problem;
-  float* values;     // (blocks, columns): numbers of a block's row after the penalties; null: no row has any
-  unsigned* counts;  // (blocks, columns): how often a token is there
+  float* values;     // (teams, columns): numbers of a team's row after the penalties; null: no row has any
+  unsigned* counts;  // (teams, columns): how often a token is there
+  int team;          // blocks of a cluster, which share a row
 };
 
+constexpr int kTeam = 8;                                  // the most blocks
 constexpr int kDigitBits = 4, kDigits = 1 << kDigitBits;  // of a step towards a cut
 
 // Constants of a build that the host must know; the cubin holds one as `sample_build`.
 struct Build {
   int threads;
   int dtype;  // by value of the axis
+  int teams;  // 1: blocks may share a row
 };
 
 }  // namespace tilekiln::cuda::sample

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A token of each row of logits, a row a block. Weights are integers, the CPU's, whose sums are the same in any order.
+// A token of each row of logits, a row a team: a block, or the blocks of a cluster, where there are few rows. Weights are integers, the CPU's, whose sums are the same in any order.
 // Cuts of top_k and top_p are found by the numbers' bits, four at a time from the highest: a thread adds to counters
 // of its own, so there are no atomic additions and no sort.
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
-#include <type_traits>
-
 #include "kernels/backends/cuda/dropout.h"
 #include "kernels/backends/cuda/vectors.h"
 #include "kernels/norm/sample/cuda/params.h"
@@ -14,7 +12,7 @@ namespace tilekiln::cuda::sample {
 
 using Sum = unsigned long long;
 using Problem = tilekiln::norm::Sample;
-constexpr int kWarps = THREADS / 32, kAtOnce = 8;  // loads of a thread on their way
+constexpr int kWarps = THREADS / 32, kAtOnce = 4;  // loads of a thread on their way
 // Lowest bits of a finite number of the dtype, which are 0, or in order of one below 0 all 1: whole digits.
 constexpr int kKnownBits = kDtype == 2 ? 16 : kDtype == 1 ? 12 : 0;
 constexpr unsigned kInPrompt = 0x80000000u;
@@ -37,9 +35,45 @@ TILEKILN_DEVICE Asked asked_of(const Problem& a, long long m) {
           of_row(a.presence, m),    of_row(a.frequency, m), of_row(a.top_k, m)};
 }
 
-struct Shared {
-  Sum warps[kWarps], digits[kDigits];
-  unsigned words[kWarps];
+// Numbers of a team's warps. Two sets in turn: who writes to one knows that all have read it.
+struct Shared { Sum parts[2][kTeam * kWarps]; };
+
+// The blocks of a row, which are all alike but for `rank`.
+struct Team {
+  int blocks, rank;
+  Shared& shared;
+  int set = 0;
+
+  __device__ __forceinline__ int threads() const { return blocks * THREADS; }
+  __device__ __forceinline__ int thread() const { return rank * THREADS + int(threadIdx.x); }
+  __device__ __forceinline__ int warps() const { return blocks * kWarps; }
+  __device__ __forceinline__ void sync() const {
+    if (blocks == 1) return __syncthreads();
+    cluster_arrive();
+    cluster_wait();
+  }
+  // A number of each warp, which its lanes have, to all blocks.
+  __device__ __forceinline__ void exchange(Sum own) {
+    set ^= 1;
+    const int lane = threadIdx.x & 31;
+    Sum& to = shared.parts[set][thread() / 32];
+    if (blocks == 1) {
+      if (lane == 0) to = own;
+    } else if (lane < blocks) {
+      cluster_store(shared_address(&to), lane, uint32_t(own));
+      cluster_store(shared_address(&to) + 4, lane, uint32_t(own >> 32));
+    }
+    sync();
+  }
+  __device__ __forceinline__ Sum part(int at) const { return at < warps() ? shared.parts[set][at] : 0; }
+  // Those of all warps, one after another by `join`.
+  template <class Join> __device__ __forceinline__ Sum of_all(Join&& join) const {
+    Sum own = 0;
+    for (int at = threadIdx.x & 31; at < warps(); at += 32) own = join(own, part(at));
+#pragma unroll
+    for (int i = 16; i > 0; i /= 2) own = join(own, __shfl_xor_sync(~0u, own, i));
+    return own;
+  }
 };
 
 // Tokens that stay: above `word` in order, or of it up to an index.
@@ -58,7 +92,7 @@ struct Numbers {
   const Element* x;
   const float* values;
   int columns;
-  Shared& shared;
+  Team& team;
   Sum* counters;  // of all threads, by digit
   Weigher weigh;
 
@@ -68,80 +102,81 @@ struct Numbers {
 
   // f(number, index) of columns [first, end), for the share of a thread of `threads`, in vectors where the row has any.
   template <class F> __device__ __forceinline__ void each(int thread, int threads, int first, int end, F&& f) const {
-    if (!values && reinterpret_cast<uintptr_t>(x + first) % 16 == 0)
-      each_of<kWide>(thread, threads, first, end, f);
-    else
-      each_of<1>(thread, threads, first, end, f);
+    if (!values && reinterpret_cast<uintptr_t>(x + first) % 16 == 0) return each_vector(thread, threads, first, end, f);
+    for (int at = first + thread; at < end; at += kAtOnce * threads) {
+      float v[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) v[i] = at + i * threads < end ? number(at + i * threads) : 0.f;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (at + i * threads < end) f(v[i], at + i * threads);
+      }
+    }
   }
-  template <int kIn, class F>
-  __device__ __forceinline__ void each_of(int thread, int threads, int first, int end, F& f) const {
-    constexpr int kLoads = kIn == 1 ? kAtOnce : kAtOnce / 2;
-    const int step = threads * kIn;
-    for (int at = first + thread * kIn; at < end; at += kLoads * step) {
-      std::conditional_t<kIn == 1, float, uint4> loaded[kLoads];
+  template <class F>
+  __device__ __forceinline__ void each_vector(int thread, int threads, int first, int end, F& f) const {
+    const auto load = [&](int at) { return load_vector(x + at, max(columns - at, 0) * int(sizeof(Element)), true); };
+    int at = first + thread * kWide;
+    uint4 next = load(at);
+#pragma unroll 1
+    for (; at < end; at += threads * kWide) {
+      float v[kWide];
+      widen(next, v);
+      next = load(at + threads * kWide);
 #pragma unroll
-      for (int i = 0; i < kLoads; ++i) {
-        const int from = at + i * step;
-        if constexpr (kIn == 1)
-          loaded[i] = from < end ? number(from) : 0.f;
-        else
-          loaded[i] = load_vector(x + from, max(columns - from, 0) * int(sizeof(Element)), true);
-      }
-#pragma unroll
-      for (int i = 0; i < kLoads; ++i) {
-        float v[kIn];
-        if constexpr (kIn == 1)
-          v[0] = loaded[i];
-        else
-          widen(loaded[i], v);
-#pragma unroll
-        for (int e = 0; e < kIn; ++e)
-          if (at + i * step + e < end) f(settled(v[e]), at + i * step + e);
-      }
+      for (int e = 0; e < kWide; ++e)
+        if (at + e < end) f(settled(v[e]), at + e);
     }
   }
   // The highest number as a word, ~0 where one is NaN.
   __device__ __forceinline__ unsigned top() const {
     unsigned most = 0;
-    each(threadIdx.x, THREADS, 0, columns, [&](float v, int) { most = max(most, v == v ? ordered(v) : ~0u); });
+    each(team.thread(), team.threads(), 0, columns, [&](float v, int) { most = max(most, v == v ? ordered(v) : ~0u); });
 #pragma unroll
     for (int i = 16; i > 0; i /= 2) most = max(most, __shfl_xor_sync(~0u, most, i));
-    __syncthreads();
-    if ((threadIdx.x & 31) == 0) shared.words[threadIdx.x / 32] = most;
-    __syncthreads();
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) most = max(most, shared.words[w]);
-    return most;
+    team.exchange(most);
+    return unsigned(team.of_all([](Sum a, Sum b) { return max(a, b); }));
   }
 
   // Columns of a warp's part: whole vectors, of many.
-  static __device__ __forceinline__ int part_of(int first, int end) {
-    const int part = (end - first + kWarps - 1) / kWarps;
+  __device__ __forceinline__ int part_of(int first, int end) const {
+    const int part = (end - first + team.warps() - 1) / team.warps();
     return part < 64 ? part : (part + 7) & ~7;
   }
-  // The sum of measure(number, index) over columns [first, end); shared.warps have those of its parts.
+  // The sum of measure(number, index) over columns [first, end); the team's numbers are those of its parts.
   template <class Measure> __device__ __forceinline__ Sum sum(int first, int end, Measure&& measure) const {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, part = part_of(first, end);
+    const int warp = team.thread() / 32, lane = threadIdx.x & 31, part = part_of(first, end);
     const int begin = first + warp * part;
     Sum own = 0;
     each(lane, 32, begin, min(begin + part, end), [&](float v, int j) { own += measure(v, j); });
 #pragma unroll
     for (int i = 16; i > 0; i /= 2) own += __shfl_xor_sync(~0u, own, i);
-    __syncthreads();
-    if (lane == 0) shared.warps[warp] = own;
-    __syncthreads();
-    Sum all = 0;
+    team.exchange(own);
+    return team.of_all([](Sum a, Sum b) { return a + b; });
+  }
+  // The part at which sums up to it are more than `target`, which becomes what is missing in it.
+  __device__ __forceinline__ int part_with(Sum& target) const {
+    const int lane = threadIdx.x & 31;
+    for (int from = 0;; from += 32) {
+      Sum upto = team.part(from + lane);
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) all += shared.warps[w];
-    return all;
+      for (int i = 1; i < 32; i *= 2) {
+        const Sum before = __shfl_up_sync(~0u, upto, i);
+        upto += lane >= i ? before : 0;
+      }
+      const unsigned beyond = __ballot_sync(~0u, upto > target);
+      const int at = beyond ? __clz(int(__brev(beyond))) : 32;
+      const Sum before = __shfl_sync(~0u, upto, max(at - 1, 0));
+      target -= at > 0 ? before : 0;
+      if (beyond || from >= team.warps()) return from + at;
+    }
   }
   // The first column at which sums up to it are more than `target`, which is less than the sum of all that came last.
   template <class Measure> __device__ __forceinline__ int find(Sum target, Measure&& measure) const {
     int first = 0, end = columns;
     while (true) {
       const int part = part_of(first, end);
-      int warp = 0;
-      while (target >= shared.warps[warp]) target -= shared.warps[warp++];
+      const int warp = part_with(target);
       first += warp * part, end = min(end, first + part);
       if (end - first == 1) return first;
       sum(first, end, measure);
@@ -158,7 +193,7 @@ struct Numbers {
     for (int shift = 32 - kDigitBits; shift >= known; shift -= kDigitBits) {
 #pragma unroll
       for (int digit = 0; digit < kDigits; ++digit) counters[digit * THREADS + threadIdx.x] = 0;
-      each(threadIdx.x, THREADS, 0, columns, [&](float v, int) {
+      each(team.thread(), team.threads(), 0, columns, [&](float v, int) {
         const unsigned word = ordered(v) >> shift;
         if (word >> kDigitBits == prefix) counters[word % kDigits * THREADS + threadIdx.x] += measure(v);
       });
@@ -167,11 +202,12 @@ struct Numbers {
       for (int i = threadIdx.x & 31; i < THREADS; i += 32) own += counters[threadIdx.x / 32 * THREADS + i];
 #pragma unroll
       for (int i = 16; i > 0; i /= 2) own += __shfl_xor_sync(~0u, own, i);
-      if ((threadIdx.x & 31) == 0) shared.digits[threadIdx.x / 32] = own;
-      __syncthreads();
+      team.exchange(own);
+      const int lane = threadIdx.x & 31;
+      Sum of_digit = 0;
+      for (int r = 0; r < team.blocks; ++r) of_digit += team.part(r * kWarps + lane % kDigits);
       int digit = kDigits - 1;
-      while (digit > 0 && above + shared.digits[digit] < least) above += shared.digits[digit--];
-      equal = shared.digits[digit];
+      while (equal = __shfl_sync(~0u, of_digit, digit), digit > 0 && above + equal < least) above += equal, --digit;
       if (above + equal < least) return {};
       prefix = prefix << kDigitBits | unsigned(digit);
     }
@@ -187,21 +223,21 @@ struct Numbers {
 };
 
 // Penalties of a row, once for each token that is there: x becomes values; counts are zeros before and behind it.
-template <class F> TILEKILN_DEVICE void each_token(const tilekiln::norm::TokensOfRows& of, long long m, int columns,
-                                                   F&& f) {
-  for (long long i = threadIdx.x; of.data && i < of.length; i += THREADS) {
+template <class F> TILEKILN_DEVICE void each_token(const Team& team, const tilekiln::norm::TokensOfRows& of,
+                                                   long long m, int columns, F&& f) {
+  for (long long i = team.thread(); of.data && i < of.length; i += team.threads()) {
     const long long at = m * of.row + i;
     const long long token =
         of.bytes == 8 ? static_cast<const long long*>(of.data)[at] : static_cast<const int*>(of.data)[at];
     if (token >= 0 && token < columns) f(int(token));
   }
 }
-TILEKILN_DEVICE void penalise(const Problem& a, const Asked& asked, long long m, const Element* x, float* values,
-                              unsigned* counts) {
-  for (int j = threadIdx.x; j < a.columns; j += THREADS) values[j] = value_of(x[j]);
-  each_token(a.prompt, m, a.columns, [&](int token) { atomicOr(counts + token, kInPrompt); });
-  each_token(a.generated, m, a.columns, [&](int token) { atomicAdd(counts + token, 1u); });
-  __syncthreads();
+TILEKILN_DEVICE void penalise(const Team& team, const Problem& a, const Asked& asked, long long m, const Element* x,
+                              float* values, unsigned* counts) {
+  for (int j = team.thread(); j < a.columns; j += team.threads()) values[j] = value_of(x[j]);
+  each_token(team, a.prompt, m, a.columns, [&](int token) { atomicOr(counts + token, kInPrompt); });
+  each_token(team, a.generated, m, a.columns, [&](int token) { atomicAdd(counts + token, 1u); });
+  team.sync();
   const auto change = [&](int token) {
     const unsigned here = atomicExch(counts + token, 0u), times = here & ~kInPrompt;
     if (here == 0) return;
@@ -210,9 +246,9 @@ TILEKILN_DEVICE void penalise(const Problem& a, const Asked& asked, long long m,
     if (times != 0) v = __fsub_rn(__fsub_rn(v, __fmul_rn(asked.frequency, float(times))), asked.presence);
     values[token] = v;
   };
-  each_token(a.prompt, m, a.columns, change);
-  each_token(a.generated, m, a.columns, change);
-  __syncthreads();
+  each_token(team, a.prompt, m, a.columns, change);
+  each_token(team, a.generated, m, a.columns, change);
+  team.sync();
 }
 
 struct Drawn {
@@ -238,16 +274,17 @@ TILEKILN_DEVICE Drawn draw(const Numbers& row, const Asked& asked, Sum random) {
   return {token, -__fdiv_rn(row.weigh.top - row.number(token), asked.temperature) - log_of(all)};
 }
 
-TILEKILN_DEVICE void sample(const Params& p, long long m, Shared& shared, Sum* counters) {
+TILEKILN_DEVICE void sample(const Params& p, Team& team, long long m, Sum* counters) {
   const Problem& a = p.problem;
   const Element* const x = static_cast<const Element*>(a.logits) + m * a.logits_row;
   const Asked asked = asked_of(a, m);
-  float* const values = p.values != nullptr ? p.values + (long long)blockIdx.x * a.columns : nullptr;
+  const long long place = (long long)(blockIdx.x / team.blocks) * a.columns;  // of this team's rows
+  float* const values = p.values != nullptr ? p.values + place : nullptr;
   const bool penalties = asked.repetition != 1 || asked.presence != 0 || asked.frequency != 0;
   Drawn drawn = {-1, __builtin_nanf("")};
   if (asked.may_be()) {
-    if (penalties) penalise(a, asked, m, x, values, p.counts + (long long)blockIdx.x * a.columns);
-    Numbers row = {x, penalties ? values : nullptr, a.columns, shared, counters, {}};
+    if (penalties) penalise(team, a, asked, m, x, values, p.counts + place);
+    Numbers row = {x, penalties ? values : nullptr, a.columns, team, counters, {}};
     const unsigned top = row.top();
     row.weigh.top = number_of(top);
     if (top != ~0u && row.weigh.top >= -kLargest) {
@@ -269,7 +306,7 @@ TILEKILN_DEVICE void sample(const Params& p, long long m, Shared& shared, Sum* c
       }
     }
   }
-  if (threadIdx.x != 0) return;
+  if (team.thread() != 0) return;
   a.tokens[m] = drawn.token;
   if (a.logprobs != nullptr) a.logprobs[m] = drawn.logprob;
 }
@@ -278,17 +315,18 @@ TILEKILN_DEVICE void sample(const Params& p, long long m, Shared& shared, Sum* c
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ sample::Build sample_build = {THREADS, kDtype};
+extern "C" __constant__ sample::Build sample_build = {THREADS, kDtype, kEarly};
 
 extern "C" __global__ void __launch_bounds__(THREADS) sample_rows(const __grid_constant__ sample::Params p) {
   extern __shared__ __align__(16) unsigned long long counters[];
   __shared__ sample::Shared shared;
-  const int columns = p.problem.columns;
+  sample::Team team = {p.team, int(blockIdx.x) % p.team, shared};
+  const int columns = p.problem.columns, number = int(blockIdx.x) / p.team, teams = int(gridDim.x) / p.team;
   if (p.counts != nullptr)
-    for (int j = threadIdx.x; j < columns; j += THREADS) p.counts[(long long)blockIdx.x * columns + j] = 0;
-  __syncthreads();
-  for (long long m = blockIdx.x; m < p.problem.rows; m += gridDim.x) {
-    sample::sample(p, m, shared, counters);
-    __syncthreads();
+    for (int j = team.thread(); j < columns; j += team.threads()) p.counts[(long long)number * columns + j] = 0;
+  team.sync();
+  for (long long m = number; m < p.problem.rows; m += teams) {
+    sample::sample(p, team, m, counters);
+    team.sync();
   }
 }
