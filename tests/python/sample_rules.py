@@ -28,7 +28,8 @@ def tokens(sample: Callable[..., np.ndarray], rows: int = 8, vocabulary: int = 5
     """Digest of bf16's tokens by every rule, with penalties and with temperatures of rows. sample(**arguments)."""
     x, made = logits(rows, vocabulary).astype(ml_dtypes.bfloat16), b""
     there = {
-        "prompt": (np.arange(9 * rows) * 7919 % 503 - 1).reshape(rows, 9), "repetition_penalty": 1.3, "presence_penalty": 0.7,
+        "prompt": (np.arange(9 * rows) * 7919 % 503 - 1).reshape(rows, 9),
+        "repetition_penalty": 1.3, "presence_penalty": 0.7,
         "generated": (np.arange(20 * rows) * 104729 % 97).astype(np.int32).reshape(rows, 20), "frequency_penalty": 0.1,
     }  # fmt: skip
     warm = {"temperatures": np.array([1e-45, 1e-39, 0.01, 0.1, 0.9, 1.7, 40, 3e38], np.float32)[-rows:]}

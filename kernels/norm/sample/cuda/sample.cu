@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A token of each row of logits, a row a team: a block, or the blocks of a cluster, where there are few rows. Weights are integers, the CPU's, whose sums are the same in any order.
-// Cuts of top_k and top_p are found by the numbers' bits, four at a time from the highest: a thread adds to counters
-// of its own, so there are no atomic additions and no sort.
+// A token of each row of logits, a row a team: a block, or the blocks of a cluster, where there are few rows. Weights
+// are integers, the CPU's, whose sums are the same in any order. Cuts of top_k and top_p are found by the numbers' bits,
+// four at a time from the highest: a thread adds to counters of its own, so there are no atomic additions and no sort.
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/backends/cuda/dropout.h"
 #include "kernels/backends/cuda/vectors.h"
@@ -66,7 +66,7 @@ struct Team {
     sync();
   }
   __device__ __forceinline__ Sum part(int at) const { return at < warps() ? shared.parts[set][at] : 0; }
-  // Those of all warps, one after another by `join`.
+  // Numbers of all warps, joined.
   template <class Join> __device__ __forceinline__ Sum of_all(Join&& join) const {
     Sum own = 0;
     for (int at = threadIdx.x & 31; at < warps(); at += 32) own = join(own, part(at));
