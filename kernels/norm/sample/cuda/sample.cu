@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A token of each row of logits, a row a team: a block, or the blocks of a cluster, where there are few rows. Weights
-// are integers, the CPU's, whose sums are the same in any order. Cuts of top_k and top_p are found by the numbers' bits,
-// four at a time from the highest: a thread adds to counters of its own, so there are no atomic additions and no sort.
+// are integers, the CPU's, whose sums are the same in any order. Cuts of top_k and top_p are found by the bits of
+// numbers, four at a time from the highest: a thread adds to counters of its own, so there are no atomic additions and
+// no sort.
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/backends/cuda/dropout.h"
 #include "kernels/backends/cuda/vectors.h"

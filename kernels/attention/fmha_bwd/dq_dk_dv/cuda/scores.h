@@ -6,9 +6,8 @@
 // lie.
 #pragma once
 
-#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_params.h"
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/functions.h"
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/order.h"
-#include "kernels/attention/function/tensor.h"
 #include "kernels/backends/cuda/dropout.h"
 
 namespace tilekiln::cuda::fmha_bwd {
@@ -16,20 +15,6 @@ namespace tilekiln::cuda::fmha_bwd {
 // The copies of the loop: kGeneral asks for a soft cap, alibi, bias and dropout; kPlain for alibi. kBiased has
 // kBiasPieces, and with dbias kDbiasPieces; kFunctions is alone.
 enum Extras : int { kPlain, kCapped, kDropped, kBiased, kGeneral, kFunctions };
-
-// Functions from Python, of the kernel by mma.sync (python/tilekiln/api/functions/emit_device.py).
-#ifdef TILEKILN_FUNCTIONS
-using Functions = own::Functions;
-template <class Kernel> using Argument = fmha::FunctionBwdParams<Kernel>;
-constexpr bool kOwn = true;
-#else
-struct Functions {
-  static constexpr bool kLearnsByScore = false;
-  static constexpr int kSums = 0;
-};
-template <class Kernel> using Argument = Kernel;
-constexpr bool kOwn = false;
-#endif
 
 // Calls `walk` with the extras of a call. kPieces: the loop has a copy for kBiased.
 template <bool kPieces = false, class Walk> TILEKILN_DEVICE void walk(const Params& p, const Walk& walk) {
@@ -52,8 +37,8 @@ template <bool kPieces = false, class Walk> TILEKILN_DEVICE void walk(const Para
 
 // kRows: of a query tile. kOwnKeys: keys from first_key on whose masks are asked for together. kPieces: ask_bias is
 // called where a call has kBiasPieces.
-// F: functions from Python.
-template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false, class F = Functions> struct Scores {
+template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false>
+struct Scores : ByFunctions<Scores<kExtras, kRows, kOwnKeys, kPieces>, Functions, kRows> {
   static constexpr bool kDrops = kExtras == kDropped || kExtras == kGeneral;
   static constexpr bool kBends = kExtras == kCapped || kExtras == kGeneral;
   static constexpr bool kStoresDbias = kExtras == kBiased;
@@ -69,9 +54,7 @@ template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false, class F = 
   uint32_t (&weight)[kRows / 16][4];            // P^T, dropped
   uint32_t share[kShares ? kRows / 16 : 1][4];  // of dS: undropped, times the slope
   DroppedKeys<kRows / 8> dropped;
-  float slope;                                            // of alibi, or 0
-  uint32_t logit[F::kLearnsByScore ? kRows / 16 : 1][4];  // scaled scores, of which functions are
-  float learned[F::kSums + 1] = {};                       // gradients of elements that all pairs share
+  float slope;      // of alibi, or 0
   uint32_t pieces;  // of the bias in shared memory, 64 rows of 32 bytes and, `beyond` behind them, 64 more
   int beyond;
 
@@ -151,7 +134,7 @@ template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false, class F = 
   template <class Settle>
   __device__ __forceinline__ void weigh(float (&score)[kRows / 2], const float* lse_rows, const Settle& settle) {
     if constexpr (kExtras == kFunctions)
-      weigh_by_functions(score, lse_rows);
+      this->weigh_by_functions(score, lse_rows);
     else
       weigh_by_features(score, lse_rows, settle);
   }
@@ -248,69 +231,6 @@ template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false, class F = 
           if constexpr (kDrops) weight[i][u] = dropped.apply(weight[i][u], 2 * i + u / 2, u % 2);
         }
     }
-  }
-
-  // Element e of word u of P^T of rows 16 i + 0..15: calls f with the query, the key and a place in score.
-  template <class Each> __device__ __forceinline__ void each_pair(int i, const Each& f) const {
-#pragma unroll
-    for (int u = 0; u < 4; ++u)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) f(row + (2 * i + u / 2) * 8 + e, key + u % 2 * 8, 8 * i + 2 * u + e);
-  }
-  // Arguments behind AmpereParams, which begin with these: functions are in the kernel by mma.sync alone.
-  template <class A> __device__ __forceinline__ const A& functions() const { return reinterpret_cast<const A&>(p); }
-
-  // P = exp(t - lse) for t = score(softmax_scale q k^T), and P t', of which dS is made; 0 for hidden pairs.
-  template <class A = Argument<AmpereParams>>
-  __device__ __forceinline__ void weigh_by_functions(const float (&score)[kRows / 2], const float* lse_rows) {
-    const auto& own = functions<A>();
-    const int b = sequence(), h = head(), low = m * kRows + t.of.shift;
-#pragma unroll
-    for (int i = 0; i < kRows / 16; ++i) {
-      float made[8], bent[8], x[8];
-      each_pair(i, [&](int query, int at, int j) {
-        const int column = query - row, n = j % 8;
-        const float lse = lse_rows[c2 + column];
-        const auto of = F::of_query(own.tensor, query, h, b);
-        x[n] = score[j] * own.softmax_scale;
-        const float logit = F::score(own.tensor, of, x[n], query, at, h, b);
-        const int distance = at - low - c2 - column;  // from the diagonal
-        const bool seen = at < t.of.seqlen_k && distance <= p.right && (-distance <= p.left || at < p.sink_keys) &&
-                          lse < kInfinity && logit != -kInfinity && F::sees(own.tensor, of, query, at, h, b);
-        made[n] = seen ? exp2_approx(__fmaf_rn(logit, kLog2E, -lse)) : 0.f;
-        bent[n] = made[n] == 0 ? 0.f : made[n] * F::slope(own.tensor, of, x[n], query, at, h, b);
-      });
-#pragma unroll
-      for (int u = 0; u < 4; ++u) {
-        weight[i][u] = pack(made[2 * u], made[2 * u + 1]);
-        share[i][u] = pack(bent[2 * u], bent[2 * u + 1]);
-        if constexpr (F::kLearnsByScore) logit[i][u] = pack(x[2 * u], x[2 * u + 1]);
-      }
-    }
-  }
-
-  // Gradients of tensors take dt = P (dP - delta) of rows 16 i + 0..15; those of the elements that all pairs share wait
-  // for store_learned.
-  template <class A = Argument<AmpereParams>>
-  __device__ __forceinline__ void learn(int i, const float (&score)[kRows / 2], const float2 (&d)[2]) {
-    const auto& own = functions<A>();
-    const int b = sequence(), h = head();
-    each_pair(i, [&](int query, int at, int j) {
-      const int u = j % 8 / 2, e = j % 2;
-      float of[2], x[2] = {};
-      unpack(weight[i][u], of[0], of[1]);
-      if constexpr (F::kLearnsByScore) unpack(logit[i][u], x[0], x[1]);
-      const float dt = of[e] * (score[j] - (e ? d[u / 2].y : d[u / 2].x));
-      if (of[e] != 0) F::learn(own.tensor, own.gradient, x[e], query, at, h, b, dt, learned);
-    });
-  }
-  template <class A = Argument<AmpereParams>> __device__ __forceinline__ void store_learned() {
-    const auto& own = functions<A>();
-#pragma unroll
-    for (int i = 0; i < F::kSums; ++i)
-#pragma unroll
-      for (int by = 16; by > 0; by /= 2) learned[i] += __shfl_xor_sync(~0u, learned[i], by);
-    if (fresh_lane() == 0) F::store(own.tensor, own.gradient, head(), sequence(), learned);
   }
 
   // Null without dbias.
