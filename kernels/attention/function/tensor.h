@@ -17,6 +17,7 @@ struct FunctionTensor {
 template <class Kernel> struct FunctionParams : Kernel {
   float softmax_scale;
   FunctionTensor tensor[kFunctionTensors];
+  unsigned long long* shown;  // of the forward on Hopper, by tile, in its order, and 32 key tiles: KeyMap's bits
 };
 // Gradients beside them, of the same lengths, that a backward adds to; data null: nobody wants it.
 template <class Kernel> struct FunctionBwdParams : FunctionParams<Kernel> {

@@ -41,7 +41,7 @@ tilekiln_status fill_functions(const fmha::FunctionProblem& p, FwdKernelProblem*
   return TILEKILN_OK;
 }
 
-template <bool kScores> tilekiln_status launch_functions_ampere(const Site& site, const void* problem) {
+template <bool kScores, bool> tilekiln_status launch_functions_ampere(const Site& site, const void* problem) {
   const auto& p = *static_cast<const fmha::FunctionProblem*>(problem);
   FwdKernelProblem of = {p, {}, {}, p.batch, p.seqlen_q, p.seqlen_k, 0};
   const Kernel* kernel = nullptr;
@@ -52,7 +52,7 @@ template <bool kScores> tilekiln_status launch_functions_ampere(const Site& site
   return launch_tiles(site, kernel, "attention_functions", *static_cast<const Build*>(kernel->build), params);
 }
 
-template <bool kScores> tilekiln_status launch_functions_hopper(const Site& site, const void* problem) {
+template <bool kScores, bool kMasks> tilekiln_status launch_functions_hopper(const Site& site, const void* problem) {
   const auto& p = *static_cast<const fmha::FunctionProblem*>(problem);
   FwdKernelProblem of = {p, {}, {}, p.batch, p.seqlen_q, p.seqlen_k, 0};
   const Kernel* kernel = nullptr;
@@ -65,6 +65,14 @@ template <bool kScores> tilekiln_status launch_functions_hopper(const Site& site
                          kMostKeyTiles * build.keys);
   params.features |= kHeavyFirst;  // as a causal mask wants it; to others it is alike
   TILEKILN_TRY(fill_maps(of, operands_of(of, build), false, site.device.id, &params));
+  LaunchMemory memory;
+  const i64 words = (p.seqlen_k + i64(32) * build.keys - 1) / (i64(32) * build.keys), warps = words * params.tiles;
+  if (kMasks && words > 0) {
+    TILEKILN_TRY(memory.take(site, static_cast<size_t>((warps + 1) / 2 * 16), 0));
+    params.shown = static_cast<unsigned long long*>(memory.data());
+    const auto blocks = static_cast<unsigned>((warps + 3) / 4);
+    TILEKILN_TRY(launch(site, {kernel, "key_maps", {blocks, 1, 1}, 128, 0, &params, false}));
+  }
   return launch_dealt(site, kernel, build, &params);
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Functions from Python in the forward on Hopper: the key tiles that a mask shows, in runs, and the change of scores.
 //
-// The warp that deals tiles out asks the mask's bounds over 32 key tiles at once. Loaders and consumers go down the
-// runs, so what is hidden is neither loaded nor multiplied; consumers look at pairs in tiles that are shown in part.
+// A kernel of its own, before, asks the mask's bounds over all key tiles of all tiles, a thread each: two bits. Whoever
+// deals a tile out makes runs of these, and loaders and consumers go down the runs, so what is hidden is neither loaded
+// nor multiplied; consumers look at pairs in tiles that are shown in part.
 // A kernel without functions has nothing of this.
 #pragma once
 
@@ -39,42 +40,48 @@ struct KeyMap {
 
   __device__ __forceinline__ KeyRun run(int at) const { return KeyRun::of(uniform(int(word[at]))); }
 
-  // Fills it, a warp together, for a tile: a lane asks for the bounds of a key tile, and knows its run by the runs that
-  // begin at it and above.
+  // Bits of the 32 key tiles of `word`, by a warp, a tile a lane: those that are shown, and those of them in part.
   template <int kQueryRows, int kKeys, class F = Functions, class A = Argument>
-  __device__ __forceinline__ void fill(const Params& p, const Tile& tile, int lane) {
-    const A& a = static_cast<const A&>(p);
-    const int all = KeyRange::tiles<kKeys>(tile.seqlen_k), rows = min(kQueryRows, tile.seqlen_q - tile.row);
+  static __device__ __forceinline__ uint64_t bits_of(const A& a, const Tile& tile, int word, int lane) {
+    const int n = 32 * word + lane, keys = min(kKeys, tile.seqlen_k - n * kKeys);
     KeyRange whole = {0, tile.seqlen_k / kKeys, 0};
     if (features_of(a) & fmha_fwd::kMask)
       whole = KeyRange::whole<kKeys>(mask_of(a, tile.shift), tile.row, kQueryRows, tile.seqlen_k, 0);
+    bool holds = keys > 0 && ((n < tile.range.last && n >= tile.range.first) || n < tile.range.sinks);
+    bool fails = n < whole.first || n >= whole.last;
+    if constexpr (F::kMask) {
+      if (holds) {
+        const int rows = min(kQueryRows, tile.seqlen_q - tile.row);
+        const auto truth = F::bounds(a.tensor, {tile.row, rows, n * kKeys, keys, tile.h, tile.b});
+        holds = truth.may_hold, fails |= truth.may_fail;
+      }
+    }
+    const uint32_t shown = __ballot_sync(~0u, holds), part = __ballot_sync(~0u, holds && fails);
+    return uint64_t(part) << 32 | shown;
+  }
+
+  // Fills it, a warp together, for a tile by its bits: a lane knows its run by the runs that begin at it and above.
+  __device__ __forceinline__ void fill(const unsigned long long* bits, int words, int lane) {
     int begun = 0, shown = 0, lowest = 0;
     uint32_t above = 0;  // bit 0: the key tile above is shown, bit 1: in part
+    uint64_t mine = 0;   // of 32 words
     auto* const half = reinterpret_cast<uint16_t*>(word);
-    for (int from = (all - 1) / 32 * 32; from >= 0; from -= 32) {
-      const int n = from + lane;
-      bool holds = n < all && ((n < tile.range.last && n >= tile.range.first) || n < tile.range.sinks);
-      bool fails = n < whole.first || n >= whole.last;
-      if constexpr (F::kMask) {
-        if (holds) {
-          const auto truth =
-              F::bounds(a.tensor, {tile.row, rows, n * kKeys, min(kKeys, tile.seqlen_k - n * kKeys), tile.h, tile.b});
-          holds = truth.may_hold, fails |= truth.may_fail;
-        }
-      }
-      const uint32_t some = __ballot_sync(~0u, holds), in_part = __ballot_sync(~0u, holds && fails);
-      const uint32_t same_above = ((some >> 1 | above << 31) & ~((in_part >> 1 | above >> 1 << 31) ^ in_part)) & some;
+    for (int at = words - 1; at >= 0; --at) {
+      if (at == words - 1 || at % 32 == 31) mine = (at & ~31) + lane < words ? bits[(at & ~31) + lane] : 0;
+      const uint64_t both = __shfl_sync(~0u, mine, at % 32);
+      const uint32_t some = uint32_t(both), part = uint32_t(both >> 32), begin_at = 32 * at;
+      const uint32_t same_above = ((some >> 1 | above << 31) & ~((part >> 1 | above >> 1 << 31) ^ part)) & some;
       const uint32_t begins = some & ~same_above;
-      const int at = begun + __popc(begins >> lane) - 1, slot = min(at, kRuns - 1);
-      if (begins >> lane & 1 && at == slot) half[2 * slot + 1] = uint16_t(n);
+      const int number = begun + __popc(begins >> lane) - 1, slot = min(number, kRuns - 1);
+      if (begins >> lane & 1 && number == slot) half[2 * slot + 1] = uint16_t(begin_at + lane);
       __syncwarp();
       // The lowest of a run here; what comes below may go on with it.
-      if (holds && (lane == 0 || !(same_above >> (lane - 1) & 1)))
-        half[2 * slot] = slot == kRuns - 1 ? 1 : uint16_t(n << 1 | fails);
+      if (some >> lane & 1 && (lane == 0 || !(same_above >> (lane - 1) & 1)))
+        half[2 * slot] = slot == kRuns - 1 ? 1 : uint16_t((begin_at + lane) << 1 | (part >> lane & 1));
       __syncwarp();
       begun += __popc(begins), shown += __popc(some);
-      if (some) lowest = from + __clz(int(__brev(some)));
-      above = (some & 1) | (in_part & 1) << 1;
+      if (some) lowest = begin_at + __clz(int(__brev(some)));
+      above = (some & 1) | (part & 1) << 1;
     }
     if (lane == 0) {
       runs = min(begun, kRuns), final = begun < kRuns ? lowest : 0;

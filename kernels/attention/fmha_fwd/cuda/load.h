@@ -15,7 +15,7 @@ template <bool kWarp = false> TILEKILN_DEVICE int next_position(const Params& p)
 
 // The next tile is asked for when so many of `tiles` key tiles are loaded: earlier, and CTAs run out of work at
 // different times (6 % of a causal forward); later, and the answer is waited for. A map takes longer to make.
-TILEKILN_DEVICE int ask_at(int tiles) { return max(tiles - (kMapped ? 8 : 2), 0); }
+TILEKILN_DEVICE int ask_at(int tiles) { return max(tiles - (kMapped ? 4 : 2), 0); }
 
 // TMA's coordinates of row 0 of a sequence: of packed sequences by how much the row behind the last is ahead of it.
 struct Origin {

@@ -7,6 +7,15 @@
 
 namespace tilekiln::cuda::fmha_fwd {
 
+// Words of the bits of a tile's key tiles, and the map of the tile at position t.
+TILEKILN_DEVICE int words_of(int seqlen_k) { return KeyRange::tiles<32 * kKeys>(seqlen_k); }
+template <class A> TILEKILN_DEVICE void fill_map(const A& a, KeyMap& map, int t, int lane) {
+  if constexpr (kMapped) {
+    const int words = words_of(a.seqlen_k_most);
+    map.fill(a.shown + int64_t(t) * words, words, lane);
+  }
+}
+
 // One thread; where tiles have maps, a warp.
 TILEKILN_DEVICE void deal_out(const Params& p, Shared& s, OwnOfHalves& own, int lane) {
   Loader<DealtTiles> to(own.dealt);
@@ -18,7 +27,7 @@ TILEKILN_DEVICE void deal_out(const Params& p, Shared& s, OwnOfHalves& own, int 
     Keys keys;
     while (t < p.tiles && !Order::decode(p, t, tile, keys)) t = next_position<kMapped>(p);
     const bool more = t < p.tiles;
-    if (kMapped && more) own.map(to.at.count).template fill<kQueryRows, kKeys>(p, tile, lane);
+    if (kMapped && more) fill_map(static_cast<const Argument&>(p), own.map(to.at.count), t, lane);
     if (leads) {
       Dealt& dealt = to.acquire();
       if (more) {

@@ -77,6 +77,7 @@ class Functions:
         wanted = None if self.wanted is None else [one.name for one in self.wanted]
         functions = emit_device.functions(self.score, self.mask, self.tensors, wanted)
         words = {"name": name, "dtype": self.dtype, "scores": str(self.score is not None).lower()}
+        words["masks"] = str(self.mask is not None).lower()
         kernels = _gpu_forward(*head_dims) if wanted is None else _gpu_backward(*head_dims)
         of = "Function" if wanted is None else "FunctionBwd"
         family = [
@@ -354,7 +355,7 @@ _HOPPER_DEFINE = {
 
 def _gpu_forward(hdim_q: int, hdim_v: int) -> list[_GpuKernel]:
     room, dims = "fmha_fwd/cuda", f"HDIM_Q: {hdim_q}, HDIM_V: {hdim_v}"
-    launch = "fmha_fwd::launch_functions_{}<{{scores}}>"
+    launch = "fmha_fwd::launch_functions_{}<{{scores}}, {{masks}}>"
     by_warps = f"{dims}, WARPS: 4, BLOCKS: {2 if hdim_v <= 128 >= hdim_q else 1}, KEYS: 64"
     own = "OwnFunctions<tilekiln::cuda::own::Functions>"
     ampere = (
