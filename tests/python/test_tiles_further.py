@@ -65,6 +65,22 @@ def test_b_that_threads_pack_together(load: Callable[..., tk.Library], dtype: st
         np.testing.assert_array_equal(*ours)
 
 
+@pytest.mark.parametrize("target", tiles.ENGINES)
+def test_int8_of_one_group(load: Callable[..., tk.Library], target: str) -> None:
+    """Factors of columns and of rows alone, powers of two: integers, rounded once to fp32, however threads cut them."""
+    library, random = load("gemm_linear", targets=tiles.TARGETS), np.random.default_rng(7)
+    for m, n, k in (13, 64, 200), (16, 70, 40), (70, 130, 1000), (161, 300, 4104):
+        a, b = (random.integers(-128, 128, (rows, k)).astype(np.int8) for rows in (m, n))
+        factors = [2.0 ** random.integers(-9, 3, (rows, 1)).astype(np.float32) for rows in (m, n)]
+        weight = tk.QuantisedWeight.from_values(b, factors[1], group=-(-k // 32) * 32)
+        how: Any = {"a_scale": factors[0], "group": weight.group, "out_dtype": "fp32"}
+        number = lists.kernel(library, "flatmm_quant", target, a, weight.panels, weight.scale, **how)
+        wanted = (a.astype(np.int64) @ b.T.astype(np.int64)).astype(np.float32) * factors[0] * factors[1].T
+        for count in 1, 4:
+            made = library.flatmm_quant(a, weight.panels, weight.scale, instance=number, num_threads=count, **how)
+            np.testing.assert_array_equal(made.reshape(m, -1)[:, :n], wanted)
+
+
 @pytest.mark.parametrize("precision", ["bf16x3", "bf16x6"])
 @pytest.mark.parametrize("target", tiles.ENGINES)
 def test_fp32_in_parts(load: Callable[..., tk.Library], target: str, precision: str) -> None:

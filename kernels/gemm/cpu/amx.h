@@ -36,6 +36,7 @@ struct TileScratch {
   float sums[2 * kGroupBlocks * kBlockRows * kPanel];
   alignas(256) float apart_too[kPanel / 2];
   float waiting[i64(kMostTileRows) * kMostTileColumns];  // of K that is longer than what lies packed
+  float flips[kMostTileRows];
 };
 
 // Blocks of sums that wait to become out, first come, first served.
@@ -64,6 +65,8 @@ class Finishing {
   }
   // Products that sums lack are added before they become out.
   void lack(Epilogue products) { lacking_ = products; }
+  // Adds flips[m], int32, to sums of row m.
+  void flip(const float* flips) { flips_ = flips; }
 
  private:
   struct Block {
@@ -75,6 +78,11 @@ class Finishing {
     const int rows = least(most, of.rows - done_);
     float* const sums = of.sums + done_ * kPanel;
     if (lacking_) lacking_(p_, sums, of.m + done_, of.n, rows, of.columns);
+    for (int r = 0; flips_ && r < rows; ++r) {
+      const vf flip = broadcast(flips_[of.m + done_ + r]);
+      float* const row = sums + r * kPanel;
+      TILEKILN_UNROLL(4) for (int j = 0; j < kPanel; j += kLanes) store(row + j, add_int32(load(row + j), flip));
+    }
     if (streams_ && of.columns == kPanel)
       stream(sums, of.m + done_, of.n, rows);
     else
@@ -100,6 +108,7 @@ class Finishing {
   const matrix::Problem& p_;
   const Finish finish_;
   Epilogue lacking_ = nullptr;
+  const float* flips_ = nullptr;
   bool streams_;
   Block blocks_[kMost];
   int first_ = 0, count_ = 0, done_ = 0;
@@ -254,6 +263,7 @@ template <class Dot, class T> class TiledUnit {
     const int some = thin ? kThinRows : ((rows + blocks - 1) / blocks + kBlockRows - 1) / kBlockRows * kBlockRows;
     for (int m0 = u_.m0; m0 < u_.m1; m0 += some) {
       const int m1 = least(u_.m1, m0 + some);
+      if constexpr (kFlipped<Dot>) flips_of(x_.flips, p_, m0, m1), finishing_.flip(x_.flips - m0);
       for (i64 s = 0; s < all_steps; s += part) {
         const i64 k0 = s * kStepWords * Dot::kWord;
         const i64 k1 = least<i64>(p_.k, k0 + part * kStepWords * Dot::kWord);

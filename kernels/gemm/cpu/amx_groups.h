@@ -199,10 +199,22 @@ template <class Dot, class T> class TiledGroups {
   Left left_;
 };
 
+// The product of int8 that one group is, without a factor of its rows: sums become out beside the products, and panels are read as they lie.
+inline void one_group(const matrix::Grouped& g, const matrix::Unit& u, TileScratch& x) {
+  matrix::Problem p = g.product;
+  p.dtype = matrix::Dtype::int8;
+  p.b_panels = FlippedTiles::kWord;
+  p.column_scale = g.b_scale;
+  TiledUnit<FlippedTiles, int8>(p, u, x).run();
+}
+
 inline void tiled_groups(const matrix::Grouped& g, const matrix::Unit& u, void* scratch) {
   TileScratch& x = *(TileScratch*)scratch;
+  const bool is_int8 = g.a_dtype == matrix::Dtype::int8;
   tiles::configure();
-  if (g.a_dtype == matrix::Dtype::int8)
+  if (is_int8 && g.weights == matrix::Weights::int8 && g.group >= g.product.k && g.product.k > 0 && !g.a_scale)
+    one_group(g, u, x);
+  else if (is_int8)
     TiledGroups<Int8Tiles, int8>(g, u, x).run();
   else if (g.a_dtype == matrix::Dtype::bf16)
     TiledGroups<Bf16Tiles, bf16>(g, u, x).run();

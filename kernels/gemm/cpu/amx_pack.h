@@ -25,6 +25,12 @@ struct Int8Tiles {
   static constexpr int kWord = 4, kParts = 1, kProducts = 1;
   template <int C, int A, int B> static TILEKILN_INLINE void dot() { tiles::dot_ss<C, A, B>(); }
 };
+// Bytes of b have 128 added: sums are as much too large as flips_of says.
+struct FlippedTiles {
+  static constexpr int kWord = 4, kParts = 1, kProducts = 1;
+  template <int C, int A, int B> static TILEKILN_INLINE void dot() { tiles::dot_su<C, A, B>(); }
+};
+template <class Dot> constexpr bool kFlipped = std::is_same_v<Dot, FlippedTiles>;
 // A number is two of bf16, its last three bits first: four products are exact.
 struct Fp16Tiles : Bf16Tiles { static constexpr int kParts = 2, kProducts = 4; };
 
@@ -119,6 +125,12 @@ void pack_a(float* to, const matrix::Problem& p, int m0, int m1, i64 k0, i64 k1,
     pack_a_columns<T>(to, (const T*)p.a + k0 * p.lda + m0, p.lda, rows, k1 - k0, steps, block_rows, parts);
   else
     pack_a_rows<T>(to, (const T*)p.a + m0 * p.lda + k0, p.lda, rows, k1 - k0, steps, block_rows, parts);
+}
+
+// int32: what sums of a flipped b lack, -128 times those of rows m0 to m1 of a row-major A.
+inline void flips_of(float* to, const matrix::Problem& p, int m0, int m1) {
+  for (int m = m0; m < m1; m += kTile, to += kTile)
+    store(to, times_int32(byte_totals((const signed char*)p.a + m * p.lda, p.lda, m1 - m, p.k), -128));
 }
 
 // Columns n to n + lanes of a B that is a matrix, from k0 to k1, a panel; of fp16 panels are a matrix, too.

@@ -110,7 +110,9 @@ tilekiln_status launch(StageCall<Grouped>& call) {
   const matrix::Engine& engine = *static_cast<const matrix::Engine*>(call.choice.engine);
   Grouped g = call.problem;
   CallMemory memory;
-  if ((g.quantise_a || g.a_dtype == matrix::Dtype::int8) && g.product.m > 0) {
+  constexpr double each = 16;  // multiply-adds take the time of an element
+  const bool wants_sums = g.a_dtype == matrix::Dtype::int8 && engine.block_rows == 0;  // tiles do without
+  if ((g.quantise_a || wants_sums) && g.product.m > 0) {
     const i64 m = g.product.m, k = g.product.k, blocks = matrix::divide_up(k, matrix::kSummed);
     const i64 bytes = g.quantise_a ? matrix::divide_up(m * k, 64) * 64 : 0;
     TILEKILN_TRY(memory.get(call, static_cast<size_t>(bytes + m * (blocks + 1) * 4)));
@@ -118,7 +120,7 @@ tilekiln_status launch(StageCall<Grouped>& call) {
     float* const scales = static_cast<float*>(matrix::moved(made, bytes));
     int* const sums = static_cast<int*>(matrix::moved(scales, m * 4));
     const matrix::Rows rows = {g.product.a, g.product.lda, g.a_dtype, nullptr, g.product.k, made, scales, sums};
-    TILEKILN_TRY(launch_stage(call, call.choice, rows, m, static_cast<double>(m) * g.product.k, 0,
+    TILEKILN_TRY(launch_stage(call, call.choice, rows, m, each * m * g.product.k, 0,
                               [&](i64 row, void*) { engine.rows(rows, static_cast<int>(row)); }));
     g.a_sums = sums;
     if (g.quantise_a) {
