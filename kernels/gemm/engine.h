@@ -164,6 +164,7 @@ constexpr i64 kWideRow = 64;
 struct PackColumns {
   void (*panel)(void* to, const Problem&, int n);  // null: units read b as it lies, or pack it for many rows
   int elements;                                    // of a word
+  i64 least;                                       // bytes of panels that threads make for each other
 };
 
 // The engine of one target. `run` reads and writes nothing outside the rows and columns of the unit; an element's bits do

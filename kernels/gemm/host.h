@@ -233,7 +233,7 @@ struct WideRows {
   constexpr double each = 32;                      // multiply-adds take the time of an element
   if (pack.panel == nullptr || p->b_panels != 0 || p->products != 0 || p->k == 0 || down < fewest) return TILEKILN_OK;
   const i64 count = divide_up(p->n, kPanelLanes), bytes = divide_up(p->k, pack.elements) * kPanelLanes * 4;
-  if (count * bytes > most) return TILEKILN_OK;
+  if (count * bytes < pack.least || count * bytes > most) return TILEKILN_OK;
   TILEKILN_TRY(memory->get(call, static_cast<size_t>(count * bytes)));
   char* const panels = memory->as<char>();
   TILEKILN_TRY(launch_stage(call, choice, *p, count, each * p->n * p->k, 0, [&](i64 number, void*) {

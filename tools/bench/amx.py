@@ -94,7 +94,7 @@ def whole_numbers(n: int, threads: int, seconds: float) -> None:
     a, b = (torch.randint(-128, 128, (n, n), dtype=torch.int8) for _ in "ab")
     weight = tk.QuantisedWeight.from_values(b.T.contiguous(), torch.ones(n, 1), group=n)
     library = tk.load("gemm_linear")
-    how: Any = {"group": n, "out_dtype": "fp32", "num_threads": threads}
+    how: Any = {"group": n, "out_dtype": "bf16", "num_threads": threads}
     ours: Calls = {
         "ours": lambda: tk.matmul(a, b, num_threads=threads),
         "packed": lambda: library.flatmm_quant(a, weight.panels, weight.scale, **how),

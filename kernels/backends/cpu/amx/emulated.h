@@ -7,6 +7,7 @@
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace tiles {
 
+constexpr bool kEmulated = true;
 struct Registers {
   bool configured;
   alignas(64) Row tile[8][kTileRows];

@@ -10,6 +10,7 @@
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace tiles {
 
+constexpr bool kEmulated = false;
 struct alignas(64) Configuration {
   uint8_t palette = 1, start = 0, unused[14] = {};
   uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};

@@ -28,7 +28,7 @@ extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
      tilekiln::cpu::run_tiles<tilekiln::cpu::FloatTiles<6>, tilekiln::cpu::By6>},
     {{},
      {},
-     {tilekiln::cpu::pack_panel<tilekiln::cpu::bf16>, 2},
-     {tilekiln::cpu::pack_panel<tilekiln::cpu::int8>, 4},
-     {tilekiln::cpu::pack_panel<tilekiln::cpu::fp8>, 2},
-     {tilekiln::cpu::pack_panel<tilekiln::cpu::bf8>, 2}}};
+     tilekiln::cpu::kPackColumns<tilekiln::cpu::bf16>,
+     tilekiln::cpu::kPackColumns<tilekiln::cpu::int8>,
+     tilekiln::cpu::kPackColumns<tilekiln::cpu::fp8>,
+     tilekiln::cpu::kPackColumns<tilekiln::cpu::bf8>}};
