@@ -34,47 +34,37 @@ int bytes_of(OutDtype dtype) {
   return dtype == OutDtype::fp32 || dtype == OutDtype::int32 ? 4 : dtype >= OutDtype::int8 ? 1 : 2;
 }
 
+template <class T> void put_as(std::vector<char>& to, size_t at, float x) {
+  T value;
+  core::narrow(x, value);
+  memcpy(to.data() + at * sizeof value, &value, sizeof value);
+}
 void put(std::vector<char>& to, Dtype dtype, size_t at, float x) {
-  const auto as = [&]<class T>(T) {
-    T value;
-    core::narrow(x, value);
-    memcpy(to.data() + at * sizeof value, &value, sizeof value);
-  };
   switch (dtype) {
-    case Dtype::bf16: return as(core::bf16());
-    case Dtype::fp16: return as(core::fp16());
-    case Dtype::fp8: return as(core::fp8());
-    case Dtype::bf8: return as(core::bf8());
-    case Dtype::fp32: memcpy(to.data() + at * sizeof x, &x, sizeof x); return;
+    case Dtype::bf16: return put_as<core::bf16>(to, at, x);
+    case Dtype::fp16: return put_as<core::fp16>(to, at, x);
+    case Dtype::fp8: return put_as<core::fp8>(to, at, x);
+    case Dtype::bf8: return put_as<core::bf8>(to, at, x);
+    case Dtype::fp32: return put_as<float>(to, at, x);
     default: to[at] = char(std::lrint(x * 127));
   }
 }
 void put(std::vector<char>& to, OutDtype dtype, size_t at, float x) {
-  const auto as = [&]<class T>(T) {
-    T value;
-    core::narrow(x, value);
-    memcpy(to.data() + at * sizeof value, &value, sizeof value);
-  };
-  switch (dtype) {
-    case OutDtype::bf16: return as(core::bf16());
-    case OutDtype::fp16: return as(core::fp16());
-    default: memcpy(to.data() + at * sizeof x, &x, sizeof x);
-  }
+  put(to, dtype == OutDtype::bf16 ? Dtype::bf16 : dtype == OutDtype::fp16 ? Dtype::fp16 : Dtype::fp32, at, x);
+}
+template <class T> T get_as(const std::vector<char>& from, size_t at) {
+  T value;
+  memcpy(&value, from.data() + at * sizeof value, sizeof value);
+  return value;
 }
 double get(const std::vector<char>& from, OutDtype dtype, size_t at) {
-  const auto as = [&]<class T>(T value) {
-    memcpy(&value, from.data() + at * sizeof value, sizeof value);
-    return double(core::widen(value));
-  };
-  float x;
-  int n;
   switch (dtype) {
-    case OutDtype::bf16: return as(core::bf16());
-    case OutDtype::fp16: return as(core::fp16());
-    case OutDtype::fp8: return as(core::fp8());
-    case OutDtype::int8: return static_cast<signed char>(from[at]);
-    case OutDtype::int32: memcpy(&n, from.data() + at * 4, 4); return n;
-    default: memcpy(&x, from.data() + at * 4, 4); return double(x);
+    case OutDtype::bf16: return core::widen(get_as<core::bf16>(from, at));
+    case OutDtype::fp16: return core::widen(get_as<core::fp16>(from, at));
+    case OutDtype::fp8: return core::widen(get_as<core::fp8>(from, at));
+    case OutDtype::int8: return get_as<signed char>(from, at);
+    case OutDtype::int32: return get_as<int>(from, at);
+    default: return get_as<float>(from, at);
   }
 }
 

@@ -23,7 +23,7 @@ from .bounds import Bounds, cache_bytes
 from .problem import Problem
 from .rows import Cell
 
-Call = Callable[[], Any]
+Call, Clock = Callable[[], Any], Callable[[], float]
 LEAST = 0.98
 """A cell fails when two passes both have less of it: the peer's time over ours."""
 TIED = 0.92
@@ -77,16 +77,11 @@ class Contender:
     """Calls of one side, one for each copy of the problem, taken in turn."""
 
     def __init__(
-        self,
-        calls: list[Call],
-        device: str,
-        read: Callable[[], float],
-        sleep: float = 0.0,
-        most_seconds: float = math.inf,
+        self, calls: list[Call], device: str, read: Clock, sleep: float = 0.0, most_seconds: float = math.inf
     ) -> None:
         """sleep: seconds before a sample. RuntimeError where the first call takes more than most_seconds."""
-        self.turn, self.device, self.read, self.count = itertools.cycle(calls), device, read, 1
-        self.sleep = sleep
+        self.turn, self.device, self.read, self.sleep = itertools.cycle(calls), device, read, sleep
+        self.count = 1
         begin = read()
         self.result = calls[0]()
         if (first := read() - begin) > most_seconds:
@@ -138,7 +133,7 @@ def check_same(name: str, ours: Any, theirs: Any) -> None:
         raise RuntimeError(f"{name} gives another result, {off:.2g} of its size away")
 
 
-def clocks(device: str, threads: int) -> tuple[Callable[[], float], Callable[[], float]]:
+def clocks(device: str, threads: int) -> tuple[Clock, Clock]:
     """The clock of calls that compute where they are made, and of peers that have threads of their own."""
     if device == "cuda" or threads > 1:
         return time.perf_counter, time.perf_counter
@@ -150,7 +145,7 @@ def cell(
 ) -> Figures:
     """Figures of a cell."""
     figures, made = Figures(), problems(one, device)
-    own, elsewhere = clocks(device, threads)
+    own, elsewhere = read = clocks(device, threads)
     sleep = SLEEP if device == "cpu" and threads > 1 else 0.0
     try:
         mine = Contender([ours.call(problem) for problem in made], device, own, sleep)
@@ -159,7 +154,7 @@ def cell(
     else:
         figures.all["Tilekiln"] = statistics.median(mine.sample() for _ in range(3))
     others: dict[str, Contender] = {}
-    for name, contender in _contenders(made, figures, device, (own, elsewhere), sleep, without, compiled):
+    for name, contender in _contenders(made, figures, device, read, sleep, without, compiled):
         others[name] = contender
         if not figures.refused:
             check_same(f"{one.key}: {name}", mine.result, contender.result)
@@ -182,14 +177,9 @@ def cell(
 
 
 def _contenders(
-    made: list[Problem],
-    figures: Figures,
-    device: str,
-    clocks: tuple[Callable[[], float], Callable[[], float]],
-    sleep: float,
-    without: list[str],
+    made: list[Problem], figures: Figures, device: str, clocks: tuple[Clock, Clock], sleep: float, without: list[str],
     compiled: bool,
-) -> Iterator[tuple[str, Contender]]:
+) -> Iterator[tuple[str, Contender]]:  # fmt: skip
     """Of the peers that can do the cell; why the others cannot stands in the figures."""
     for name, maker in peers.peers(made[0], without, compiled):
         read = clocks[name == "OpenVINO"]
@@ -206,7 +196,7 @@ def _contenders(
             figures.left_out[name] = _line(error)
 
 
-def _pass(figures: Figures, mine: Contender, other: Contender, elsewhere: Callable[[], float], seconds: float) -> None:
+def _pass(figures: Figures, mine: Contender, other: Contender, elsewhere: Clock, seconds: float) -> None:
     """Ours, the peer, ours, for so long; all by one clock."""
     kept = mine.read
     mine.read = other.read if other.read is elsewhere else kept
