@@ -424,8 +424,7 @@ def attention(
         return _padded(q, k, v, attention_mask, options), None
     if cu_seq_lens_q is not None and cu_seq_lens_k is not None:
         return _packed(q, k, v, cu_seq_lens_q, cu_seq_lens_k, options), None
-    places = None if rooms.step.plain else position_ids
-    starts = _sequence_starts(places, q, k) if (packed := packed_prompts.starts()) is None else packed
+    starts = _sequence_starts(position_ids, q, k) if (packed := packed_prompts.starts()) is None else packed
     if starts is not None:
         return _packed(q, k, v, starts, starts, options), None
     return _forward(q, k, v, options), None
@@ -549,10 +548,10 @@ def _sequence_starts(position_ids: Tensor | None, q: Tensor, k: Tensor) -> Tenso
         return None
     if q.shape[1] < 2 or q.shape[1] != k.shape[1] or position_ids.shape[1] != q.shape[1]:
         return None
+    if rooms.if_packed(position_ids) is None:
+        return None
     begins = torch.ones(q.shape[:2], dtype=torch.bool, device=position_ids.device)
     begins[:, 1:] = position_ids.diff() != 1
-    if not begins[:, 1:].any():
-        return None
     starts = begins.flatten().nonzero()[:, 0]
     return torch.cat([starts, starts.new_tensor([begins.numel()])])
 

@@ -34,22 +34,36 @@ class _ActAndMul(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(gate: Tensor, up: Tensor, activation: str) -> Any:
+    def made(run: Any, gate: Tensor, up: Tensor, activation: str) -> Any:
         operator, how = GATES[activation]
-        return _run(operator, (gate, up), how)
+        return (run(operator, (gate, up), how),)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def gradients(run: Any, ctx: Any, dy: Tensor) -> Any:
+        operator, how = GATES[ctx.activation]
+        return *run(f"{operator}_bwd", (_rows(dy), *ctx.saved_tensors), how), None
+
+    @staticmethod
+    def forward(gate: Tensor, up: Tensor, activation: str) -> Any:
+        return _ActAndMul.made(_run, gate, up, activation)[0]
+
+    @staticmethod
+    def keep(ctx: Any, inputs: Any, others: Any) -> None:
         ctx.save_for_backward(*inputs[:2])
         ctx.activation = inputs[2]
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _ActAndMul.keep(ctx, inputs, ())
+
+    @staticmethod
+    def again(ctx: Any, dy: Tensor) -> Any:
+        gate, up = ctx.saved_tensors
+        return *twice_differentiable.of_gate(dy, gate, up, ctx.activation), None
+
+    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
-        operator, how = GATES[ctx.activation]
-        if _is_grad_enabled():  # it may be differentiated again
-            gate, up = ctx.saved_tensors
-            return *twice_differentiable.of_gate(dy, gate, up, ctx.activation), None
-        return *_run(f"{operator}_bwd", (_rows(dy), *ctx.saved_tensors), how), None
+        return _ActAndMul.again(ctx, dy) if _is_grad_enabled() else _ActAndMul.gradients(_run, ctx, dy)
 
 
 class _Halves:
@@ -82,7 +96,7 @@ class _Halves:
         return torch.cat(twice_differentiable.of_gate(dy, gate, up, "silu"), -1)
 
 
-_halves_directly = directly(_Halves)
+_act_directly, _halves_directly = directly(_ActAndMul), directly(_Halves)
 
 
 def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
@@ -101,7 +115,10 @@ def act_and_mul(gate: Tensor, up: Tensor, activation: str) -> Tensor:
     """act(gate) up by an activation of GATES."""
     rows = _rows(gate), _rows(up)
     operator, how = GATES[activation]
-    y: Tensor = _ActAndMul.apply(*rows, activation) if _recorded(gate, up) else _run(operator, rows, how)
+    if _recorded(gate, up):
+        y: Tensor = (_act_directly if untouched(*rows) else _ActAndMul.apply)(*rows, activation)
+    else:
+        y = _run(operator, rows, how)
     return y if gate.dim() == 2 else y.view(gate.shape)
 
 

@@ -346,10 +346,10 @@ def _rows(batch: int, tokens: int, device: torch.device) -> Tensor:
 _last: tuple[Any, int, bool] = (lambda: None, 0, False)
 
 
-def _if_packed(position_ids: Tensor | None) -> Tensor | None:
+def if_packed(position_ids: Tensor | None) -> Tensor | None:
     """Positions of several sequences in a row; None of others. Asked once for all layers: it waits for the device."""
     global _last
-    if position_ids is None or position_ids.dim() != 2 or position_ids.shape[1] < 2:
+    if step.plain or position_ids is None or position_ids.dim() != 2 or position_ids.shape[1] < 2:
         return None
     known, version, packed = _last
     now = -1 if position_ids.is_inference() else position_ids._version
@@ -371,8 +371,8 @@ def _attended(
         k, v = cache.update(k, v, attention.layer_idx, **told_of(fused.cache or "", {}))
     mask = named.get("attention_mask")
     told: dict[str, Any] = dict(fused.said)
-    if word == OURS[0] and mask is None and not step.plain:
-        told["position_ids"] = _if_packed(named.get("position_ids"))
+    if word == OURS[0] and mask is None:
+        told["position_ids"] = if_packed(named.get("position_ids"))
     made: Tensor = function(attention, q.transpose(1, 2), k, v, mask, **told)[0]
     return made
 
