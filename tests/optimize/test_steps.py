@@ -256,6 +256,9 @@ def test_a_prompt_that_comes_again_is_recorded() -> None:
         layer.weight.data = -layer.weight.data
     ours, theirs = (one(ids).logits for one in (model, stock))
     assert (ours - theirs).abs().max() <= bound * theirs.abs().max()
+    model.config.output_hidden_states = True
+    assert len(model(ids).hidden_states) == 3
+    assert len(model(ids[:, :1], past_key_values=model(ids).past_key_values).hidden_states) == 3
 
 
 def test_threads_generate_at_once() -> None:

@@ -49,6 +49,8 @@ TOLD: dict[str, Callable[[Any], bool]] = {
 }
 """Further arguments of a model's forward by which what is recorded does not change, if they are so, None or False."""
 CACHES = ("past_key_values", "cache")
+MORE = "output_attentions", "output_hidden_states", "output_router_logits"
+"""Words of a configuration for results that what is recorded does not give."""
 
 
 class Recorded:
@@ -376,7 +378,10 @@ def _asks_for_a_forward(model: Any, named: dict[str, Any]) -> bool:
             continue
         if name not in TOLD or not TOLD[name](one):
             return False
-    return named.get("return_dict") is not False
+    config, told = model.config, named.get("return_dict")
+    if told is False or (told is None and getattr(config, "return_dict", True) is False):
+        return False
+    return not any(getattr(config, one, False) for one in MORE)
 
 
 def _asks_for_a_step(named: dict[str, Any], cache: Any) -> bool:
