@@ -126,6 +126,26 @@ def test_left_padding(replays: list[int]) -> None:
     assert len(replays) == 22
 
 
+def test_padding_is_not_computed_before_steps(replays: list[int]) -> None:
+    """The prompt is packed, and the cache that it leaves goes into the step's rooms."""
+    from tilekiln.torch import _optimize, packed_prompts
+    from tilekiln.torch.checked import Check
+
+    model, ids = make(), prompt(3)
+    mask = torch.ones_like(ids)
+    mask[0, :7] = mask[2, :3] = 0
+    theirs = tokens(model, ids, attention_mask=mask)
+    done = fuse(model)
+    _optimize._prompts("", model, Check.of(model), True, done)
+    assert "without padding" in str(done)
+    seen = []
+    own = model.model.layers[0].forward
+    model.model.layers[0].forward = lambda x, *args, **named: seen.append(x.shape[1]) or own(x, *args, **named)
+    assert alike(tokens(model, ids, attention_mask=mask), theirs)
+    assert seen[0] == 23
+    assert packed_prompts.starts() is None
+
+
 @pytest.mark.parametrize(
     "how", [{"num_beams": 3}, {"do_sample": True}, {"prompt_lookup_num_tokens": 3}, {"use_cache": False},
             {"repetition_penalty": 1.3}, {"cache_implementation": "static"}, {"min_new_tokens": 12, "eos_token_id": 5}],

@@ -491,8 +491,8 @@ def _attention(name: str, model: Any, done: Optimized) -> None:
 
 
 def _prompts(name: str, model: Any, check: Any, exact: bool, done: Optimized) -> None:
-    """Padded batches of a decoder on the CPU."""
-    if not done._train and all(one.is_cpu for one in model.parameters()):
+    """Padded batches of a decoder on one device, whose attention takes packed sequences."""
+    if not done._train and {one.device.type for one in model.parameters()} in ({"cpu"}, {"cuda"}):
         for where, *row in pack_prompts(model, done._undo, check, exact):
             done.changes.append(Change(".".join(filter(None, (name, where))), *row))
 

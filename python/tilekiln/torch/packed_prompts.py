@@ -47,24 +47,23 @@ def starts() -> Tensor | None:
 class _Scattered:
     """A cache that is told of packed keys and values, and holds them as rows of a batch."""
 
-    def __init__(self, cache: Any, there: Tensor) -> None:
-        self._cache, self._there = cache, there
+    def __init__(self, cache: Any, shape: torch.Size, places: Tensor) -> None:
+        self._cache, self._shape, self._places = cache, shape, places
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cache, name)
 
     def update(self, key: Tensor, value: Tensor, *args: Any, **named: Any) -> tuple[Tensor, Tensor]:
         """Those given, (1, nhead_k, tokens, hdim), which attention goes on with."""
-        rows = (_spread(one.transpose(1, 2)[0], self._there).transpose(1, 2) for one in (key, value))
+        rows = (_spread(one.transpose(1, 2)[0], self._shape, self._places).transpose(1, 2) for one in (key, value))
         self._cache.update(*rows, *args, **named)
         return key, value
 
 
-def _spread(packed: Tensor, there: Tensor) -> Tensor:
-    """(batch, tokens, ...) of (tokens of all, ...), 0 at padding."""
-    made = packed.new_zeros((*there.shape, *packed.shape[1:]))
-    made[there] = packed
-    return made
+def _spread(packed: Tensor, shape: torch.Size, places: Tensor) -> Tensor:
+    """(batch, tokens, ...) of (tokens of all, ...), 0 at padding. places: of each token, int64."""
+    made = packed.new_zeros((shape.numel(), *packed.shape[1:]))
+    return made.index_copy_(0, places, packed).unflatten(0, shape)
 
 
 def packed_forward(self: Any, *args: Any, **named: Any) -> Any:
@@ -86,9 +85,9 @@ def packed_forward(self: Any, *args: Any, **named: Any) -> Any:
     if positions is None:
         positions = torch.arange(there.shape[1], device=there.device)[None]
     given["position_ids"] = positions.expand(there.shape)[there].unsqueeze(0)
-    scattered = None
+    scattered, places = None, there.flatten().nonzero()[:, 0]
     if word is not None and cache is not None:
-        scattered = given[word] = _Scattered(cache, there)
+        scattered = given[word] = _Scattered(cache, there.shape, places)
     _now.starts = torch.nn.functional.pad(there.sum(1).cumsum(0), (1, 0)).to(torch.int32)
     try:
         out = type(self).forward(self, **given)
@@ -97,7 +96,7 @@ def packed_forward(self: Any, *args: Any, **named: Any) -> Any:
     for name, one in list(out.items()):
         if one is scattered:
             out[name] = cache
-    out["last_hidden_state"] = _spread(out["last_hidden_state"][0], there)
+    out["last_hidden_state"] = _spread(out["last_hidden_state"][0], there.shape, places)
     return out
 
 
@@ -110,7 +109,7 @@ def _there(self: Any, args: Any, named: dict[str, Any]) -> Tensor | None:
     if (
         args or not isinstance(mask, Tensor) or tokens is None or self.training or torch.is_grad_enabled()
         or torch.compiler.is_compiling() or mask.dim() != 2 or mask.shape != tokens.shape[:2] or mask.shape[1] < 2
-        or self.config._attn_implementation != "tilekiln" or not mask.is_cpu
+        or self.config._attn_implementation != "tilekiln"
         or any(one is not None and one is not False and name not in KNOWN for name, one in named.items())
     ):  # fmt: skip
         return None
