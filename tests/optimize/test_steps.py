@@ -459,7 +459,7 @@ def test_windows_caps_and_other_norms(name: str, more: dict[str, Any], replays: 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Mistral", "Phi"])
 def test_a_server_s_steps_are_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By how many sequences decode; answers are those of each prompt alone, and what is drawn is the same."""
+    """By how many sequences decode, or a larger one is taken; answers are those of each prompt alone."""
     from tilekiln.torch import Server
     from tilekiln.torch.decoding.steps import Repeated
 
@@ -474,7 +474,7 @@ def test_a_server_s_steps_are_recorded(name: str, monkeypatch: pytest.MonkeyPatc
             assert server.serve(prompts, most=9) == expected or DEVICE != "cpu"
             drawn[recorded] = server.serve(prompts[:3], most=5, temperature=1.5, seed=3)
             made = server.graphs and {rows for rows, _ in server.graphs.made}
-            assert made == ({6, 3} if recorded or DEVICE != "cpu" else None), server.graphs.why
+            assert made == ({6} if recorded or DEVICE != "cpu" else None), server.graphs.why
     assert drawn[True] == drawn[False] or DEVICE != "cpu"
 
 

@@ -41,7 +41,7 @@ class GrowingLayer(DynamicLayer):
         end = length + key_states.shape[-2]
         fits = rooms is not None and all(map(_has_room, rooms, new, (end, end)))
         if rooms is None or not fits or not (ours or all(map(_begins, rooms, old))):
-            room = end + max(LEAST, end // 4)
+            room = end + spare(end)
             self._rooms = rooms = _room(key_states, room), _room(value_states, room)
             if length:
                 for place, one in zip(rooms, old, strict=True):
@@ -51,6 +51,12 @@ class GrowingLayer(DynamicLayer):
         self._given = given = rooms[0].narrow(-2, 0, end), rooms[1].narrow(-2, 0, end)
         self.keys, self.values = given
         return given
+
+    def begin(self, rooms: tuple[Tensor, Tensor], given: tuple[Tensor, Tensor]) -> None:
+        """Of a layer without tokens: they are there, in the filled parts of rooms."""
+        self.dtype, self.device, self.is_initialized = given[0].dtype, given[0].device, True
+        self._rooms, self._given = rooms, given
+        self.keys, self.values = given
 
     def room_for(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int] | None:
         """Rooms where such new tokens fit behind the others, to be written before `grow`, and how many those are."""
@@ -68,6 +74,11 @@ class GrowingLayer(DynamicLayer):
         end = self.keys.shape[-2] + tokens
         self._given = given = self._rooms[0].narrow(-2, 0, end), self._rooms[1].narrow(-2, 0, end)
         self.keys, self.values = given
+
+
+def spare(tokens: int) -> int:
+    """Room beyond so many tokens."""
+    return max(LEAST, tokens // 4)
 
 
 def _room(like: Tensor, tokens: int) -> Tensor:

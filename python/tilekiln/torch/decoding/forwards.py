@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from ..growing_cache import GrowingLayer
+from ..growing_cache import GrowingLayer, spare
 from .layers import step as running
 
 MOST_TOKENS = 512
@@ -36,35 +36,56 @@ class Shape(NamedTuple):
 
 
 class RecordedForward:
-    """A prompt of a shape, its logits and its cache at fixed places."""
+    """A prompt of a shape, its logits, and its keys and values at fixed places."""
 
     def __init__(self, model: Any, shape: Shape, record: Any, device: torch.device) -> None:
         with torch.inference_mode(False), torch.no_grad():
             self.ids = torch.zeros(shape.batch, shape.tokens, dtype=torch.long, device=device)
-            self.cache = DynamicCache(config=model.config)
+            self.kept: list[Tensor] = []
+            """Keys and values of each layer; all of them as one if they are of one shape."""
+            self.layers = 0
             self.recorded = record(functools.partial(self._compute, model, shape.keep), device)
 
     def _compute(self, model: Any, keep: int) -> Tensor:
-        self.cache = DynamicCache(config=model.config)
-        if any(type(one) is not DynamicLayer for one in self.cache.layers):
-            raise ValueError("its cache has layers of windows")
+        cache = DynamicCache(config=model.config)
         running.plain = True
         try:
-            given = {"past_key_values": self.cache, "use_cache": True, "logits_to_keep": keep}
+            given = {"past_key_values": cache, "use_cache": True, "logits_to_keep": keep}
             made: Tensor = type(model).forward(model, input_ids=self.ids, **given).logits
         finally:
             running.plain = False
+        layers: Any = cache.layers
+        if any(type(one) is not DynamicLayer for one in layers):
+            raise ValueError("its cache has layers of windows")
+        self.layers, self.kept = len(layers), [one for layer in layers for one in (layer.keys, layer.values)]
+        if len({one.shape for one in self.kept}) == 1:
+            self.kept = [torch.stack(self.kept)]
         return made
 
     def run(self, ids: Tensor, cache: Any) -> Tensor:
         """Logits; keys and values go into a cache, if there is one."""
         self.ids.copy_(ids)
         self.recorded.replay()
-        layers: Any = self.cache.layers if cache is not None else ()
-        for word, one in enumerate(layers):
-            cache.update(one.keys.clone(), one.values.clone(), word)
+        if cache is not None:
+            self._fill(cache)
         made: Tensor = self.recorded.made.clone()
         return made
+
+    def _fill(self, cache: Any) -> None:
+        whole = self.kept[0]
+        if len(self.kept) > 1 or len(cache.layers) != self.layers:
+            every = self.kept if len(self.kept) > 1 else whole.unbind()
+            for word in range(self.layers):
+                cache.update(every[2 * word].clone(), every[2 * word + 1].clone(), word)
+            return
+        tokens = whole.shape[-2]
+        rooms = whole.new_empty(*whole.shape[:-2], tokens + spare(tokens), whole.shape[-1])
+        filled = rooms.narrow(-2, 0, tokens)
+        filled.copy_(whole)
+        every, given = rooms.unbind(), filled.unbind()
+        for word, layer in enumerate(cache.layers):
+            here = slice(2 * word, 2 * word + 2)
+            layer.begin(every[here], given[here])
 
 
 class Forwards:

@@ -479,6 +479,7 @@ def _prompted(model: Any, steps: Steps, cache: Any, named: dict[str, Any]) -> An
         wanted = model.config.use_cache if named.get("use_cache") is None else named["use_cache"]
         if wanted and cache is None:
             cache = DynamicCache(config=model.config)
+        if cache is not None:
             grow_in_place(cache)
         return _output(found.run(named["input_ids"], cache), cache if wanted else None)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from . import pages as paged
 
 MOST = 256
 """Sequences of a recorded step, at most."""
-SPARE = 7
+SPARE = 31
 """Pages behind those of sequences, for the rows of a step that are nobody's."""
+OFTEN = 32
+"""Times that a size of step is wanted before it is recorded, while a larger one is there."""
 
 
 class Graph:
@@ -68,6 +71,7 @@ class Graphs:
         """spare: the first of the spare pages."""
         self.model, self.pools, self.size, self.spare, self.record = model, pools, size, spare, record
         self.made: dict[tuple[int, int], Graph] = {}
+        self.wanted: Counter[tuple[int, int]] = Counter()
         self.look: Look | None = None
         self.why = ""
         """The reason why steps are not recorded."""
@@ -79,12 +83,12 @@ class Graphs:
             return None
         if self.look is not None and not self.look.holds():
             self.made.clear()
-        rows, wide = _bucket(count), 1 << (blocks - 1).bit_length()
+        rows, wide = key = self._key(count, 1 << (blocks - 1).bit_length())
         given = np.zeros((rows, 2 + wide), np.int32)
         given[:count, 0], given[:count, 1], given[:count, 2 : 2 + blocks] = ids, places.before, places.table
         given[count:, 2] = self.spare + np.arange(rows - count)
         flat = np.concatenate([given[:, 0], given[:, 1], given[:, 2:].ravel()])
-        found = self.made.get((rows, wide))
+        found = self.made.get(key)
         if found is None:
             found = self._make(flat, rows, wide)
             if found is None:
@@ -93,6 +97,15 @@ class Graphs:
             found.put(flat)
         found.recorded.replay()
         return found
+
+    def _key(self, count: int, blocks: int) -> tuple[int, int]:
+        """Rows and pages of the step for so many sequences: their own, or a larger one that is there."""
+        own = _bucket(count), blocks
+        self.wanted[own] += 1
+        if own in self.made or self.wanted[own] > OFTEN:
+            return own
+        larger = [one for one in self.made if 0 <= one[0] - count <= SPARE and one[1] >= blocks]
+        return min(larger, default=own)
 
     def _make(self, given: np.ndarray[Any, Any], rows: int, blocks: int) -> Graph | None:
         if not is_ready(self.model):
