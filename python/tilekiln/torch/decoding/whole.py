@@ -7,17 +7,23 @@ Their attention is ours over the step's rooms, linear layers multiply few rows b
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..checked import OFF
+from ..fused_layers import give_back
 from ..growing_cache import grow_in_place
 from .layers import fuse_head
+from .layers import step as running
 from .quantised import Kind, QuantisedLinear
 from .rows import is_plain
 from .steps import Repeated, Steps, _length
 
+TANHS = "NewGELUActivation", "FastGELUActivation"
+"""Modules that compute gelu by tanh in eight operations."""
 LENGTH = 3
 """Tokens before the one that a step is tried with."""
 
@@ -35,8 +41,20 @@ def fuse_whole(model: Any, undo: list[Any]) -> tuple[int, list[tuple[str, str, s
     for name, one in model.named_modules():
         if type(one) is torch.nn.Linear and is_plain(one):
             rows.append((name, "Linear", fuse_head(one, undo), ""))
+        elif type(one).__name__ in TANHS and is_plain(one):
+            undo.append(functools.partial(give_back, one))
+            one.forward = functools.partial(_gelu, one)
+            rows.append((name, type(one).__name__, "one launch in a step", ""))
     _try(model, layers)
     return layers, rows
+
+
+def _gelu(self: Any, x: Tensor) -> Tensor:
+    """The forward of an activation of TANHS."""
+    if not running.on:
+        made: Tensor = type(self).forward(self, x)
+        return made
+    return torch.nn.functional.gelu(x, approximate="tanh")
 
 
 @torch.no_grad()
