@@ -52,6 +52,7 @@ def fuse(model: Any, record: Any = None, weights: Any = None) -> Any:
     from tilekiln.torch import _optimize
     from tilekiln.torch.decoding import model as fused
     from tilekiln.torch.decoding import steps as recorded
+    from tilekiln.torch.layers import activation_of
 
     if DEVICE != "cpu" and record is None:
         return _optimize.optimize(model, weights=weights)
@@ -59,7 +60,7 @@ def fuse(model: Any, record: Any = None, weights: Any = None) -> Any:
     _optimize._attention("", model, done)
     _optimize._caches("", model, done)
     fused.fuse_model(
-        "", model, done._undo, _optimize.activation_of, lambda *row: done.changes.append(_optimize.Change(*row)),
+        "", model, done._undo, activation_of, lambda *row: done.changes.append(_optimize.Change(*row)),
         record or recorded.Repeated,
     )  # fmt: skip
     if weights:
@@ -138,9 +139,14 @@ def test_padding_is_not_computed_before_steps(replays: list[int]) -> None:
     done = fuse(model)
     _optimize._prompts("", model, Check.of(model), True, done)
     assert "without padding" in str(done)
-    seen = []
+    seen = list[int]()
     own = model.model.layers[0].forward
-    model.model.layers[0].forward = lambda x, *args, **named: seen.append(x.shape[1]) or own(x, *args, **named)
+
+    def forward(x: Any, *args: Any, **named: Any) -> Any:
+        seen.append(x.shape[1])
+        return own(x, *args, **named)
+
+    model.model.layers[0].forward = forward
     assert alike(tokens(model, ids, attention_mask=mask), theirs)
     assert seen[0] == 23
     assert packed_prompts.starts() is None
@@ -399,6 +405,19 @@ def test_decoders_of_other_layers(name: str, replays: list[int]) -> None:
     assert torch.equal(tokens(model, ids), theirs)
 
 
+@pytest.mark.day
+def test_quantised_weights_of_other_layers(replays: list[int]) -> None:
+    model, ids = make("OPT", hidden_size=64, **WHOLE["OPT"]), prompt()
+    stock = copy.deepcopy(model)
+    done = fuse(model, weights="int8")
+    assert "int8 weights, rows as they are" in str(done)
+    for name, layer in model.named_modules():
+        if type(layer).__name__ == "QuantisedLinear":
+            stock.get_submodule(name).weight.data = layer.weight
+    assert alike(tokens(model, ids), tokens(stock, ids))
+    assert replays == [3, *range(11, 22)]
+
+
 def test_models_of_no_decode_step_are_left_whole() -> None:
     model = make("Bert", _name="BertForMaskedLM")
     before = {id(one) for one in model.parameters()}
@@ -474,7 +493,7 @@ def test_a_server_s_steps_are_recorded(name: str, monkeypatch: pytest.MonkeyPatc
             assert server.serve(prompts, most=9) == expected or DEVICE != "cpu"
             drawn[recorded] = server.serve(prompts[:3], most=5, temperature=1.5, seed=3)
             made = server.graphs and {rows for rows, _ in server.graphs.made}
-            assert made == ({6} if recorded or DEVICE != "cpu" else None), server.graphs.why
+            assert made == ({6} if recorded or DEVICE != "cpu" else None)
     assert drawn[True] == drawn[False] or DEVICE != "cpu"
 
 

@@ -85,6 +85,8 @@ def quantise_whole(model: Any, kind: Kind, undo: list[Any]) -> list[str]:
     """Weights of linear layers but the output embedding become quantised, all or none; their names."""
     head = model.get_output_embeddings()
     found = [(name, one) for name, one in model.named_modules() if type(one) is torch.nn.Linear and one is not head]
+    if any(hasattr(parameter, "placements") for _, one in found for parameter in one.parameters()):
+        raise ValueError("are split over processes")
     made = [(name, one, QuantisedLinear(one, kind)) for name, one in found]
     for name, was, new in made:
         path, _, key = name.rpartition(".")
