@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
 """examples/dispatcher/cpp: every example is run, and prints what docs/how-to/dispatcher-examples.md shows.
 
-The programs are compiled as one, which costs a third of compiling each; a sample is compiled alone, and in the plain
-command the one that it needs. After a change that is meant this file writes the page:
-`tools/dev python tests/dispatcher/test_examples.py LIBRARY`.
+The programs are compiled as one, which costs a third of compiling each; alone a sample, and in the plain command what
+it needs. After a change that is meant `tools/dev python tests/dispatcher/test_examples.py LIBRARY` writes the page.
 """
 
 from __future__ import annotations
@@ -53,14 +52,13 @@ def listing(receipt: str, folder: Path, *words: str) -> Path:
     return path
 
 
-def compiled(folder: Path, programs: Sequence[Path] = PROGRAMS) -> Path:
+def compiled(folder: Path, programs: Sequence[Path] = PROGRAMS, name: str = "all") -> Path:
     """These as one program."""
     lines = [f'#define main main_of_{path.stem}\n#include "{path.name}"\n#undef main' for path in programs]
     lines += ["int main(int count, char** words) { return example::run_examples(count, words); }", ""]
-    made = folder / "-".join(["examples", *(path.stem for path in programs if programs is not PROGRAMS)])
-    made.with_suffix(".cpp").write_text("\n".join(lines))
-    command = ["g++", *WARNINGS, "-O0", *INCLUDE, str(made.with_suffix(".cpp")), "-ldl", "-o", str(made)]
-    subprocess.run(command, check=True)
+    source, made = folder / f"{name}.cpp", folder / name
+    source.write_text("\n".join(lines))
+    subprocess.run(["g++", *WARNINGS, "-O0", *INCLUDE, str(source), "-ldl", "-o", str(made)], check=True)
     return made
 
 
@@ -97,7 +95,7 @@ def program(scons: Scons) -> Path:
     shared = scons.answers / "examples"
     shared.mkdir(exist_ok=True)
     with filelock.FileLock(shared / "lock"):
-        return shared / "examples" if (shared / "examples").exists() else compiled(shared)
+        return shared / "all" if (shared / "all").exists() else compiled(shared)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +116,7 @@ def test_the_examples_are_all_there() -> None:
 @pytest.mark.parametrize("name", [name for names in EXAMPLES.values() for name in names])
 def test_each_says_what_the_page_shows(request: pytest.FixtureRequest, library: Path, folder: Path, name: str) -> None:
     if request.config.option.quick:
-        program = compiled(folder, [path for path in PROGRAMS if name in EXAMPLES[path.stem]])
+        program = compiled(folder, [path for path in PROGRAMS if name in EXAMPLES[path.stem]], "one")
     else:
         program = request.getfixturevalue("program")
     done = run_some(program, [name], library, folder)

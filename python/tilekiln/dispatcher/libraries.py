@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import namedtuple
 
 from .choice import Choice
-from .instance import Call, Instance
+from .instance import Call, FunctionInstance
 from .key import Key
 from .problem import Problem
 from .words import no_such, text, value_of
@@ -35,27 +35,15 @@ class Stages(namedtuple("Stages", "families main optional", defaults=({},))):
         optional: Mapping[str, str] = {}
 
 
-class LibraryInstance(Instance):
+class LibraryInstance(FunctionInstance):
     """A kernel of a library; `number` is that of its plan."""
 
-    __slots__ = ("_choice", "_key", "_name", "library", "number")
-    answers_by_key = True
+    __slots__ = ("library", "number")
     launches_whole_call = True
 
     def __init__(self, library: Library, number: int, name: str, key: Key, choice: Choice) -> None:
-        self.library, self.number, self._name, self._key, self._choice = library, number, name, key, choice
-
-    @property
-    def key(self) -> Key:
-        return self._key
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def choice(self) -> Choice:
-        return self._choice
+        super().__init__(key, None, choice, name)
+        self.library, self.number = library, number
 
     @property
     def origin(self) -> str:  # type: ignore[override]
