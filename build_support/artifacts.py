@@ -43,10 +43,10 @@ def _written(graph: Graph, pattern: str) -> list[str]:
 
 
 def _object_name(engine: Engine, target: Target, source: str) -> str:
-    """<family>-<pipeline> of an engine, <area>-<the rest of its path> of what engines share."""
+    """<family>-<pipeline> of an engine, <area>-<the rest of its path> of what engines share and is no engine itself."""
     if source != engine.source:
-        area, _, rest = source.removeprefix("kernels/").removesuffix(".cpp").partition("/")
-        return f"{area}-{rest.replace('/', '_')}"
+        area, *rest = source.removeprefix("kernels/").removesuffix(".cpp").split("/")
+        return f"{'_'.join(rest[:-2])}-{rest[-1]}" if rest[2:] and rest[-2] == "cpu" else f"{area}-{'_'.join(rest)}"
     pipeline = source.removesuffix(".cpp").rpartition("/")[2]
     return f"{engine.symbol.removeprefix(f'tilekiln_{target.word}_').removesuffix(f'_{pipeline}')}-{pipeline}"
 
