@@ -19,29 +19,24 @@ TILEKILN_DEVICE void entries(const Params& p, const void* table, int64_t at, flo
     }
     return;
   }
-  const uint4 all = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(table) + at);
-  unpack(all.x, v[0], v[1]), unpack(all.y, v[2], v[3]), unpack(all.z, v[4], v[5]), unpack(all.w, v[6], v[7]);
+  widen(*reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(table) + at), v);
 }
 
 // Pairs 8 i to 8 i + 7, (j, j + rotary_dim / 2), of a head's row.
 TILEKILN_DEVICE void rotate_eight(const Params& p, const uint16_t* from, uint16_t* to, int i, int64_t position) {
   const int other = p.rotary_dim / 2;
-  float cos[8], sin[8];
-  uint4 first = *reinterpret_cast<const uint4*>(from + 8 * i);
-  uint4 second = *reinterpret_cast<const uint4*>(from + other + 8 * i);
+  float cos[8], sin[8], x[8], y[8];
+  widen(*reinterpret_cast<const uint4*>(from + 8 * i), x);
+  widen(*reinterpret_cast<const uint4*>(from + other + 8 * i), y);
   entries(p, p.rotary_cos, position * p.cos_row + 8 * i, cos);
   entries(p, p.rotary_sin, position * p.sin_row + 8 * i, sin);
-  const auto turn = [&](uint32_t& a, uint32_t& b, int j) {
-    float x0, x1, y0, y1;
-    unpack(a, x0, x1), unpack(b, y0, y1);
-    a = pack(__fsub_rn(__fmul_rn(x0, cos[j]), __fmul_rn(y0, sin[j])),
-             __fsub_rn(__fmul_rn(x1, cos[j + 1]), __fmul_rn(y1, sin[j + 1])));
-    b = pack(__fadd_rn(__fmul_rn(y0, cos[j]), __fmul_rn(x0, sin[j])),
-             __fadd_rn(__fmul_rn(y1, cos[j + 1]), __fmul_rn(x1, sin[j + 1])));
-  };
-  turn(first.x, second.x, 0), turn(first.y, second.y, 2), turn(first.z, second.z, 4), turn(first.w, second.w, 6);
-  *reinterpret_cast<uint4*>(to + 8 * i) = first;
-  *reinterpret_cast<uint4*>(to + other + 8 * i) = second;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float turned = Gpu::product(x[j], cos[j]) - Gpu::product(y[j], sin[j]);
+    y[j] = Gpu::product(y[j], cos[j]) + Gpu::product(x[j], sin[j]), x[j] = turned;
+  }
+  *reinterpret_cast<uint4*>(to + 8 * i) = narrow(x);
+  *reinterpret_cast<uint4*>(to + other + 8 * i) = narrow(y);
 }
 
 // A token by pieces of 16 bytes: heads are rotated whole, or not at all.

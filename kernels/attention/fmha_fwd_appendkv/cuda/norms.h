@@ -5,14 +5,9 @@
 #include "kernels/attention/cuda/places.h"
 #include "kernels/attention/fmha_fwd_appendkv/append.h"
 #include "kernels/attention/fmha_fwd_appendkv/cuda/params.h"
+#include "kernels/backends/cuda/vectors.h"
 
 namespace tilekiln::cuda::fmha_append {
-
-TILEKILN_DEVICE float rounded(float x) {
-  float low, high;
-  unpack(pack(x, 0.f), low, high);
-  return low;
-}
 
 struct Gpu {
   using Element = uint16_t;
@@ -21,9 +16,8 @@ struct Gpu {
   TILEKILN_DEVICE int thread() { return threadIdx.x; }
   template <class E> TILEKILN_DEVICE E* array(E* data) { return data; }
   template <class E> TILEKILN_DEVICE E* array(const void* data) { return static_cast<E*>(data); }
-  TILEKILN_DEVICE float number(float x) { return x; }
-  TILEKILN_DEVICE float number(Element x) { return element(x); }
-  TILEKILN_DEVICE Element stored(float x) { return Element(pack(x, 0.f)); }
+  template <class E> TILEKILN_DEVICE float number(E x) { return value_of(x); }
+  TILEKILN_DEVICE Element stored(float x) { return narrowed(x); }
   TILEKILN_DEVICE float product(float a, float b) { return __fmul_rn(a, b); }
 };
 
