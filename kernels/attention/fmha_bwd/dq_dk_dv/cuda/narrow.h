@@ -19,7 +19,10 @@ struct KeyGradients : Multiplier {
   Words weight, ds;
 
   __device__ __forceinline__ KeyGradients(const Params& p, Shared& s, const Warpgroup& w)
-      : Multiplier(p, s, w), own_keys(64 * w.index) {}
+      : Multiplier(p, s, w), own_keys(64 * w.index) {
+    take(s.of_keys[0]);
+  }
+  __device__ __forceinline__ void take(const KeyTiles& keys) { k = keys.k.from(own_keys), v = keys.v.from(own_keys); }
 
   __device__ __forceinline__ void add(Fragment<kHdim>& sums, const Words& words, const QueryTile& rows) {
     wgmma_fence();  // sums += words rows
@@ -35,13 +38,18 @@ struct KeyGradients : Multiplier {
     pin(dk.v);
     pin(dv.v);
     const KeyTiles& keys = tile_of_keys().wait();
-    k = keys.k.from(own_keys), v = keys.v.from(own_keys);
+    if constexpr (kKeyStages > 1) take(keys);
   }
   template <bool kFirst, int kExtras>
   __device__ __forceinline__ void step(const Turn& t, int g, int m, bool fresh) {
     at = uniform(at), k = k.kept(), v = v.kept();  // else all operands are worked out ahead and take registers
     const auto queries = this->queries(at);
     const auto gradients = this->gradients(at);
+    const auto issue = [&] {
+      multiply(k, queries.wait());
+      if constexpr (!kFirst) add(dk, ds, this->queries(fresh ? at : at - 1).next());
+    };
+    if constexpr (kExtras != kBiased) issue();
     Scores<kExtras, kQueryRows, 64, true> scores(p, t, group, g, m, t.tile * kKeys + own_keys, warp * 16, lane,
                                                  weight.word);
     const Loader<DsPipe> to(s.ds(), {at});
@@ -49,8 +57,7 @@ struct KeyGradients : Multiplier {
       const uint32_t place = to.acquire().at(0, own_keys + warp * 16, 0);  // where dS of these keys will lie
       if (kExtras == kBiased || p.features & kBiasPieces) scores.ask_bias(place, DsTile::kPanelBytes);
     }
-    multiply(k, queries.wait());
-    if constexpr (!kFirst) add(dk, ds, this->queries(fresh ? at : at - 1).next());
+    if constexpr (kExtras == kBiased) issue();
     scores.draw();
     if constexpr (kFirst)
       wgmma_wait<0>(score);

@@ -25,7 +25,7 @@ template <bool kPieces = false, class Walk> TILEKILN_DEVICE void walk(const Para
     case kDropout: walk(Constant<kDropped>{}); break;
     case kBias:
       if constexpr (kPieces) {
-        if (p.features & kBiasPieces && (!p.dbias || p.features & kDbiasPieces)) {
+        if (p.features & kBiasPieces && (!p.dbias || (kHdim == 64 && p.features & kDbiasPieces))) {
           walk(Constant<kBiased>{});
           break;
         }
@@ -41,7 +41,7 @@ template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false>
 struct Scores : ByFunctions<Scores<kExtras, kRows, kOwnKeys, kPieces>, Functions, kRows> {
   static constexpr bool kDrops = kExtras == kDropped || kExtras == kGeneral;
   static constexpr bool kBends = kExtras == kCapped || kExtras == kGeneral;
-  static constexpr bool kStoresDbias = kExtras == kBiased;
+  static constexpr bool kStoresDbias = kExtras == kBiased && kHdim == 64;     // 128 columns would spill in all loops
   static constexpr bool kShares = kDrops || kBends || kExtras == kFunctions;  // dS is not of the weights
   // Divides at each step; elsewhere the turn keeps both results, which spares up to 60 instructions a step but would
   // spill 35 times here (mma.sync of head dim 64).
