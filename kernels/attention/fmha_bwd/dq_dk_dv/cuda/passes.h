@@ -89,10 +89,13 @@ TILEKILN_DEVICE void prepare(const Params& p) {
                 kRounds = kQueryRows / (8 * kRows);  // lanes a row, rows a warp
   const int column = lane % kLanes * 8, first = (threadIdx.x >> 5) * kRows + lane / kLanes;
   uint4 x[kRounds], y[kRounds];
+  float lse_of[kRounds];
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {  // all loads before the first use
     const int64_t row = m * kQueryRows + first + i * 8 * kRows;
     x[i] = y[i] = make_uint4(0, 0, 0, 0);
+    lse_of[i] = -kInfinity;
+    if (row < e.seqlen_q && column == 0) lse_of[i] = p.lse[b * p.lse_batch + h * p.lse_head + start + row];
     if (row < e.seqlen_q && column < p.hdim_v) {
       const uint16_t* out = p.out + b * p.out_batch + h * p.out_head + (start + row) * p.out_row + column;
       const uint16_t* dout = p.dout_rows + b * p.dout_batch + h * p.dout_head + (start + row) * p.dout_row + column;
@@ -116,7 +119,7 @@ TILEKILN_DEVICE void prepare(const Params& p) {
     if (column == 0) {
       const int in_tile = first + i * 8 * kRows, row = m * kQueryRows + in_tile;
       const int64_t at = tile * kQueryRows + in_tile, of_caller = b * p.lse_batch + h * p.lse_head + start + row;
-      const float lse = row < e.seqlen_q ? p.lse[of_caller] : -kInfinity;
+      const float lse = lse_of[i];
       if (p.delta_out && row < e.seqlen_q) p.delta_out[of_caller] = sum;
       p.delta[at] = sum;
       p.lse_log2[at] = lse < -kLargest * kLn2 ? kInfinity : lse * kLog2E;
@@ -220,13 +223,15 @@ TILEKILN_DEVICE void convert(const Params& p) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) a[i] = 0.f;
     for (int partial = 0; partial < p.partials; ++partial) {
-      if (counters[partial] == 0) continue;
+      const bool begun = counters[partial] != 0;  // asked for with the sums, which hold anything without it
       const int64_t sums = ((tile * p.partials + partial) * kBlocks + block) * (64 * 64);
       const float4* from = reinterpret_cast<const float4*>(p.dq_sums + sums) + thread;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const float4 v = from[i * 128];
-        a[4 * i] += v.x, a[4 * i + 1] += v.y, a[4 * i + 2] += v.z, a[4 * i + 3] += v.w;
+        const float more[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) a[4 * i + j] = begun ? a[4 * i + j] + more[j] : a[4 * i + j];
       }
     }
     constexpr int kRowBlocks = kQueryRows / 16;
