@@ -135,6 +135,8 @@ static_assert(tilekiln::fmha_batch_prefill::sizes::cache_bytes == fmha::size_cac
 // One engine holds the operators over a cache, so their families number its pipelines and tiles alike.
 static_assert(int(tilekiln::fmha_batch_prefill::Pipeline::dlanes) ==
                   int(tilekiln::fmha_fwd_splitkv::Pipeline::dlanes) &&
+              int(tilekiln::fmha_batch_prefill::Pipeline::decode) ==
+                  int(tilekiln::fmha_fwd_splitkv::Pipeline::decode) &&
               tilekiln::fmha_batch_prefill::fields::tile_q == tilekiln::fmha_fwd_splitkv::fields::tile_q);
 
 }  // namespace tilekiln::op::fmha_batch_prefill

@@ -136,6 +136,7 @@ struct KvKernelProblem {
   i64 cache_bytes;         // as size_cache_bytes; 0: of a family that has no such size
   const float* out_scale;  // of an fp8 out, in the memory of its device; null: 1. problem.out_scale is not read
   const AppendKernelProblem* append = nullptr;  // what the same launch appends first
+  int own_splits = 1;  // of an operator without a second stage: those that an engine may take and combine by itself
 };
 
 struct AppendKernelProblem {

@@ -188,9 +188,12 @@ tilekiln_status run_kernels(KvCall& call) {
   } else {
     TILEKILN_TRY(place_keys(call, &places, &problem.places));
   }
-  if (call.choice.how->pipeline == static_cast<uint8_t>(fmha_fwd_splitkv::Pipeline::decode) &&
-      call.combine.how != nullptr)
-    problem.num_splits = num_splits(call);
+  if (call.choice.how->pipeline == static_cast<uint8_t>(fmha_fwd_splitkv::Pipeline::decode)) {
+    if (call.combine.how != nullptr)
+      problem.num_splits = num_splits(call);
+    else
+      problem.own_splits = splits_of_kernels(call);
+  }
   if (problem.num_splits > 1) {
     const KvProblem& p = call.problem;
     const double rows = static_cast<double>(call.batch) * call.seqlen_q * p.nhead_q * problem.num_splits;

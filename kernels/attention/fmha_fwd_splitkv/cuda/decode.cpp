@@ -157,12 +157,28 @@ tilekiln_status launch_step(const Site& site, const KvKernelProblem& of, const K
                        static_cast<unsigned>(most)});
 }
 
+tilekiln_status launch_decode(const Site& site, const void* problem);
+
+// Launches a call with its own splits, in memory of the launch, and what combines them.
+tilekiln_status launch_both(const Site& site, const KvKernelProblem& of) {
+  KvKernelProblem split = of;
+  split.num_splits = of.own_splits, split.own_splits = 1;
+  const size_t parts = size_t(of.batch) * size_t(of.seqlen_q) * size_t(of.problem.nhead_q) * size_t(of.own_splits);
+  LaunchMemory memory;
+  TILEKILN_TRY(memory.take(site, (parts * size_t(of.problem.hdim_v + 1) * sizeof(float) + 15) / 16 * 16, 0));
+  split.part_out = static_cast<float*>(memory.data()),
+  split.part_lse = split.part_out + parts * size_t(of.problem.hdim_v);
+  TILEKILN_TRY(launch_decode(site, &split));
+  return combine_parts(site, split);
+}
+
 tilekiln_status launch_decode(const Site& site, const void* problem) {
   const auto& of = *static_cast<const KvKernelProblem*>(problem);
   const KvProblem& p = of.problem;
   TILEKILN_TRY(check_problem(of));
   const Kernel* const kernel = find_kernel(p);
   if (kernel == nullptr) return fail_kernel("fmha_decode");
+  if (of.own_splits > 1 && of.append == nullptr) return launch_both(site, of);
   const Build& build = build_of(*kernel);
   const i64 rows = i64(of.seqlen_q) * (p.nhead_q / p.nhead_k);
   const bool many = rows > build.rows;  // a tile of rows a warp
