@@ -92,6 +92,7 @@ def test_pip_takes_the_line(index: Path, tmp_path: Path, say) -> None:
     assert page.count("#sha256=") == 6
 
 
+@pytest.mark.day
 def test_no_wheel_of_a_receipt(index: Path, say, monkeypatch: pytest.MonkeyPatch) -> None:
     code, _, error = say("install", "flahs", "--index", index)
     assert (code, error) == (
@@ -105,6 +106,7 @@ def test_no_wheel_of_a_receipt(index: Path, say, monkeypatch: pytest.MonkeyPatch
     assert (code, "the index has no wheel of fp8 for this machine:\n  future/" in error) == (1, True)
 
 
+@pytest.mark.day
 def test_what_cannot_be_read_is_said(tmp_path: Path, say, index: Path) -> None:
     code, _, error = say("install", "fp8")
     assert (code, "--index: was not given, must be a folder or URL with an index" in error) == (2, True)

@@ -69,7 +69,8 @@ def run(program: Path, library: Path, words: Sequence[str]) -> subprocess.Comple
 def run_some(program: Path, names: Sequence[str], library: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """Examples, with what those about receipts and files need."""
     about_receipts = set(names) & {*EXAMPLES["receipts"], *EXAMPLES["convolutions"]}
-    listings = [word for name in RECEIPTS for word in ("--listing", str(listing(name, folder))) if about_receipts]
+    named = [name for name in RECEIPTS if len(names) == 1 and name.partition("_")[0] in names[0]] or RECEIPTS
+    listings = [word for name in named for word in ("--listing", str(listing(name, folder))) if about_receipts]
     return run(program, library, [*names, *listings, "--to", str(folder / "kernels.json")])
 
 

@@ -25,7 +25,7 @@ TESTS = (
     "test_backward_bad_input.py",
     "test_frameworks.py",
 )
-pytestmark = pytest.mark.instrumented("sanitize")
+pytestmark = [pytest.mark.instrumented("sanitize"), pytest.mark.day]
 NOT_SANITIZED = "torch or jax or threads_run_at_once"
 """Frameworks are not ours to check; timing means nothing here."""
 
@@ -65,7 +65,6 @@ def python(environment: dict[str, str], *arguments: str) -> subprocess.Completed
     )
 
 
-@pytest.mark.day
 def test_it_is_the_sanitized_binding_and_it_sees(sanitized):
     """Else the runs below prove nothing: a read past the end of an array's memory is reported."""
     code = (
