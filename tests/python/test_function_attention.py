@@ -191,6 +191,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.day
 def test_memory_of_long_sequences_is_that_of_their_arrays() -> None:
     """A byte for each pair would be 1 GB."""
     done = subprocess.run([sys.executable, "-c", LONG], capture_output=True, text=True, check=False)
