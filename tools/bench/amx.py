@@ -7,7 +7,7 @@ Without a part all of them. build: libraries of cpu-avx512, cpu-avx512bf16 and c
 folder of such that were built elsewhere. tests: the CPU's test files of those targets. The others (products, parts,
 attention, backward, rows) are timed in turns with PyTorch, a process a count of threads, by wall time, with a pause
 before each call, which is whole: packing of keys is in it. Figures are GF/s at best and of the median, a ratio is
-PyTorch's time over ours; int8 also ONNX Runtime's, which packs b beforehand, as ours does that is called packed. rows:
+PyTorch's time over ours; int8 also ONNX Runtime, which packs b beforehand, as ours does that is called packed. rows:
 weights of 1 GB in rotation beside a loop that reads them.
 """
 
@@ -101,8 +101,8 @@ def whole_numbers(n: int, threads: int, seconds: float) -> None:
     }
     timed(f"int8 {n} threads {threads}", 2.0 * n**3, ours | {"torch": lambda: torch._int_mm(a, b)}, seconds)
     onnx = onnxruntime_product(a.numpy(), b.numpy(), threads)
-    if onnx is not None:
-        timed(f"int8 {n} threads {threads}", 2.0 * n**3, ours | {"ONNX Runtime": onnx}, seconds, "ONNX Runtime")
+    if onnx is not None:  # alone: its threads wait without sleep for longer than a pause, on the cores of ours
+        timed(f"int8 {n} threads {threads}", 2.0 * n**3, {"ONNX Runtime": onnx}, seconds, "ONNX Runtime")
     else:
         print('  ONNX Runtime is not installed: tools/dev --with "torch peers"', flush=True)
 
