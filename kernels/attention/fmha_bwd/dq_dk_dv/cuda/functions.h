@@ -14,16 +14,14 @@ using Functions = own::Functions;
 template <class Kernel> using Argument = fmha::FunctionBwdParams<Kernel>;
 constexpr bool kOwn = true;
 #else
-struct Functions {
-  static constexpr bool kLearnsByScore = false;
-  static constexpr int kSums = 0;
-};
+struct Functions {};
 template <class Kernel> using Argument = Kernel;
 constexpr bool kOwn = false;
 #endif
 
-// Part of Scores (scores.h), which is `Own`.
-template <class Own, class F, int kRows> struct ByFunctions {
+// Part of Scores (scores.h), which is `Own`; nothing without functions.
+template <class Own, class F, int kRows, bool kThere = kOwn> struct ByFunctions {};
+template <class Own, class F, int kRows> struct ByFunctions<Own, F, kRows, true> {
   uint32_t scaled[F::kLearnsByScore ? kRows / 16 : 1][4];  // scores of the warp, 16 bits
   float learned[F::kSums + 1] = {};                        // gradients of elements that all pairs share
 
