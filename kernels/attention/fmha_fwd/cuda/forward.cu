@@ -308,16 +308,3 @@ extern "C" __global__ void __launch_bounds__(fmha_fwd::Warps::kThreads, 1)
       kWarpgroups, [&] { s.init(); }, [&](int thread) { produce(p, s, s.own, uniform(thread >> 5), thread & 31); },
       [&](Warpgroup w) { QueryRows(p, s, w).run(); });
 }
-
-#ifdef TILEKILN_FUNCTIONS
-// Bits of key tiles of all tiles, 32 a warp.
-extern "C" __global__ void __launch_bounds__(128) key_maps(const __grid_constant__ fmha_fwd::Argument p) {
-  using namespace fmha_fwd;
-  const int words = words_of(p.seqlen_k_most), number = int(blockIdx.x) * 4 + int(threadIdx.x) / 32, t = number / words;
-  Tile tile;
-  Keys keys;
-  if (t >= p.tiles || !Order::decode(p, t, tile, keys)) return;
-  const uint64_t bits = KeyMap::bits_of<kQueryRows, kKeys>(p, tile, number - t * words, threadIdx.x & 31);
-  if (threadIdx.x % 32 == 0) p.shown[number] = bits;
-}
-#endif

@@ -16,6 +16,16 @@ template <class A> TILEKILN_DEVICE void fill_map(const A& a, KeyMap& map, int t,
   }
 }
 
+// The bits of key tiles of all tiles, 32 a warp.
+template <class A> TILEKILN_DEVICE void write_bits(const A& a) {
+  const int words = words_of(a.seqlen_k_most), warp = int(blockIdx.x * blockDim.x + threadIdx.x) / 32, t = warp / words;
+  Tile tile;
+  Keys keys;
+  if (t >= a.tiles || !Order::decode(a, t, tile, keys)) return;
+  const uint64_t bits = KeyMap::bits_of<kQueryRows, kKeys>(a, tile, warp - t * words, threadIdx.x & 31);
+  if (threadIdx.x % 32 == 0) a.shown[warp] = bits;
+}
+
 // One thread; where tiles have maps, a warp.
 TILEKILN_DEVICE void deal_out(const Params& p, Shared& s, OwnOfHalves& own, int lane) {
   Loader<DealtTiles> to(own.dealt);

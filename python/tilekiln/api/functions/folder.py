@@ -363,7 +363,11 @@ def _gpu_forward(hdim_q: int, hdim_v: int) -> list[_GpuKernel]:
         f"TILEKILN_FORWARD(attention_functions, tilekiln::cuda::fmha_fwd::FunctionParams, false, {own})\n"
     )
     by_warpgroups = f"{dims}, {_HOPPER_DEFINE[hdim_q, hdim_v]}"
-    hopper = f'#include "kernels/attention/{room}/forward.cu"\n'
+    hopper = (
+        f'#include "kernels/attention/{room}/forward.cu"\n\n'
+        'extern "C" __global__ void __launch_bounds__(128)\n'
+        "    key_maps(const __grid_constant__ fmha_fwd::Argument p) {\n  fmha_fwd::write_bits(p);\n}\n"
+    )
     return [
         _GpuKernel("ampere", "cuda-sm80", "false", by_warps, room, launch.format("ampere"), ampere),
         _GpuKernel("hopper", "cuda-sm90a", "true", by_warpgroups, room, launch.format("hopper"), hopper),

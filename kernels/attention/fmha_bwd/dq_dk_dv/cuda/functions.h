@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Functions from Python in the backward by mma.sync, what python/tilekiln/api/functions/emit_device.py writes: weights of
-// their logits, the slope of a logit in its score, and gradients of the tensors that they read.
+// Functions from Python in the backward by mma.sync: weights of their logits, the slope of a logit in its score, and
+// gradients of the tensors that they read (python/tilekiln/api/functions/emit_device.py).
 #pragma once
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_params.h"
