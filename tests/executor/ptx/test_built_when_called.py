@@ -42,6 +42,7 @@ def test_a_config_of_upstream_for_a_gpu(
 
 
 @pytest.mark.day
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["cuda-sm80", "cuda-sm90a"])
 def test_attention_with_functions(
     device: Path, binding: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
