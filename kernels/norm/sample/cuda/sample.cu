@@ -102,8 +102,11 @@ struct Numbers {
   __device__ __forceinline__ float number(int j) const { return settled(values ? values[j] : value_of(x[j])); }
 
   // f(number, index) of columns [first, end), for the share of a thread of `threads`, in vectors where the row has any.
-  template <class F> __device__ __forceinline__ void each(int thread, int threads, int first, int end, F&& f) const {
-    if (!values && reinterpret_cast<uintptr_t>(x + first) % 16 == 0) return each_vector(thread, threads, first, end, f);
+  template <bool kVectors = true, class F>
+  __device__ __forceinline__ void each(int thread, int threads, int first, int end, F&& f) const {
+    if constexpr (kVectors)
+      if (!values && reinterpret_cast<uintptr_t>(x + first) % 16 == 0)
+        return each_vector(thread, threads, first, end, f);
     for (int at = first + thread; at < end; at += kAtOnce * threads) {
       float v[kAtOnce];
 #pragma unroll
@@ -144,12 +147,14 @@ struct Numbers {
     const int part = (end - first + team.warps() - 1) / team.warps();
     return part < 64 ? part : (part + 7) & ~7;
   }
-  // The sum of measure(number, index) over columns [first, end); the team's numbers are those of its parts.
-  template <class Measure> __device__ __forceinline__ Sum sum(int first, int end, Measure&& measure) const {
+  // The sum of measure(number, index) over columns [first, end); the team's numbers are those of its parts. kVectors:
+  // there are many.
+  template <bool kVectors = true, class Measure>
+  __device__ __forceinline__ Sum sum(int first, int end, Measure&& measure) const {
     const int warp = team.thread() / 32, lane = threadIdx.x & 31, part = part_of(first, end);
     const int begin = first + warp * part;
     Sum own = 0;
-    each(lane, 32, begin, min(begin + part, end), [&](float v, int j) { own += measure(v, j); });
+    each<kVectors>(lane, 32, begin, min(begin + part, end), [&](float v, int j) { own += measure(v, j); });
 #pragma unroll
     for (int i = 16; i > 0; i /= 2) own += __shfl_xor_sync(~0u, own, i);
     team.exchange(own);
@@ -180,7 +185,7 @@ struct Numbers {
       const int warp = part_with(target);
       first += warp * part, end = min(end, first + part);
       if (end - first == 1) return first;
-      sum(first, end, measure);
+      sum<false>(first, end, measure);
     }
   }
 
