@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from ..fused_layers import cache_word
 from ..growing_cache import GrowingLayer, spare
 from .layers import step as running
 
@@ -50,7 +51,7 @@ class RecordedForward:
         cache = DynamicCache(config=model.config)
         running.plain = True
         try:
-            given = {"past_key_values": cache, "use_cache": True, "logits_to_keep": keep}
+            given = {str(cache_word(type(model).forward)): cache, "use_cache": True, "logits_to_keep": keep}
             made: Tensor = type(model).forward(model, input_ids=self.ids, **given).logits
         finally:
             running.plain = False

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..checked import OFF
-from ..fused_layers import give_back
+from ..fused_layers import cache_word, give_back
 from ..growing_cache import grow_in_place
 from .layers import fuse_head
 from .layers import step as running
@@ -75,7 +75,7 @@ def _try(model: Any, layers: int) -> None:
     if step is None or tenant is None:
         raise ValueError(next(iter(why), "has hooks"))
     ours = step.run(tenant, token, None, None, False).double()
-    theirs = type(model).forward(model, input_ids=token, past_key_values=other).logits
+    theirs = type(model).forward(model, input_ids=token, **{str(cache_word(type(model).forward)): other}).logits
     off = float((ours - theirs.double()).norm() / theirs.double().norm().clamp_min(1e-30))
     if not off <= OFF[theirs.dtype]:
         raise ValueError(f"gives other numbers, {off:.2g} of their size away")
