@@ -478,7 +478,7 @@ def test_windows_caps_and_other_norms(name: str, more: dict[str, Any], replays: 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Mistral", "Phi"])
 def test_a_server_s_steps_are_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By how many sequences decode, or a larger one is taken; answers are those of each prompt alone."""
+    """One for a number of sequences, or a larger one is taken; answers are those of each prompt alone."""
     from tilekiln.torch import Server
     from tilekiln.torch.decoding.steps import Repeated
 

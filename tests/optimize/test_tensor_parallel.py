@@ -64,7 +64,7 @@ dist.destroy_process_group()
 
 
 def table_of(model: Any, folder: Path, environment: dict[str, str]) -> str:
-    """What optimize says of a model that two processes share; what they compute is checked there."""
+    """The table of optimize for a model that two processes share; what they compute is checked there."""
     model.save_pretrained(folder)
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))

@@ -21,7 +21,7 @@ STYLES = "ColwiseParallel", "RowwiseParallel"
 
 
 def _inner(module: Any) -> Any:
-    """What Transformers' forward of a split layer closes over; {} of other layers."""
+    """Variables that Transformers' forward of a split layer closes over; {} of other layers."""
     forward = module.__dict__.get("forward")
     inner = inspect.getclosurevars(forward).nonlocals if inspect.isfunction(forward) else {}
     return inner if "mesh" in inner and "self" in inner else {}

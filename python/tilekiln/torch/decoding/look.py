@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a model was when graphs were recorded of it, and what generate, which replays them, is about in a thread."""
+"""The model as it was when graphs were recorded of it, and the state of generate, which replays them, in a thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..sampled_choice import SampledChoice
 
 
 class Look:
-    """Of what a model is made, and where that lies, as graphs were recorded of it."""
+    """The parts of a model, and where they lay when graphs were recorded of it."""
 
     def __init__(self, model: Any) -> None:
         self.parts: list[tuple[dict[str, Any], str, Any, int]] = [
@@ -41,9 +41,9 @@ class Generating(threading.local):
 
     now = False
     looked: Look | None = None
-    """What was found to hold since it began."""
+    """The look that was found to hold since it began."""
     choice: SampledChoice | None = None
-    """By which it draws tokens."""
+    """The processor that draws its tokens."""
 
 
 generating = Generating()
