@@ -103,7 +103,7 @@ def alike(one: Any, other: Any) -> bool:
     return one.shape == other.shape and bool((one == other).float().mean() > 0.6)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FUSED)
 def test_tokens_are_those_of_stock(name: str, replays: list[int]) -> None:
     model = make(name)
@@ -152,6 +152,7 @@ def test_padding_is_not_computed_before_steps(replays: list[int]) -> None:
     assert packed_prompts.starts() is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "how", [{"num_beams": 3}, {"do_sample": True}, {"prompt_lookup_num_tokens": 3}, {"use_cache": False},
             {"repetition_penalty": 1.3}, {"cache_implementation": "static"}, {"min_new_tokens": 12, "eos_token_id": 5}],
@@ -229,6 +230,7 @@ def test_a_cache_in_the_hands_of_its_user(replays: list[int]) -> None:
     assert len(replays) >= 8
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ["in place", "data", "module", "hook"])
 @torch.no_grad()
 def test_what_is_done_to_weights_is_seen(how: str) -> None:
