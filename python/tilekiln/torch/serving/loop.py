@@ -70,6 +70,7 @@ class Server:
             "nhead_k": getattr(config, "num_key_value_heads", None) or heads,
             "hdim": _hdim(model) or config.hidden_size // heads,
         }
+        pages = integer("pages", pages, 1)
         record = self._record if model.device.type == "cpu" else Recorded
         spare = SPARE if record else 0
         room = KVCache(pages=pages + spare, page_size=size, like="torch", device=model.device, **shape)
