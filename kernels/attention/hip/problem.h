@@ -110,7 +110,8 @@ struct CombineProblem {
   const float* out_scale;  // of an out of e4m3; null: 1
 };
 
-/// Problem of the append kernel. Strides are in elements; k_page and v_page step from page to page, or from row to row of a contiguous cache.
+/// Problem of the append kernel. Strides are in elements; k_page and v_page step from page to page, or from row to row
+/// of a contiguous cache.
 struct AppendProblem : CachePlaces {
   void* q;  // rotated in place; or null
   void *k, *v;

@@ -54,7 +54,8 @@ bool is_wide(const Params& p) {
          whole(p.vnew, {p.vnew_batch, p.vnew_head, p.vnew_row});
 }
 
-// Tells whether the decode kernel may append, too: one token of every sequence to a linear cache, rotated whole or not at all.
+// Tells whether the decode kernel may append, too: one token of every sequence to a linear cache, rotated whole or not
+// at all.
 bool may_be_step(const AppendKernelProblem& of, const Params& params) {
   const AppendProblem& p = of.problem;
   return of.attention != nullptr && p.q_gamma == nullptr && params.wide != 0 && params.seqlen_k != nullptr &&

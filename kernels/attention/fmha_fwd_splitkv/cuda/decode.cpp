@@ -57,12 +57,9 @@ bool fill_scores(const KvKernelProblem& of, Params* params) {
   params->score_scale_log2 = general ? log2_e : p.softmax_scale * log2_e;
   params->softcap = p.softcap;
   const bool group = p.features.group;
-  params->bias = p.bias;
-  params->bias_batch = group ? 0 : of.steps.bias;
-  params->bias_head = p.bias_head;
-  params->bias_row = p.bias_row;
-  params->alibi_slopes = p.alibi_slopes;
-  params->alibi_batch = of.steps.alibi;
+  params->bias = p.bias, params->bias_batch = group ? 0 : of.steps.bias;
+  params->bias_head = p.bias_head, params->bias_row = p.bias_row;
+  params->alibi_slopes = p.alibi_slopes, params->alibi_batch = of.steps.alibi;
   params->sink = p.sink;
   return general;
 }
@@ -71,23 +68,13 @@ bool fill_scores(const KvKernelProblem& of, Params* params) {
 bool fill_cache(const KvKernelProblem& of, Params* params) {
   const KvProblem& p = of.problem;
   const bool group = p.features.group;
-  params->q = p.q;
-  params->k = p.k;
-  params->v = p.v;
-  params->q_descale = p.q_descale;
-  params->k_descale = p.k_descale;
-  params->v_descale = p.v_descale;
-  params->k_page_scale = p.k_page_scale;
-  params->v_page_scale = p.v_page_scale;
-  params->page_scale_page = p.page_scale_page;
-  params->page_scale_head = p.page_scale_head;
-  params->q_batch = group ? 0 : of.steps.q;
-  params->q_head = p.q_head;
-  params->q_row = p.q_row;
-  params->k_head = p.k_head;
-  params->v_head = p.v_head;
-  params->k_key = p.k_row;
-  params->v_key = p.v_row;
+  params->q = p.q, params->k = p.k, params->v = p.v;
+  params->q_descale = p.q_descale, params->k_descale = p.k_descale, params->v_descale = p.v_descale;
+  params->k_page_scale = p.k_page_scale, params->v_page_scale = p.v_page_scale;
+  params->page_scale_page = p.page_scale_page, params->page_scale_head = p.page_scale_head;
+  params->q_batch = group ? 0 : of.steps.q, params->q_head = p.q_head, params->q_row = p.q_row;
+  params->k_head = p.k_head, params->v_head = p.v_head;
+  params->k_key = p.k_row, params->v_key = p.v_row;
   const int vector = 16 / cache_bytes(p.dtype);
   params->k_chunk = params->v_chunk = vector;
   if (p.pages.page_size == 0) {

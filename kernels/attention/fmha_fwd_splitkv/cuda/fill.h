@@ -29,24 +29,14 @@ const Kernel* find_kernel(const KvProblem& p) {
 void fill_params(const KvKernelProblem& of, Params* params) {
   const KvProblem& p = of.problem;
   fill_places(of.places, p.pages, params);
-  params->part_out = of.part_out;
-  params->part_lse = of.part_lse;
-  params->out = p.out;
-  params->lse = p.lse;
+  params->part_out = of.part_out, params->part_lse = of.part_lse;
+  params->out = p.out, params->lse = p.lse;
   const auto batch_step = [&](i64 step) { return p.features.group ? 0 : step; };
-  params->out_batch = batch_step(of.steps.out);
-  params->out_head = p.out_head;
-  params->out_row = p.out_row;
-  params->lse_batch = batch_step(of.steps.lse);
-  params->lse_head = p.lse_head;
-  params->seqlen_q_most = of.seqlen_q;
-  params->seqlen_k_most = of.seqlen_k;
-  params->batch = of.batch;
-  params->nhead_q = p.nhead_q;
-  params->nhead_k = p.nhead_k;
-  params->hdim_q = p.hdim_q;
-  params->hdim_v = p.hdim_v;
-  params->splits = of.num_splits;
+  params->out_batch = batch_step(of.steps.out), params->out_head = p.out_head, params->out_row = p.out_row;
+  params->lse_batch = batch_step(of.steps.lse), params->lse_head = p.lse_head;
+  params->seqlen_q_most = of.seqlen_q, params->seqlen_k_most = of.seqlen_k;
+  params->batch = of.batch, params->nhead_q = p.nhead_q, params->nhead_k = p.nhead_k;
+  params->hdim_q = p.hdim_q, params->hdim_v = p.hdim_v, params->splits = of.num_splits;
   if (p.dtype == fmha::KvDtype::fp8) params->features |= kBytesOut;
   params->out_scale = of.out_scale;
 }
