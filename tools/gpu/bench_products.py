@@ -85,6 +85,20 @@ def others(library: tk.Library, rounds: int) -> None:
     compare("bfloat16 4096, rows of a 4099 apart", 2 * 4096**3, own, partial(torch.mm, x, w.T), rounds)
 
 
+def in_parts(library: tk.Library, rounds: int) -> None:
+    """fp32 beside torch.mm without TF32, its error as a share of torch.mm's."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for size in SIZES:
+        a, b = random(size, size, dtype=torch.float32), random(size, size, dtype=torch.float32)
+        out, peer = torch.empty_like(a), partial(torch.mm, a, b.T)
+        wide, theirs = a.double() @ b.double().T, peer()
+        for precision in ("bf16x6", "bf16x3"):
+            own = partial(library.gemm, a, b.T, out=out, precision=precision)
+            own()
+            share = (out - wide).norm() / (theirs - wide).norm()
+            compare(f"fp32 {size} {precision}, error {share.item():.2f}", 2 * size**3, own, peer, rounds)
+
+
 def run(library: tk.Library, rounds: int) -> None:
     held = {(one.family, one.signature.get("dtype")) for one in library.instances()}
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, cuBLAS, Tilekiln, share", flush=True)
@@ -99,6 +113,8 @@ def run(library: tk.Library, rounds: int) -> None:
         bench_rotated.groups(library, rounds)
     if ("grouped_gemm", "fp8") in held:
         bench_rotated.groups(library, rounds, fp8=True)
+    if ("gemm", "fp32") in held:
+        in_parts(library, rounds)
     if ("gemm", "bf16") not in held:
         return
     for size in SIZES:

@@ -46,7 +46,7 @@ TILEKILN_DEVICE void multiply_apart(Consumer<Pipe>& pipe, Fragment<kColumns>& c,
     for (int column = 0; column < kColumns; column += kPart) {
       Fragment<kPart> part;
       wgmma_fence();
-      mma(part, stage.a.from(line), stage.b.from(column), false);
+      mma<4>(part, stage.a.from(line), stage.b.from(column), false);
       wgmma_commit();
       wgmma_wait<0>(part);
       if (column + kPart == kColumns) pipe.advance(), pipe.release_previous(true);

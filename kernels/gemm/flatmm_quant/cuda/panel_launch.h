@@ -36,18 +36,17 @@ tilekiln_status check_begins(const char* name, const void* data) {
   return fail_argument(name, "began at %p, must begin at a multiple of 16 bytes on cuda", data);
 }
 
-// Parts of k of few rows, so that all processors have some: the CTAs of a cluster. Clusters of three or four cannot
-// have all processors at once, and one that waits for the others to end doubles the time.
+// Parts of k of few rows for all processors: the CTAs of a cluster. Those of three or four cannot have all at once.
 int splits_of(const PanelProduct& to, i64 items, i64 workers) {
   constexpr int least_steps = 4;
   const auto turns = [&](i64 splits) {
     return (items * splits + workers - 1) / workers * ((to.steps + splits - 1) / splits);
   };
   int best = 1;
-  for (int splits = 2; splits <= 4; ++splits) {
-    const i64 room = workers * (10 - splits) / 8;
-    if (splits * least_steps <= to.steps && items * splits <= room && turns(splits) < turns(best)) best = splits;
-  }
+  for (int splits = 2; splits <= 4; ++splits)
+    if (splits * least_steps <= to.steps && items * splits <= workers * (10 - splits) / 8 &&
+        turns(splits) < turns(best))
+      best = splits;
   return best;
 }
 

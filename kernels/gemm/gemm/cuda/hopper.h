@@ -6,10 +6,11 @@
 namespace tilekiln::cuda::gemm {
 namespace {
 
-// Rates of an H100, bytes a ns: L2 to one processor and to all, parts of tiles, which leave L2 on their way, and
-// memory. A processor multiplies 128 x 64 by a column in 2.77 ns.
-constexpr double one_l2 = 100, all_l2 = 9300, parts_l2 = 2000, memory = 2900, column_ns = 2.77;
-constexpr double split_ns = 2000;   // that a cluster takes to add up its parts
+// Rates, bytes a ns: L2 to one processor and to all, parts of tiles, which leave L2 on their way, and memory. A
+// processor multiplies 128 x 64 by a column in 2.77 ns. On an H200 the choice takes 1.006 of the best form's time (48
+// shapes of up to 512 rows, geometric mean), at most 1.06.
+constexpr double one_l2 = 90, all_l2 = 9300, parts_l2 = 2000, memory = 4200, column_ns = 2.77;
+constexpr double split_ns(int splits) { return 1400 + 400 * splits; }  // that a cluster takes to add up its parts
 constexpr double memory_ns = 4000;  // of parts and counters, which come between two launches
 constexpr i64 least_split = 2;      // steps of a CTA of it
 constexpr double ring_ns = 2080;    // at least: a CTA's way round its ring, whose stages are on the way together
@@ -18,6 +19,7 @@ constexpr double ring_ns = 2080;    // at least: a CTA's way round its ring, who
 Tiles choose(const Batch& of, const Build& build, i64 workers, Shares* shares) {
   const Problem& p = of.first;
   const i64 size = bytes_of(p.dtype);
+  const auto deep = static_cast<double>(build.steps * size / 128);  // lines of a stage
   const double read = static_cast<double>(size * p.k) * (static_cast<double>(p.m) + p.n);
   const double least_ns = (read + 2.0 * p.m * p.n) * static_cast<double>(of.count) / memory;
   Tiles best = {};
@@ -27,7 +29,7 @@ Tiles choose(const Batch& of, const Build& build, i64 workers, Shares* shares) {
     const Tiles one = {p.fast_sums && form.columns == kFastColumns ? "gemm_hopper_fast" : form.function,
                        rows,
                        form.columns,
-                       std::max(ring_ns / form.stages, column_ns * form.columns),
+                       deep * std::max(ring_ns / form.stages, column_ns * form.columns),
                        bytes,
                        ctas * one_l2,
                        all_l2,
@@ -36,13 +38,14 @@ Tiles choose(const Batch& of, const Build& build, i64 workers, Shares* shares) {
                        ctas,
                        form.columns / form.ctas,
                        false,
-                       splits};
+                       splits,
+                       rows == kTileRows && form.columns <= kHalvedColumns};
     const i64 all = tiles_of(of, one), steps = divide_up(p.k, build.steps);
     if (splits > 1) {
       const i64 room = splits == 4 ? workers * 3 / 4 : workers;  // as many clusters of four as are there at once
       if (all > divide_up(room, splits) || steps < least_split * splits) return;
-      const double ns =
-          std::max(least_ns, static_cast<double>(divide_up(steps, splits)) * one.stage_ns(all * splits)) + split_ns;
+      const double ns = std::max(least_ns, static_cast<double>(divide_up(steps, splits)) * one.stage_ns(all * splits)) +
+                        split_ns(splits);
       if (ns <= shares->ns) best = one, *shares = {all, all, ns};  // narrow tiles where memory alone bounds all
       return;
     }
@@ -111,10 +114,10 @@ tilekiln_status split_operands(const Site& site, Problem* p, LaunchMemory* memor
   const Kernel* const kernel = find_kernel(*p);
   if (kernel == nullptr)
     return fail(TILEKILN_INTERNAL, "the library has products of parts for cuda without their kernel");
-  const i64 whole = divide_up(p->k, kSplitTile) * kSplitTile, between = (p->products / 3 + 1) * whole;
+  const i64 whole = divide_up(p->k, kSplitWhole) * kSplitWhole, between = (p->products / 3 + 1) * whole;
   if (whole * p->products > INT32_MAX)
     return fail_argument("a", "had %d columns, must have at most %d where precision is bf16x%d", p->k,
-                         INT32_MAX / p->products / kSplitTile * kSplitTile, p->products);
+                         INT32_MAX / p->products / kSplitWhole * kSplitWhole, p->products);
   TILEKILN_TRY(memory->take(site, static_cast<size_t>((i64(p->m) + p->n) * between * 2), 0));
   const auto split = [&](const void* data, i64 line, i64 step, int lines, uint16_t* to) {
     const SplitParams of = {

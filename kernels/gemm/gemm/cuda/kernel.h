@@ -72,6 +72,7 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
   static constexpr bool kTurns = kOf.turns, kShares = How::shares(kOf);
   static constexpr int kRows = kOf.rows(), kSteps = kDepth * kOf.deep;
   static constexpr bool kPairs = kOf.ctas == 2, kSplits = kOf.splits > 1;
+  static constexpr bool kHalves = !kPlain && kRows == kTileRows && kColumns <= kHalvedColumns;
   static constexpr int kRegisters = How::consumer(kOf);
   using Warps = Roles<kOf.consumers, How::loader(kOf), kRegisters>;
   static constexpr int kHeld = kRegisters - 40;
@@ -98,6 +99,8 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
     for (WorkTile work; scheduler.next(work);) {
       const TileCoord tile = scheduler.coord(work);
       const int row = tile.m * kRows, column = tile.n * kColumns;
+      // What TMA fills with zeros takes as long as what it copies.
+      const int boxes = kHalves && p.grid.rows_a == 64 && row + 64 < p.m ? 2 : 1;
       const int batch_a = p.a_batches ? tile.batch : 0, batch_b = p.b_batches ? tile.batch : 0;
       for (int step = work.first; step < work.last; ++step, pipe.advance()) {
         int k = step * kSteps, of_b = k;
@@ -108,8 +111,9 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
         }
         Stage& stage = pipe.acquire();
         if (thread == 0) {
-          pipe.expect(bytes);
+          pipe.expect(bytes + (gather_a ? 0 : (boxes - 1) * p.grid.rows_a * 128 * kOf.deep));
           if (!gather_a) stage.a.load(p.a, pipe.full(), row, k, batch_a, p.grid.rows_a);
+          if (kHalves && !gather_a && boxes == 2) stage.a.load(p.a, pipe.full(), row + 64, k, batch_a, 64, 64);
           if constexpr (kPairs) {
             if (!gather_b)
               stage.b.load_multicast(p.b, pipe.full(), column, of_b, batch_b, scheduler.rank(), scheduler.ctas());
@@ -128,7 +132,7 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
 
   static __device__ __forceinline__ BlockFactors<kColumns / kPart> factors(const Params& p, const TileCoord& tile,
                                                                            const Warpgroup& w, int first, int last) {
-    const int row = tile.m * kTileRows + w.index * 64 + w.thread / 32 * 16 + w.lane() / 4;
+    const int row = tile.m * kRows + w.index * 64 + w.thread / 32 * 16 + w.lane() / 4;
     const auto block = [&](int i) { return min(tile.n * kColumns / 128 + i, (p.n - 1) / 128); };
     return {p.of_a, row, p.m - 1, p.of_b, block, first, last};
   }
@@ -189,6 +193,9 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
               finish_aligned(p, boxes(), sum, tile.batch, row, tile.n);
               return;
             }
+          } else if (p.features & kBare && !scheduler.splits() && inside()) {
+            finish_plain(p, boxes(), sum, true, mine, tile.batch, row, tile.n);
+            return;
           }
           if (mine) finish(p, sum, tile.batch, row + lane / 4, tile.n, lane, turn, turns);
         }
@@ -199,7 +206,7 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
   // Clears rows of a's tiles that no copy writes: TMA's zeros each time took half as long again (16 rows, H100).
   static __device__ __forceinline__ void clear_rows(const Params& p, Shared& s, int consumers) {
     const int rows = kTurns ? kRows : consumers * 64, threads = consumers * 128;
-    if (p.features & kGatherA || p.grid.rows_a >= rows) return;
+    if (p.features & kGatherA || p.grid.rows_a >= rows || (kHalves && p.m > kRows)) return;
     for (auto& stage : s.pipe.stage) {
 #pragma unroll
       for (int line = 0; line < kOf.deep; ++line) {
@@ -254,7 +261,7 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
   extern "C" __constant__ tilekiln::cuda::gemm::Build gemm_build = {                                    \
       tilekiln::cuda::gemm::kTileRows,                                                                  \
       How::form(0).columns,                                                                             \
-      tilekiln::cuda::gemm::kDepth,                                                                     \
+      tilekiln::cuda::gemm::kDepth * How::form(0).deep,                                                 \
       threads,                                                                                          \
       shared_bytes,                                                                                     \
       LINES_A,                                                                                          \

@@ -98,6 +98,9 @@ void fill_epilogue(const Batch& of, Params* params) {
   constexpr int wide_both = kWideOut | kWideExtras;
   if ((params->features & wide_both) == wide_both && pairs(p.bias) && pairs(p.column_scale))
     params->features |= kAligned;
+  const bool bare = p.bias == nullptr && p.row_scale == nullptr && p.column_scale == nullptr &&
+                    params->extra[0].data == nullptr && p.activation == matrix::Activation::none && !sums;
+  if (bare && params->features & kAligned) params->features |= kBare;
   params->alpha = p.alpha;
   params->clamp_min = p.clamp_min;
   params->clamp_max = p.clamp_max;
@@ -106,8 +109,11 @@ void fill_epilogue(const Batch& of, Params* params) {
   params->of_b = {p.blocks.b, p.blocks.b_row, p.blocks.b_step};
 }
 
-// Whole lines of eight, after which the pattern of a tile in shared memory repeats, or panels of 64.
+// Whole lines of eight, after which the pattern of a tile in shared memory repeats, or panels of 64; half of a tile
+// where the other half of the last one does not exist.
 int copied_rows(const Problem& p, const Tiles& form) {
+  constexpr i64 half = 64, most = 512;  // rows of products of few tiles
+  if (form.halves && p.m > form.rows && p.m <= most && (p.m - 1) % form.rows < half) return static_cast<int>(half);
   const i64 whole = p.a_columns ? 64 : 8;
   return static_cast<int>(std::min<i64>(form.rows / form.ctas, divide_up(p.m, whole) * whole));
 }

@@ -23,6 +23,7 @@ enum Feature : int {
   kConstantB = 256,   // no launch that has not ended writes b, nor norm
   kNormRounds = 512,  // rows are rounded before they are multiplied by norm
   kGated = 1024,      // out = activation(alpha a b) (a up)
+  kBare = 2048,       // kAligned, and alpha is the whole epilogue
 };
 
 using Extra = matrix::DeviceExtra;
@@ -85,7 +86,8 @@ constexpr Form kForms[] = {{"gemm_hopper", 256, 4, 2, 2, 1, 128},
                            {"gemm_hopper_192", 192, 5, 1, 1, 1, 192},
                            {"gemm_hopper_128", 128, 6, 2, 1, 4, 128},
                            {"gemm_hopper_64", 64, 8, 1, 1, 2, 64}};
-constexpr int kFastColumns = 256;  // of gemm_hopper_fast, the first form with sums that the tensor cores keep
+constexpr int kHalvedColumns = 128;  // of forms that may copy rows of a by halves, at most
+constexpr int kFastColumns = 256;    // of gemm_hopper_fast, the first form with sums that the tensor cores keep
 
 // The kernel of few rows (few_rows.h): warps, the stages of a warp's ring, of eight columns of b by 64 along k, and
 // tiles of eight columns between two meetings of the warps. Two CTAs of it have room on a processor, so that one launch
@@ -98,8 +100,8 @@ constexpr int64_t few_shared_bytes(int m, int k) {
   return stages + sums + int64_t(m) * few_row_bytes(k);
 }
 
-constexpr int kSplitThreads = 256, kSplitTile = 64;  // lines, and steps along k, of a block
-
+// Threads, and lines and steps along k of a tile of a block; the multiple that parts are filled up to along k.
+constexpr int kSplitThreads = 256, kSplitTile = 64, kSplitWhole = 128;
 using SplitTile = float[kSplitTile][kSplitTile + 1];
 
 // Parts of bf16 of a line, which has `whole` numbers of each; element [line l + step s] of `data` is s along k.

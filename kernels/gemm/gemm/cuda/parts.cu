@@ -14,8 +14,9 @@ namespace tilekiln::cuda::gemm {
 TILEKILN_DEVICE void split(const SplitParams& p) {
   auto& tile = shared_memory<SplitTile>();
   const int first = blockIdx.x * kSplitTile;
+  const bool straight = p.step == 1 && p.line % 4 == 0 && reinterpret_cast<uintptr_t>(p.data) % 16 == 0;
   for (int from = blockIdx.y * kSplitTile; from < p.whole; from += gridDim.y * kSplitTile) {
-    for (int i = threadIdx.x; i < kSplitTile * kSplitTile; i += kSplitThreads) {
+    for (int i = threadIdx.x; i < kSplitTile * kSplitTile && !straight; i += kSplitThreads) {
       const int near = i % kSplitTile, far = i / kSplitTile;
       const int l = p.step == 1 ? far : near, s = p.step == 1 ? near : far;
       const bool there = first + l < p.lines && from + s < p.steps;
@@ -25,7 +26,18 @@ TILEKILN_DEVICE void split(const SplitParams& p) {
     for (int i = threadIdx.x; i < kSplitTile * kSplitTile / 8; i += kSplitThreads) {
       const int l = i / 8, s = i % 8 * 8;
       float left[8];
-      for (int e = 0; e < 8; ++e) left[e] = tile[l][s + e];
+      if (straight && from + s + 8 <= p.steps && first + l < p.lines) {
+        const float4* const four = reinterpret_cast<const float4*>(p.data + (first + l) * p.line + from + s);
+        const float4 x = four[0], y = four[1];
+        left[0] = x.x, left[1] = x.y, left[2] = x.z, left[3] = x.w;
+        left[4] = y.x, left[5] = y.y, left[6] = y.z, left[7] = y.w;
+      } else {
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          const bool there = straight && first + l < p.lines && from + s + e < p.steps;
+          left[e] = straight ? (there ? p.data[(first + l) * p.line + from + s + e] : 0.f) : tile[l][s + e];
+        }
+      }
       uint16_t* const to = p.out + int64_t(first + l) * p.parts * p.whole + from + s;
       for (int part = 0; part < p.parts && first + l < p.lines; ++part) {
         uint32_t words[4] = {};

@@ -13,15 +13,16 @@ using matrix::i64;
 struct Tiles {
   const char* function;
   int rows, columns;
-  double compute_ns;  // of a stage
-  i64 stage_bytes;    // that a CTA reads for it
-  double cta_l2, l2;  // bytes a ns that one CTA gets, and all
-  double parts_l2;    // with which parts are written and read
-  int part_rows;      // of a part that are
-  int ctas;           // that compute one tile
-  int b_columns;      // of a copy of b
-  bool early;         // the kernel waits for the launch before it
-  int splits;         // CTAs that share the steps of a tile, as a cluster
+  double compute_ns;    // of a stage
+  i64 stage_bytes;      // that a CTA reads for it
+  double cta_l2, l2;    // bytes a ns that one CTA gets, and all
+  double parts_l2;      // with which parts are written and read
+  int part_rows;        // of a part that are
+  int ctas;             // that compute one tile
+  int b_columns;        // of a copy of b
+  bool early;           // the kernel waits for the launch before it
+  int splits;           // CTAs that share the steps of a tile, as a cluster
+  bool halves = false;  // of 128 rows, which may be copied in two
   [[nodiscard]] double stage_ns(i64 workers) const {
     return std::max(compute_ns, static_cast<double>(stage_bytes) / std::min(cta_l2, l2 / static_cast<double>(workers)));
   }
