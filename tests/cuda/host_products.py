@@ -13,7 +13,7 @@ import tilekiln as tk
 from tests.cuda.few_rows import few_rows, few_words
 from tests.cuda.host_side import Device, ints, number, numbers, refused, stub
 
-OUT_FP32, WIDE_OUT, WIDE_EXTRAS, GATHER_A, GATHER_B, ALIGNED, OUT_SUMS = 1, 2, 4, 16, 32, 64, 128
+OUT_FP32, WIDE_OUT, WIDE_EXTRAS, GATHER_A, GATHER_B, ALIGNED, OUT_SUMS, BARE = 1, 2, 4, 16, 32, 64, 128, 2048
 """Features, as kernels/gemm/gemm/cuda/params.h has them."""
 NAMES = "m n k tiles_m tiles_n tiles a_batches b_batches activation features steps whole shared".split()
 
@@ -55,13 +55,13 @@ def products(library: tk.Library) -> None:
     x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
     library.gemm(x, w, out=out)
     assert (last(), number("launches").value, number("maps").value) == ("gemm_hopper_64", 1, 2)
-    expected = (300, 1000, 520, 3, 16, 48, 0, 0, 0, WIDE_OUT | WIDE_EXTRAS | ALIGNED, 9, 48, 0)
+    expected = (300, 1000, 520, 3, 16, 48, 0, 0, 0, WIDE_OUT | WIDE_EXTRAS | ALIGNED | BARE, 9, 48, 0)
     assert row() == dict(zip(NAMES, expected, strict=True))
     assert (number("grid").value, number("threads").value) == (48, 384)
     assert 0 < number("shared_bytes").value <= 232448
     assert numbers("lengths", ctypes.c_uint64, 3, 5).tolist()[:2] == [[520, 300, 1, 1, 1], [520, 1000, 1, 1, 1]]
     assert numbers("strides", ctypes.c_uint64, 3, 4)[:2, 0].tolist() == [1040, 1040]
-    assert numbers("boxes", ctypes.c_uint32, 3, 5)[:2, :2].tolist() == [[64, 128], [64, 64]]
+    assert numbers("boxes", ctypes.c_uint32, 3, 5)[:2, :2].tolist() == [[64, 64], [64, 64]]
     odd = matrix(300, 520, strides=(521, 1))
     odd.exported.managed.tensor.shape[0] = 200  # what 300 rows of 520 have room for
     library.gemm(odd, w, out=matrix(200, 1000))
@@ -125,7 +125,7 @@ def of_bytes(library: tk.Library) -> None:
     (fast,) = (one.number for one in library.instances("accumulate=fast") if one.signature == own.signature)
     for instance, function in ((-1, "gemm_hopper"), (fast, "gemm_hopper_fast")):
         library.gemm(x, w, out=out, instance=instance)
-        assert (last(), row()["steps"], row()["features"]) == (function, 33, WIDE_OUT | WIDE_EXTRAS | ALIGNED)
+        assert (last(), row()["steps"], row()["features"]) == (function, 33, WIDE_OUT | WIDE_EXTRAS | ALIGNED | BARE)
     assert numbers("lengths", ctypes.c_uint64, 2, 5).tolist() == [[k, m, 1, 1, 1], [k, n, 1, 1, 1]]
     assert numbers("strides", ctypes.c_uint64, 2, 4)[:, 0].tolist() == [k, k]
     assert numbers("boxes", ctypes.c_uint32, 2, 5)[:, :2].tolist() == [[128, 128], [128, 128]]
@@ -258,7 +258,7 @@ def ampere(library: tk.Library) -> None:
     x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
     library.gemm(x, w, out=out)
     assert (last(), number("launches").value, number("maps").value) == ("gemm_ampere", 1, 0)
-    expected = (300, 1000, 520, 3, 8, 24, 0, 0, 0, WIDE_OUT | WIDE_EXTRAS | ALIGNED, 17, 0, 408)
+    expected = (300, 1000, 520, 3, 8, 24, 0, 0, 0, WIDE_OUT | WIDE_EXTRAS | ALIGNED | BARE, 17, 0, 408)
     assert row() == dict(zip(NAMES, expected, strict=True))
     assert (number("grid").value, number("threads").value) == (102, 128)  # four stages each
     assert shared(library, "gemm_ampere", 16, 4096, 4096) == (32, 0, 4096, 264)

@@ -11,7 +11,7 @@ namespace {
 // shapes of up to 512 rows, geometric mean), at most 1.06.
 constexpr double one_l2 = 90, all_l2 = 9300, parts_l2 = 2000, memory = 4200, column_ns = 2.77;
 constexpr double split_ns(int splits) { return 1400 + 400 * splits; }  // that a cluster takes to add up its parts
-constexpr double memory_ns = 4000;  // of parts and counters, which come between two launches
+constexpr double memory_ns = 5000;  // of parts and counters, which come between two launches
 constexpr i64 least_split = 2;      // steps of a CTA of it
 constexpr double ring_ns = 2080;    // at least: a CTA's way round its ring, whose stages are on the way together
 
