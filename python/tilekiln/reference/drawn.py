@@ -87,7 +87,7 @@ EDGES = {
         steps=(0, 1, 8, 15, 16, 63, 64, 65, 200),
         products=(  # whose steps a cluster shares; long ones, five tiles for three processors: by way of memory
             *((m, n, k) for m in (1, 16, 64, 70, 128) for n in (64, 100, 200, 257) for k in (1000, 1032, 2064)),
-            *((16, 600, 4104), (128, 600, 4104), (16, 600, 8208), (128, 600, 8208)),
+            *((16, 600, 6152), (128, 600, 6152), (16, 600, 8208), (128, 600, 8208)),
         ),
         unchecked=True,
     ),
