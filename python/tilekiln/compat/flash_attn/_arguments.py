@@ -13,7 +13,7 @@ from ..._core.native import ArgumentError, NoKernelError
 from ...api.operators import _call
 from ...torch import calls, operators
 from ...torch.watchers import idle
-from .._modules import FaceArgumentError
+from .._modules import FaceArgumentError, longest
 
 
 def last_dense(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -85,6 +85,19 @@ def bounded(given: dict[str, Any], window_size: Any, causal: bool, keys: int, re
         return False
     given["window"] = (left if 0 <= left < keys else -1, right if 0 <= right < keys and not causal else -1)
     return True
+
+
+def packed_at(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: Any, max_seqlen_k: Any) -> dict[str, Any]:
+    """Arguments that say where packed sequences lie; of a device's also their longest, so that they stay there."""
+    if cu_seqlens_q.is_cpu:
+        return {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    if type(max_seqlen_q) is not int or type(max_seqlen_k) is not int or max_seqlen_q < 1 or max_seqlen_k < 1:
+        most = longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q)
+        return {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, **most}
+    return {
+        "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "max_seqlen_q": max_seqlen_q,
+        "max_seqlen_k": max_seqlen_k,
+    }  # fmt: skip
 
 
 def reads_vectors(tensor: Tensor) -> bool:

@@ -67,13 +67,17 @@ def quickly(
     given: dict[str, Any] = {"seqlen_k": _lengths(cache_seqlens, q, None)}
     room = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
     if not q.is_cpu:
-        given |= longest(q.shape[1], room, q)
-    for name, one in (
-        ("cache_batch_idx", cache_batch_idx), ("cache_leftpad", cache_leftpad), ("block_table", block_table),
-        ("alibi_slopes", alibi_slopes), ("softmax_scale", softmax_scale),
-    ):  # fmt: skip
-        if one is not None:
-            given[name] = one
+        given["max_seqlen_k"] = max(room, 1)
+    if block_table is not None:
+        given["block_table"] = block_table
+    if softmax_scale is not None:
+        given["softmax_scale"] = softmax_scale
+    if cache_batch_idx is not None:
+        given["cache_batch_idx"] = cache_batch_idx
+    if cache_leftpad is not None:
+        given["cache_leftpad"] = cache_leftpad
+    if alibi_slopes is not None:
+        given["alibi_slopes"] = alibi_slopes
     if causal:
         given["causal"] = True
     if num_splits:
@@ -84,10 +88,13 @@ def quickly(
         return None
     try:
         if k is None and v is None:
+            if not q.is_cpu:
+                given["max_seqlen_q"] = max(q.shape[1], 1)
             return _call("fmha_fwd_splitkv", (q, k_cache, v_cache), given)
-        if type(k) is not Tensor or type(v) is not Tensor or k.requires_grad or v.requires_grad:
+        if k is None or v is None or type(k) is not Tensor or type(v) is not Tensor:
             return None
-        given.pop("max_seqlen_q", None)
+        if k.requires_grad or v.requires_grad:
+            return None
         return _call("fmha_fwd_appendkv", (q, k_cache, v_cache, k, v), given)
     except (ArgumentError, NoKernelError, TypeError):
         return None

@@ -41,6 +41,7 @@ from ._arguments import (
     last_dense,
     mask,
     narrowed,
+    packed_at,
     plainly,
     scale_of,
     two_sides,
@@ -116,7 +117,7 @@ def flash_attn_func(
 
 
 def _with_mask(made: Any, q: Tensor, return_attn_probs: bool) -> Any:
-    """What `plainly` made, and S_dmask without dropout if it is wanted."""
+    """The result of `plainly`, with S_dmask without dropout if it is wanted."""
     return (*made, attn_probs.empty(q)) if return_attn_probs else made
 
 
@@ -164,14 +165,6 @@ def flash_attn_qkvpacked_func(
     )  # fmt: skip
 
 
-def _lengths(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int) -> dict[str, Any]:
-    """Arguments that say where packed sequences lie."""
-    given: dict[str, Any] = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    if not cu_seqlens_q.is_cpu:
-        given |= longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q)
-    return given
-
-
 @errors_as_upstream(window="window_size", lse="softmax_lse")
 def _packed(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
@@ -185,7 +178,7 @@ def _packed(
             window_size, softcap, alibi_slopes, block_table,
         )  # fmt: skip
         return (out, lse, attn_probs.empty(q)) if return_attn_probs else out
-    lengths = _lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    lengths = packed_at(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     return _attend((q, k, v), max_seqlen_k, lengths, *given)
 
 
@@ -206,7 +199,7 @@ def flash_attn_varlen_func(
     Returns out, shape of q, or (out, softmax_lse, S_dmask) with return_attn_probs.
     """
     if block_table is None and not dropout_p and type(cu_seqlens_q) is type(cu_seqlens_k) is Tensor:
-        lengths = _lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+        lengths = packed_at(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         made = plainly(
             q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, lengths, 3,
             max_seqlen_k,
@@ -227,7 +220,7 @@ def flash_attn_varlen_kvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:  # fmt: skip
     """flash_attn_varlen_func with k and v in kv (total_k, 2, nheads_k, headdim), whose gradient is one tensor too."""
-    lengths = _lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    lengths = packed_at(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     if not dropout_p and apart(kv, 4, 2):
         k, v = kv.unbind(1)
         made = plainly(
@@ -249,7 +242,7 @@ def flash_attn_varlen_qkvpacked_func(
     deterministic: bool = False, return_attn_probs: bool = False,
 ) -> Any:  # fmt: skip
     """flash_attn_varlen_func with q, k and v in qkv (total, 3, nheads, headdim), whose gradient is one tensor too."""
-    lengths = _lengths(cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+    lengths = packed_at(cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
     if not dropout_p and apart(qkv, 4, 3):
         q, k, v = qkv.unbind(1)
         made = plainly(

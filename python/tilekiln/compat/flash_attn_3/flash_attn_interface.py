@@ -32,8 +32,8 @@ from torch import Tensor
 
 from ...torch import calls
 from .. import _absent
-from .._modules import FaceArgumentError, errors_as_upstream, longest
-from ..flash_attn._arguments import UNBOUNDED, in_vectors, last_dense, narrowed, plainly, scale_of
+from .._modules import FaceArgumentError, errors_as_upstream
+from ..flash_attn._arguments import UNBOUNDED, in_vectors, last_dense, narrowed, packed_at, plainly, scale_of
 from ..flash_attn._combine import combined
 from ..flash_attn._kvcache import _check_append, _check_rotary_dim, quickly
 from ..flash_attn._packed import apart
@@ -194,9 +194,7 @@ def flash_attn_varlen_func(
         and pack_gqa is None and type(cu_seqlens_q) is type(cu_seqlens_k) is Tensor
         and not (attention_chunk or sm_margin)
     ):  # fmt: skip
-        lengths: dict[str, Any] = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-        if not cu_seqlens_q.is_cpu:
-            lengths |= longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q)
+        lengths = packed_at(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         if window_size is not UNBOUNDED:
             lengths["window"] = window_size
         made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, softcap, None, return_attn_probs, lengths, 3)

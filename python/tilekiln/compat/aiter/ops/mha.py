@@ -40,7 +40,7 @@ from ....api.operators import _call
 from ....torch import calls
 from ... import _absent
 from ..._modules import errors_as_upstream, longest
-from ...flash_attn._arguments import UNBOUNDED, bare, last_dense, plainly
+from ...flash_attn._arguments import UNBOUNDED, bare, last_dense, packed_at, plainly
 from ...flash_attn._kvcache import without_backward
 from .._arguments import (
     SOFTSIGN,
@@ -163,9 +163,7 @@ def flash_attn_varlen_func(
         bare and type(cu_seqlens_q) is type(cu_seqlens_k) is Tensor and unbounded(window_size)
         and not (dropout_p or return_attn_probs or min_seqlen_q or (logits_soft_cap and SOFTSIGN in os.environ))
     ):  # fmt: skip
-        lengths: dict[str, Any] = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-        if not cu_seqlens_q.is_cpu:
-            lengths |= longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q)
+        lengths = packed_at(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, logits_soft_cap, alibi_slopes, return_lse, lengths, 3)
         if made is not None:
             return made

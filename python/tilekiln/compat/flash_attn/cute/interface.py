@@ -31,8 +31,8 @@ import torch
 from torch import Tensor
 
 from ... import _absent
-from ..._modules import FaceArgumentError, errors_as_upstream, longest
-from .._arguments import UNBOUNDED, plainly
+from ..._modules import FaceArgumentError, errors_as_upstream
+from .._arguments import UNBOUNDED, packed_at, plainly
 from .._combine import combined
 from .._kvcache import PAGED, without_backward
 from .._sequences import Window, attend, chosen_splits, over_cache, packed_lengths, starts_of
@@ -161,10 +161,10 @@ def flash_attn_varlen_func(
         and seqused_q is seqused_k is page_table is learnable_sink is None
         and type(window_size) is tuple and window_size in _OPEN
     ):  # fmt: skip
-        given: dict[str, Any] = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-        if not cu_seqlens_q.is_cpu:
-            most_q, most_k = (n if m is None else m for m, n in ((max_seqlen_q, len(q)), (max_seqlen_k, len(k))))
-            given |= longest(most_q, most_k, cu_seqlens_q)
+        most_q, most_k = max_seqlen_q, max_seqlen_k
+        if most_q is None or most_k is None:
+            most_q, most_k = len(q) if most_q is None else most_q, len(k) if most_k is None else most_k
+        given = packed_at(cu_seqlens_q, cu_seqlens_k, most_q, most_k)
         made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, softcap, None, return_lse, given, 3)
         if made is not None:
             return made if return_lse else (made, None)
