@@ -99,7 +99,7 @@ template <class How, int kForm, bool kApart = kRounds> struct Kernel {
     for (WorkTile work; scheduler.next(work);) {
       const TileCoord tile = scheduler.coord(work);
       const int row = tile.m * kRows, column = tile.n * kColumns;
-      // What TMA fills with zeros takes as long as what it copies.
+      // Zeros that TMA fills in take as long as rows that it copies.
       const int boxes = kHalves && p.grid.rows_a == 64 && row + 64 < p.m ? 2 : 1;
       const int batch_a = p.a_batches ? tile.batch : 0, batch_b = p.b_batches ? tile.batch : 0;
       for (int step = work.first; step < work.last; ++step, pipe.advance()) {
