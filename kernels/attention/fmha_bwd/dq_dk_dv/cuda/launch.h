@@ -170,10 +170,6 @@ void fill_addresses(const BwdKernelProblem& of, const Packing& packing, Params* 
   if (p.features.bias == fmha::Bias::elementwise && steps % 8 == 0 && reinterpret_cast<uintptr_t>(p.bias) % 16 == 0)
     params->features |= kBiasPieces;
   rows(of.steps.dbias, p.dbias_head, p.dbias_row, &params->dbias_batch, &params->dbias_head, &params->dbias_row, false);
-  const i64 dbias_steps = params->dbias_batch | params->dbias_head | params->dbias_row;
-  if (p.dbias != nullptr && !packing.packed && of.seqlen_k % 8 == 0 && dbias_steps % 8 == 0 &&
-      reinterpret_cast<uintptr_t>(p.dbias) % 16 == 0)
-    params->features |= kDbiasPieces;
   params->randval = p.features.store_randval ? p.randval : nullptr;
   rows(of.steps.randval, p.randval_head, p.randval_row, &params->randval_batch, &params->randval_head,
        &params->randval_row, false);

@@ -20,10 +20,9 @@ enum Feature : int {
   kSoftcap = 16,
   kBias = 32,
   kDropout = 64,
-  kBottomRight = 128,   // what shift is in a packed sequence
-  kBiasPieces = 512,    // with kBias: its rows are whole pieces of 16 bytes, and the kernel copies them so
-  kApart = 256,         // with kPaired: the second tiles of pairs add into partials of their own
-  kDbiasPieces = 1024,  // with dbias: its rows are whole pieces of 16 bytes, too
+  kBottomRight = 128,  // what shift is in a packed sequence
+  kBiasPieces = 512,   // with kBias: its rows are whole pieces of 16 bytes, and the kernel copies them so
+  kApart = 256,        // with kPaired: the second tiles of pairs add into partials of their own
 };
 
 struct alignas(128) Params {

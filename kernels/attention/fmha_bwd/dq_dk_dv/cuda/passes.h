@@ -185,6 +185,7 @@ TILEKILN_DEVICE void sum_shares(const Params& p) {
   const int b = first_share / p.shares, h = head - b * (p.shares / p.key_shares), column = threadIdx.x % kLanes * 8;
   const int start = start_k(p, b), keys = min(extent_of<kQueryRows, kKeys>(p, b).seqlen_k - tile * kKeys, kKeys);
   const int64_t step = int64_t(p.key_tiles) * (kKeys * kHdim);
+  if (column >= kHdim) return;
   for (int row = threadIdx.x / kLanes; row < keys; row += kRows) {
     const int64_t at = sums_of(p, first_share, tile) + row * kHdim + column;
 #pragma unroll
@@ -223,15 +224,13 @@ TILEKILN_DEVICE void convert(const Params& p) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) a[i] = 0.f;
     for (int partial = 0; partial < p.partials; ++partial) {
-      const bool begun = counters[partial] != 0;  // asked for with the sums, which hold anything without it
+      if (counters[partial] == 0) continue;
       const int64_t sums = ((tile * p.partials + partial) * kBlocks + block) * (64 * 64);
       const float4* from = reinterpret_cast<const float4*>(p.dq_sums + sums) + thread;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const float4 v = from[i * 128];
-        const float more[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int j = 0; j < 4; ++j) a[4 * i + j] = begun ? a[4 * i + j] + more[j] : a[4 * i + j];
+        a[4 * i] += v.x, a[4 * i + 1] += v.y, a[4 * i + 2] += v.z, a[4 * i + 3] += v.w;
       }
     }
     constexpr int kRowBlocks = kQueryRows / 16;

@@ -13,7 +13,7 @@
 namespace tilekiln::cuda::fmha_bwd {
 
 // The copies of the loop: kGeneral asks for a soft cap, alibi, bias and dropout; kPlain for alibi. kBiased has
-// kBiasPieces, and with dbias kDbiasPieces; kFunctions is alone.
+// kBiasPieces and no dbias; kFunctions is alone.
 enum Extras : int { kPlain, kCapped, kDropped, kBiased, kGeneral, kFunctions };
 
 // Calls `walk` with the extras of a call. kPieces: the loop has a copy for kBiased.
@@ -25,7 +25,7 @@ template <bool kPieces = false, class Walk> TILEKILN_DEVICE void walk(const Para
     case kDropout: walk(Constant<kDropped>{}); break;
     case kBias:
       if constexpr (kPieces) {
-        if (p.features & kBiasPieces && (!p.dbias || (kHdim == 64 && p.features & kDbiasPieces))) {
+        if (p.features & kBiasPieces && !p.dbias) {
           walk(Constant<kBiased>{});
           break;
         }
@@ -41,7 +41,6 @@ template <int kExtras, int kRows, int kOwnKeys, bool kPieces = false>
 struct Scores : ByFunctions<Scores<kExtras, kRows, kOwnKeys, kPieces>, Functions, kRows> {
   static constexpr bool kDrops = kExtras == kDropped || kExtras == kGeneral;
   static constexpr bool kBends = kExtras == kCapped || kExtras == kGeneral;
-  static constexpr bool kStoresDbias = kExtras == kBiased && kHdim == 64;     // 128 columns would spill in all loops
   static constexpr bool kShares = kDrops || kBends || kExtras == kFunctions;  // dS is not of the weights
   // Divides at each step; elsewhere the turn keeps both results, which spares up to 60 instructions a step but would
   // spill 35 times here (mma.sync of head dim 64).
@@ -238,27 +237,6 @@ struct Scores : ByFunctions<Scores<kExtras, kRows, kOwnKeys, kPieces>, Functions
     if constexpr (kExtras != kGeneral) return nullptr;
     return p.dbias + sequence() * p.dbias_batch + head() * p.dbias_head + (start_q(p, sequence()) + row) * p.dbias_row +
            key;
-  }
-
-  // dbias of kBiased from dS^T of the warp's keys, which begin at `key` of a tile in shared memory.
-  template <class Tile> __device__ __forceinline__ void store_dbias(const Tile& tile, int key) const {
-    const int lane = fresh_lane(), own = (lane & 3) * 8 + (lane >> 2), rows = t.of.seqlen_q - m * kRows - own;
-    const int first = first_key + warp_key;
-    uint16_t* const to = p.dbias + sequence() * p.dbias_batch + head() * p.dbias_head +
-                         (start_q(p, sequence()) + m * kRows + own) * p.dbias_row + first;
-    __syncwarp();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t from = tile.at(0, key + 8 * half + (lane & 7), lane >> 3);
-#pragma unroll
-      for (int i = 0; i < kRows; i += 32) {
-        uint32_t word[4];
-        load_matrices_transposed(word, (from ^ i % 64 * 2) + i / 64 * Tile::kPanelBytes);
-        const uint4 line = quad_transpose(lane, word[0], word[1], word[2], word[3]);
-        if (i < rows && first + 8 * half < t.of.seqlen_k)
-          *reinterpret_cast<uint4*>(to + i * p.dbias_row + 8 * half) = line;
-      }
-    }
   }
 
   // P^T before dropout, times the soft cap's slope: what dS^T is made of, of rows 16 i + 0..15.

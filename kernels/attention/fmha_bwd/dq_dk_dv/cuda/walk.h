@@ -49,8 +49,6 @@ struct Multiplier {
       scores.differentiate(i, score.v, delta, dbias, ds.word[i]);
       tile.store_block(to_lane, i, ds.word[i]);
     }
-    if constexpr (Scored::kStoresDbias)
-      if (p.dbias) scores.store_dbias(tile, key);
   }
 };
 
