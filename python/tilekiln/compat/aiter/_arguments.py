@@ -53,9 +53,14 @@ def keys_of_pages(k: Tensor, kv_indptr: Tensor | None, kv_last_page_lens: Tensor
     return ((pages - 1) * k.shape[1 if k.dim() == 4 else 3] + kv_last_page_lens).where(pages > 0, 0)
 
 
+def softsign() -> bool:
+    """Tells whether the form of the soft cap is asked for that there are no kernels for."""
+    return os.environ.get(SOFTSIGN, "0") == "1"
+
+
 def softcap(logits_soft_cap: float) -> float:
     """The soft cap, of the form that there are kernels for."""
-    if logits_soft_cap > 0 and os.environ.get(SOFTSIGN, "0") == "1":
+    if logits_soft_cap > 0 and softsign():
         raise ArgumentError(
             f"logits_soft_cap: was {logits_soft_cap}, must be 0 while {SOFTSIGN}=1: that asks for s / (1 + |s / cap|), "
             f"and Tilekiln's kernels compute cap tanh(s / cap). Unset {SOFTSIGN} for the latter"

@@ -29,7 +29,6 @@ LookupError and a RuntimeError.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
@@ -43,7 +42,6 @@ from ..._modules import errors_as_upstream, longest
 from ...flash_attn._arguments import UNBOUNDED, bare, last_dense, packed_at, plainly
 from ...flash_attn._kvcache import without_backward
 from .._arguments import (
-    SOFTSIGN,
     attend,
     given,
     heads_of_bias,
@@ -55,6 +53,7 @@ from .._arguments import (
     s_dmask,
     sequences,
     softcap,
+    softsign,
     unbounded,
 )
 from .._kernels import mha_bwd, mha_fwd, mha_varlen_bwd, mha_varlen_fwd, over_pages, over_splits
@@ -161,7 +160,7 @@ def flash_attn_varlen_func(
     bare = bias is block_table is out is cu_seqlens_q_padded is cu_seqlens_k_padded is sink_ptr is None
     if (
         bare and type(cu_seqlens_q) is type(cu_seqlens_k) is Tensor and unbounded(window_size)
-        and not (dropout_p or return_attn_probs or min_seqlen_q or (logits_soft_cap and SOFTSIGN in os.environ))
+        and not (dropout_p or return_attn_probs or min_seqlen_q or (logits_soft_cap and softsign()))
     ):  # fmt: skip
         lengths = packed_at(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, logits_soft_cap, alibi_slopes, return_lse, lengths, 3)
