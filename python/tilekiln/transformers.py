@@ -321,7 +321,7 @@ def mask(
         by_name = not use_vmap and _parts(mask_function) <= set(SAID_BY_NAME)
         if by_name:
             end = int(q_offset) + q_length
-            if attention_mask is None:
+            if attention_mask is None or rooms.step.plain:
                 left_off = kv_offset + kv_length > end
                 device = others.get("device") if cache_position is None else cache_position.device
                 return torch.ones(batch_size, end - kv_offset, dtype=torch.bool, device=device) if left_off else None

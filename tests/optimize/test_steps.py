@@ -10,6 +10,7 @@ import copy
 import inspect
 import io
 import threading
+import unittest.mock
 from typing import Any
 
 import pytest
@@ -47,11 +48,29 @@ def prompt(batch: int = 2, tokens: int = 11) -> Any:
     )
 
 
+class Unread(torch.utils._python_dispatch.TorchDispatchMode):
+    """Forbids to read a tensor's values, for which a GPU would be waited for: nothing captured may."""
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if op in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+            raise AssertionError(f"{op} waits for the device in what is recorded")
+        return op(*args, **(kwargs or {}))
+
+
+def repeated(function: Any, device: Any) -> Any:
+    """Calls in place of a graph, the second one as it is captured."""
+    from tilekiln.torch.decoding.steps import Repeated
+
+    made = Repeated(function, device)
+    with Unread(), unittest.mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=True):
+        made.replay()
+    return made
+
+
 def fuse(model: Any, record: Any = None, weights: Any = None) -> Any:
     """As optimize does on a GPU."""
     from tilekiln.torch import _optimize
     from tilekiln.torch.decoding import model as fused
-    from tilekiln.torch.decoding import steps as recorded
     from tilekiln.torch.layers import activation_of
 
     if DEVICE != "cpu" and record is None:
@@ -61,7 +80,7 @@ def fuse(model: Any, record: Any = None, weights: Any = None) -> Any:
     _optimize._caches("", model, done)
     fused.fuse_model(
         "", model, done._undo, activation_of, lambda *row: done.changes.append(_optimize.Change(*row)),
-        record or recorded.Repeated,
+        record or repeated,
     )  # fmt: skip
     if weights:
         _optimize._quantise_on_device(done, [("", model)], weights)
@@ -402,6 +421,9 @@ def test_decoders_of_other_layers(name: str, replays: list[int]) -> None:
     assert replays == [3, *range(11, 22)], str(done)  # one is tried
     assert alike(tokens(model, ids, attention_mask=mask), padded)
     assert "a decode step is one CUDA graph, of its own layers" in str(done)
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, model(ids).logits)  # the second is of a recorded prompt
+    assert model.__dict__["_tilekiln_steps"].forwards.made, str(done)
     done.undo()
     assert all("forward" not in vars(one) for one in model.modules())
     assert torch.equal(tokens(model, ids), theirs)
@@ -482,7 +504,6 @@ def test_windows_caps_and_other_norms(name: str, more: dict[str, Any], replays: 
 def test_a_server_s_steps_are_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One for a number of sequences, or a larger one is taken; answers are those of each prompt alone."""
     from tilekiln.torch import Server
-    from tilekiln.torch.decoding.steps import Repeated
 
     model = make(name, **({"sliding_window": 8} if name == "Mistral" else {}))
     prompts = [prompt(1, n)[0].tolist() for n in (11, 3, 19, 5, 1)]
@@ -490,7 +511,7 @@ def test_a_server_s_steps_are_recorded(name: str, monkeypatch: pytest.MonkeyPatc
     fuse(model)
     drawn = {}
     for recorded in (False, True):
-        monkeypatch.setattr(Server, "_record", Repeated if recorded else None)
+        monkeypatch.setattr(Server, "_record", staticmethod(repeated) if recorded else None)
         with Server(model, pages=32) as server:
             assert server.serve(prompts, most=9) == expected or DEVICE != "cpu"
             drawn[recorded] = server.serve(prompts[:3], most=5, temperature=1.5, seed=3)

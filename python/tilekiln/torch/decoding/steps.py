@@ -63,9 +63,14 @@ class Recorded:
             function()
         torch.cuda.current_stream(device).wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            self.made = function()
-
+        try:
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+                self.made = function()
+        except BaseException as error:
+            # A capture that fails leaves PyTorch's generators in it, which refuse to draw; the next one's end does not.
+            with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+                torch.zeros(1, device=device)
+            raise (error.__context__ or error) from None
         self.side, self.ended = side, torch.cuda.Event()
 
     def replay(self) -> None:
@@ -450,6 +455,8 @@ MASK = "_tilekiln_mask"
 
 def step_forward(self: Any, *args: Any, **named: Any) -> Any:
     """The forward of a model, whose decode steps are replays."""
+    if running.on or running.plain:  # within what is recorded nothing waits for the device
+        return type(self).forward(self, *args, **named)
     steps: Steps = self.__dict__[STATE]
     alone = len(args) == 1 and "input_ids" not in named and steps.takes_tokens_first
     given = {"input_ids": args[0], **named} if alone else named
