@@ -154,7 +154,7 @@ class SiluAndMul(torch.nn.Module):
 
 def activation_of(function: Any) -> str:
     """silu, gelu or gelu_tanh; ValueError for another."""
-    rows = torch.linspace(-3, 3, 7)
+    rows = torch.linspace(-3, 3, 7, device="cpu")
     if torch.allclose(function(rows), torch.nn.functional.silu(rows)):
         return "silu"
     if torch.allclose(function(rows), torch.nn.functional.gelu(rows)):

@@ -87,7 +87,8 @@ class ShardedLinear(torch.nn.Module):
 
     def agrees_with(self, module: Any) -> None:
         """ValueError unless it computes what the layer does; a call of all processes."""
-        rows = torch.randn(2, self.packed.in_features, generator=torch.Generator().manual_seed(0)).to(self.dtype)
+        drawn = torch.Generator("cpu").manual_seed(0)
+        rows = torch.randn(2, self.packed.in_features, generator=drawn, device="cpu").to(self.dtype)
         agree(module(rows), self(rows), module.in_features)
 
     def forward(self, x: Tensor) -> Tensor:

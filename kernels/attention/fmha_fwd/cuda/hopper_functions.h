@@ -72,12 +72,12 @@ struct KeyMap {
       const uint32_t some = uint32_t(both), part = uint32_t(both >> 32), begin_at = 32 * at;
       const uint32_t same_above = ((some >> 1 | above << 31) & ~((part >> 1 | above >> 1 << 31) ^ part)) & some;
       const uint32_t begins = some & ~same_above;
-      const int number = begun + __popc(begins >> lane) - 1, slot = min(number, kRuns - 1);
-      if (begins >> lane & 1 && number == slot) half[2 * slot + 1] = uint16_t(begin_at + lane);
+      const int number = begun + __popc(begins >> lane) - 1, place = min(number, kRuns - 1);
+      if (begins >> lane & 1 && number == place) half[2 * place + 1] = uint16_t(begin_at + lane);
       __syncwarp();
       // The lowest of a run here; what comes below may go on with it.
       if (some >> lane & 1 && (lane == 0 || !(same_above >> (lane - 1) & 1)))
-        half[2 * slot] = slot == kRuns - 1 ? 1 : uint16_t((begin_at + lane) << 1 | (part >> lane & 1));
+        half[2 * place] = place == kRuns - 1 ? 1 : uint16_t((begin_at + lane) << 1 | (part >> lane & 1));
       __syncwarp();
       begun += __popc(begins), shown += __popc(some);
       if (some) lowest = begin_at + __clz(int(__brev(some)));
