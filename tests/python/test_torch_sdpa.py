@@ -318,6 +318,8 @@ WRONG = {
     "mask shape": (SAME, {"attn_mask": torch.ones(20, 29)}, RuntimeError, "attn_mask that fits"),
     "mask dims": (lambda *x: [y[0] for y in x], {"attn_mask": torch.ones(2, 1, 20, 30)}, RuntimeError, "broadcasts to"),
     "dropout": (SAME, {"dropout_p": 1.5}, RuntimeError, "between 0 and 1, but got 1.5"),
+    "no dropout": (SAME, {"dropout_p": None}, TypeError, "argument 'dropout_p' must be float, not NoneType"),
+    "no flag": (SAME, {"enable_gqa": "yes"}, TypeError, "argument 'enable_gqa' must be bool, not str"),
     "batch": (lambda q, k, v: (torch.cat([q, q]), torch.cat([k, k, k]), v), {}, RuntimeError, "batch dimensions"),
     "fp64": (lambda q, k, v: (q.double(), k.double(), v.double()), {}, "NoKernelError", "must be torch.float32"),
     "head dim 600": (lambda q, k, v: [torch.zeros(1, 1, 4, 600)] * 3, {}, "NoKernelError", "must be from 1 to 512"),
@@ -329,6 +331,13 @@ def test_errors(tkt, change, options, error, text):
     arrays = change(*(randn(1, 4, n, 32, grad=False) for n in (20, 30, 30)))
     with pytest.raises(getattr(tk, error) if isinstance(error, str) else error, match=text):
         tkt.sdpa(*arrays, **options)
+    if error is TypeError:  # torch's own, also of a kind of call that was served before
+        with tkt.use():
+            good = [randn(1, 4, n, 32, grad=False) for n in (20, 30, 30)]
+            for _ in range(2):
+                torch.nn.functional.scaled_dot_product_attention(*good)
+            with pytest.raises(TypeError, match=text.partition(" must")[0]):
+                torch.nn.functional.scaled_dot_product_attention(*arrays, **options)
 
 
 class Counter:

@@ -18,6 +18,8 @@ from tilekiln.api.operators import _call
 from . import calls, derivatives, native, operators, recorded
 from .watchers import TYPES
 
+NUMBERS = (float, int)
+"""Types of dropout_p that the direct ways look at."""
 _records: Callable[[], bool] = torch.is_grad_enabled
 _profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
 
@@ -72,7 +74,9 @@ def served(
             attn_mask is None
             or (type(attn_mask) is Tensor and not attn_mask.requires_grad and _lies_as_bias(attn_mask, query, key))
         )
+        and type(dropout_p) in NUMBERS
         and not dropout_p
+        and type(enable_gqa) is bool
         and (
             type(query) is type(key) is type(value) is Tensor
             or (type(query) in TYPES and type(key) in TYPES and type(value) in TYPES)
@@ -113,7 +117,9 @@ def _sdpa(
         operators.check_tangents(query, key, value, attn_mask)
     try:
         if (
-            not dropout_p
+            type(dropout_p) in NUMBERS
+            and not dropout_p
+            and type(enable_gqa) is bool
             and query.dim() == 4
             and (query.shape[1] == key.shape[1] or enable_gqa)
             and calls.untouched(query, key, value, attn_mask)
@@ -190,7 +196,7 @@ def _general(
     _check_tensors(query, key, value)
     if torch.is_autocast_enabled("cuda" if query.is_cuda else "cpu"):
         query, key, value = calls.autocast(query, key, value)
-    _check(query, key, value, attn_mask, dropout_p, scale)
+    _check(query, key, value, attn_mask, dropout_p, scale, enable_gqa)
     if attn_mask is not None and not may_round(attn_mask, query.dtype):  # fp32 arithmetic, as torch has it
         q, k, v = query.float(), key.float(), value.float()
         return _general(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa).to(query.dtype)
@@ -257,8 +263,17 @@ def _unexpanded(x: Tensor) -> Tensor:
 
 
 def _check(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, scale: float | None
-) -> None:
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, scale: float | None,
+    enable_gqa: bool,
+) -> None:  # fmt: skip
+    if type(enable_gqa) is not bool:
+        raise TypeError(
+            f"scaled_dot_product_attention(): argument 'enable_gqa' must be bool, not {type(enable_gqa).__name__}"
+        )
+    if not hasattr(dropout_p, "__float__"):
+        raise TypeError(
+            f"scaled_dot_product_attention(): argument 'dropout_p' must be float, not {type(dropout_p).__name__}"
+        )
     if isinstance(scale, Tensor):
         raise TypeError(
             f"scaled_dot_product_attention(): argument 'scale' must be float, not {type(scale).__name__}: it has no "
