@@ -153,6 +153,9 @@ def test_a_call_that_nothing_watches_goes_straight_to_the_facade(case, monkeypat
     with monkeypatch.context() as longer:
         longer.setattr("tilekiln.compat.flash_attn._arguments.idle", lambda: False)
         right = call(*tensors, **options)
+    if module in (TWO, MHA) and "kvcache" not in name:
+        with pytest.raises(RuntimeError, match=r"^dropout_p: was '', must be a number"):
+            call(*tensors, **options, dropout_p="")
     monkeypatch.setattr("tilekiln.torch.calls.untouched", None)
     made = call(*tensors, **options)
     pairs = zip(made, right, strict=True) if isinstance(made, tuple) else [(made, right)]

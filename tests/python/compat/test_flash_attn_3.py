@@ -345,7 +345,7 @@ def test_fp8_caches(eight_bits):
 @pytest.mark.parametrize(
     ("name", "value"),
     [("num_splits", 129), ("num_splits", -1), ("pack_gqa", 3), ("sm_margin", -1), ("attention_chunk", -2),
-     ("softcap", -1.0), ("window_size", 3), ("qv", "q"), ("q_descale", "q"), ("v_descale", "q")],
+     ("softcap", -1.0), ("window_size", 3), ("window_size", None), ("qv", "q"), ("q_descale", "q"), ("v_descale", "q")],
 )  # fmt: skip
 def test_what_is_refused(face, name, value):
     q, k, v = qkv(5, 7)

@@ -82,7 +82,7 @@ def _attend(
         "softmax_scale": scale_of(softmax_scale, given[0], packed[0]), **mask(causal, window_size, seqlen_k, lengths),
         "softcap": softcap, "alibi_slopes": alibi_slopes, "dropout_p": dropout_p, **sequences,
     }  # fmt: skip
-    wants_bits = return_attn_probs and dropout_p > 0
+    wants_bits = return_attn_probs and isinstance(dropout_p, int | float) and dropout_p > 0
     out, lse, randval, _ = forward(packed, arguments, deterministic, return_attn_probs, wants_bits)
     out = narrowed(out, given[-1].shape[-1])
     if not return_attn_probs:
@@ -106,7 +106,7 @@ def flash_attn_func(
 
     Returns out, shape of q, or (out, softmax_lse, S_dmask) with return_attn_probs.
     """
-    if not dropout_p:
+    if dropout_p == 0:
         made = plainly(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {})
         if made is not None:
             return _with_mask(made, q, return_attn_probs)
@@ -139,7 +139,7 @@ def flash_attn_kvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:  # fmt: skip
     """flash_attn_func with k and v in kv (batch, seqlen_k, 2, nheads_k, headdim), whose gradient is one tensor too."""
-    if not dropout_p and apart(kv, 5, 2):
+    if dropout_p == 0 and apart(kv, 5, 2):
         k, v = kv.unbind(2)
         made = plainly(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {})
         if made is not None:
@@ -155,7 +155,7 @@ def flash_attn_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:  # fmt: skip
     """flash_attn_func with q, k and v in qkv (batch, seqlen, 3, nheads, headdim), whose gradient is one tensor too."""
-    if not dropout_p and apart(qkv, 5, 3):
+    if dropout_p == 0 and apart(qkv, 5, 3):
         q, k, v = qkv.unbind(2)
         made = plainly(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {})
         if made is not None:
@@ -198,7 +198,7 @@ def flash_attn_varlen_func(
     how many keys each sequence has, and there is neither dropout nor a backward.
     Returns out, shape of q, or (out, softmax_lse, S_dmask) with return_attn_probs.
     """
-    if block_table is None and not dropout_p and type(cu_seqlens_q) is type(cu_seqlens_k) is Tensor:
+    if block_table is None and dropout_p == 0 and type(cu_seqlens_q) is type(cu_seqlens_k) is Tensor:
         lengths = packed_at(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         made = plainly(
             q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, lengths, 3,
@@ -221,7 +221,7 @@ def flash_attn_varlen_kvpacked_func(
 ) -> Any:  # fmt: skip
     """flash_attn_varlen_func with k and v in kv (total_k, 2, nheads_k, headdim), whose gradient is one tensor too."""
     lengths = packed_at(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    if not dropout_p and apart(kv, 4, 2):
+    if dropout_p == 0 and apart(kv, 4, 2):
         k, v = kv.unbind(1)
         made = plainly(
             q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {**lengths}, 3,
@@ -243,7 +243,7 @@ def flash_attn_varlen_qkvpacked_func(
 ) -> Any:  # fmt: skip
     """flash_attn_varlen_func with q, k and v in qkv (total, 3, nheads, headdim), whose gradient is one tensor too."""
     lengths = packed_at(cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
-    if not dropout_p and apart(qkv, 4, 3):
+    if dropout_p == 0 and apart(qkv, 4, 3):
         q, k, v = qkv.unbind(1)
         made = plainly(
             q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, {**lengths}, 3,

@@ -150,7 +150,7 @@ def flash_attn_func(
     """
     if (
         num_splits == 1 and qv is q_descale is k_descale is v_descale is None and pack_gqa is None
-        and not (attention_chunk or sm_margin)
+        and window_size is not None and not (attention_chunk or sm_margin)
     ):  # fmt: skip
         given = {} if window_size is UNBOUNDED else {"window": window_size}
         made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, softcap, None, return_attn_probs, given)
@@ -192,7 +192,7 @@ def flash_attn_varlen_func(
     if (
         num_splits == 1 and qv is q_descale is k_descale is v_descale is seqused_q is seqused_k is None
         and pack_gqa is None and type(cu_seqlens_q) is type(cu_seqlens_k) is Tensor
-        and not (attention_chunk or sm_margin)
+        and window_size is not None and not (attention_chunk or sm_margin)
     ):  # fmt: skip
         lengths = packed_at(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         if window_size is not UNBOUNDED:
@@ -217,7 +217,8 @@ def flash_attn_qkvpacked_func(
 
     qkv (batch, seqlen, 3, nheads, headdim), or with num_heads_q (batch, seqlen, num_heads_q + 2 nheads_k, headdim).
     """
-    if q_descale is k_descale is v_descale is None and not (attention_chunk or sm_margin) and apart(qkv, 5, 3):
+    plain = q_descale is k_descale is v_descale is None and not (attention_chunk or sm_margin)
+    if plain and window_size is not None and apart(qkv, 5, 3):
         q, k, v = qkv.unbind(2)
         given = {} if window_size is UNBOUNDED else {"window": window_size}
         made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, softcap, None, return_attn_probs, given)

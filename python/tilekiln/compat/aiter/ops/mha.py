@@ -105,7 +105,7 @@ def flash_attn_func(
     neither with dropout nor with gradients.
     """
     bare = bias is cu_seqlens_q is cu_seqlens_kv is sink_ptr is None
-    if bare and unbounded(window_size) and not (dropout_p or return_attn_probs or num_splits > 1):
+    if bare and unbounded(window_size) and not (dropout_p != 0 or return_attn_probs or num_splits > 1):
         made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, 0.0, alibi_slopes, return_lse, {})
         if made is not None:
             return made
@@ -160,7 +160,7 @@ def flash_attn_varlen_func(
     bare = bias is block_table is out is cu_seqlens_q_padded is cu_seqlens_k_padded is sink_ptr is None
     if (
         bare and type(cu_seqlens_q) is type(cu_seqlens_k) is Tensor and unbounded(window_size)
-        and not (dropout_p or return_attn_probs or min_seqlen_q or (logits_soft_cap and softsign()))
+        and not (dropout_p != 0 or return_attn_probs or min_seqlen_q or (logits_soft_cap and softsign()))
     ):  # fmt: skip
         lengths = packed_at(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         made = plainly(q, k, v, softmax_scale, causal, UNBOUNDED, logits_soft_cap, alibi_slopes, return_lse, lengths, 3)
@@ -250,7 +250,7 @@ def mha_batch_prefill_func(
     lengths stay there. window_size is compared with max_seqlen_k, the width of S_dmask too.
     deterministic: concerns a backward, and there is none.
     """
-    plain = unbounded(window_size) and not (dropout_p or return_attn_probs or logits_soft_cap or sink_size)
+    plain = unbounded(window_size) and not (dropout_p != 0 or return_attn_probs or logits_soft_cap or sink_size)
     if plain and sink_ptr is alibi_slopes is q_descale is k_descale is v_descale is kv_block_descale is None:
         made = _over_listed_pages(
             q, k, v, causal, softmax_scale, return_lse, out, (max_seqlen_q, max_seqlen_k),
