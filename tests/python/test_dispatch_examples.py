@@ -27,24 +27,6 @@ EXAMPLES = [
     for name in re.findall(r"^(?:def )?_(\d\d_\w+)(?:\(\)| = table\()", (ROOT / program).read_text(), re.M)
 ]
 """Every example with its program."""
-SAYS_OF_PRODUCTS = {
-    "01": r"2 kernels in registry default\nbasic +200 x 300 x 128 +PASS",
-    "03": r"( +\d+\^3: +\d+\.\d+ ms of 5 runs, +\d+\.\d GFLOP/s\n){3}",
-    "06": "exported {'compv3': 12}",
-    "07": "48 of 48 passed, 48 ids",
-}
-SAYS = {  # what a program must say besides its verdicts
-    "02": "kernels of 1 signature",
-    "03": r"(seqlen +\d+: +\d+\.\d+ ms of 5 runs, +\d+\.\d GFLOP/s\n){3}",
-    "07": r"48 kernels, 48 ids +48 right +PASS",
-    "08": r"first_fit: tiles of .*: 16 16 256\nheuristic: tiles of .*: 64 128 256",
-    "12": "5 masks, 2 kernels",
-    "16": "stages: fmha_fwd_splitkv fmha_fwd_splitkv_combine",
-    "18": "stages: dot_do_o dq_dk_dv convert_dq",
-    "24": "it knows no v_layout, and the problem has column",
-}
-
-
 PAGES = [(ROOT / f"docs/how-to/dispatcher-{page}.md").read_text() for page in ("python", "convolutions")]
 PAGE = "".join(page.partition("## In C++")[0] for page in PAGES)
 
@@ -93,9 +75,7 @@ def say(
 def test_example(say: Callable[..., str], program: pathlib.Path, name: str) -> None:
     said = say(program, name, "--built")
     assert "FAIL" not in said
-    number, says = name[:2], SAYS if program.parts[1] == "dispatcher" else SAYS_OF_PRODUCTS
-    assert number == "03" or "PASS" in said
-    assert re.search(says.get(number, ""), said), said
+    assert name[:2] == "03" or "PASS" in said
     lines = iter(plain(said))
     for line in shown(program, name):
         assert line in lines, f"the page has {line!r}; it printed:\n{said}"

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import tilekiln as tk
-from dispatch_example import forward, given, main, over, qkv, table, together, verdict
+from dispatch_example import forward, given, main, over, qkv, table, verdict
 from tilekiln import reference
 from tilekiln.dispatcher import Call, Dispatcher, Registry
 
@@ -27,10 +27,9 @@ def _02_multi_shape() -> None:
     shapes = (1, 16, 16, 1), (2, 64, 64, 2), (1, 100, 33, 3), (3, 65, 129, 1), (1, 128, 256, 2)
     for batch, seqlen_q, seqlen_k, nhead in shapes:
         q, k, v = qkv(batch, seqlen_q, seqlen_k, nhead, nhead)
-        forward(f"{batch, seqlen_q, seqlen_k, nhead}", of, q, k, v, quiet=True)
+        forward(f"{batch, seqlen_q, seqlen_k, nhead}", of, q, k, v)
         key = of.plan(of.from_call(Call("fmha_fwd", q, k, v))).stages[0].instance.key
         ids.add(tuple(sorted(key.signature.items())))
-    together(shapes)
     print(f"kernels of {len(ids)} signature")
 
 

@@ -2,7 +2,7 @@
 """Attention over caches of keys and values: split-KV, appends, prefill over pages."""
 
 import numpy as np
-from dispatch_example import attention, main, normal, over, together, verdict
+from dispatch_example import attention, main, normal, over, verdict
 from tilekiln import reference
 
 
@@ -13,11 +13,9 @@ def _16_splitkv() -> None:
     print("stages:", *(stage.family for stage in plan.stages))
     q, k, v = normal(2, 1, 4, 64, seed=1), normal(2, 300, 2, 64, seed=2), normal(2, 300, 2, 64, seed=3)
     exact = reference.splitkv(q, k, v)
-    every = (1, 2, 4, 7)
-    for splits in every:
+    for splits in (1, 2, 4, 7):
         out = of.run("fmha_fwd_splitkv", q, k, v, num_splits=splits)
-        verdict(f"{splits} splits", reference.excess("bf16", exact, out) <= 1, quiet=True)
-    together([f"{splits} splits" for splits in every])
+        verdict(f"{splits} splits", reference.excess("bf16", exact, out) <= 1)
     pages, pages_of = [x.reshape(30, 20, 2, 64) for x in (k, v)], np.arange(30, dtype=np.int32).reshape(2, 15)
     paged = {"block_table": pages_of, "seqlen_k": np.int32([300, 299])}
     out = of.run("fmha_fwd_splitkv", q, *pages, num_splits=3, **paged)
@@ -47,8 +45,7 @@ def _17_appendkv() -> None:
             np.allclose(ours[name].astype(np.float32), exact[name].astype(np.float32), rtol=2**-7, atol=2**-7)
             for name in ours
         )
-        verdict(label, close and reference.excess("bf16", expected, out) <= 1, "cache and out", quiet=True)
-    together(calls)
+        verdict(label, close and reference.excess("bf16", expected, out) <= 1)
 
 
 def _23_batch_prefill() -> None:
@@ -69,9 +66,8 @@ def _23_batch_prefill() -> None:
     for label, (pool, pages) in calls.items():
         out = over("flash").run("fmha_batch_prefill", q, *pool, cu_seqlens_q=starts, causal=True, **pages)
         expected = reference.batch_prefill(q, *pool, cu_seqlens_q=starts, causal=True, **pages)
-        verdict(label, reference.excess("bf16", expected, out) <= 1, quiet=True)
+        verdict(label, reference.excess("bf16", expected, out) <= 1)
         outs.append(out)
-    together(calls)
     same = np.array_equal(outs[0], outs[1]) and np.array_equal(outs[2], outs[3])
     verdict("lists and tables", same, "the same bits")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tilekiln.dispatcher import Call, Dispatcher, ProblemBuilder, Registry
 
 DTYPES = FLOATS
 given = argparse.Namespace(built=False, num_kernels=None)
+passed: list[str] = []
 SHAPES = ("batch", "seqlen_q", "seqlen_k", "nhead_q", "nhead_k", "hdim", "hdim_v", "dtype")
 
 
@@ -40,7 +41,10 @@ def main(program: dict[str, Any], most: int = 10_000) -> None:
         if name not in examples:
             words.error(f"NAME: was {name}, must be one of {', '.join(examples)}")
         print(f"-- {name}: {examples[name].__doc__}")
+        passed.clear()
         examples[name]()
+        if passed:
+            print("PASS:", "; ".join(passed))
 
 
 def table(about: str, label: Any, run: Any = None, over_: Any = "flash", **columns: Any) -> Callable[[], None]:
@@ -49,14 +53,12 @@ def table(about: str, label: Any, run: Any = None, over_: Any = "flash", **colum
     count = max(len(column) for column in columns.values() if isinstance(column, list))
 
     def rows() -> None:
-        labels = []
         for at in range(count):
             row = {name: column[at] if isinstance(column, list) else column for name, column in columns.items()}
             said = {name: value for name, value in row.items() if value is not None}
-            labels.append(said.pop("label").format(**said))
+            named = said.pop("label").format(**said)
             receipt, arrays = said.pop("over_"), qkv(**{name: said.pop(name) for name in SHAPES if name in said})
-            (run or forward)(labels[-1], over(receipt), *arrays, quiet=True, **said)
-        together(labels)
+            (run or forward)(named, over(receipt), *arrays, **said)
 
     rows.__doc__ = about
     return rows
@@ -102,17 +104,12 @@ def attention(
     return builder.nheads(nhead_q, nhead_k)
 
 
-def verdict(label: str, good: bool, more: object = "", quiet: bool = False) -> None:
-    """A line, and the end of the program where it is bad; quiet says only that."""
-    if not quiet or not good:
-        print(f"{label:<36} {more!s:<28} {'PASS' if good else 'FAIL'}".rstrip())
+def verdict(label: str, good: bool, more: object = "") -> None:
+    """What an example is told to have passed when it is through, and the end of the program where it is bad."""
+    passed.append(f"{label} ({more})" if more else label)
     if not good:
+        print(f"FAIL: {passed[-1]}")
         raise SystemExit(1)
-
-
-def together(labels: Sequence[object]) -> None:
-    """One line of quiet verdicts, which were all good."""
-    print(f"{'; '.join(map(str, labels))}: {len(labels)} times PASS")
 
 
 def dtype_of(array: Any) -> str:
@@ -120,25 +117,21 @@ def dtype_of(array: Any) -> str:
     return next(name for name, dtype in DTYPES.items() if dtype == array.dtype)
 
 
-def forward(
-    label: str, of: Dispatcher, q: Any, k: Any, v: Any, only: Any = None, quiet: bool = False, **arguments: Any
-) -> Any:
+def forward(label: str, of: Dispatcher, q: Any, k: Any, v: Any, only: Any = None, **arguments: Any) -> Any:
     """Runs a forward through the dispatcher and holds it to float64. only: arguments that change no value."""
     out = of.run(Call("fmha_fwd", q, k, v, **arguments, **(only or {})))
     of_out = out[0] if isinstance(out, tuple) else out
     worst = reference.excess(dtype_of(q), reference.forward(q, k, v, **arguments), of_out)
-    verdict(label, worst <= 1, f"out {'x'.join(map(str, of_out.shape))}", quiet)
+    verdict(label, worst <= 1)
     return out
 
 
-def backward(
-    label: str, of: Dispatcher, q: Any, k: Any, v: Any, only: Any = None, quiet: bool = False, **arguments: Any
-) -> Any:
+def backward(label: str, of: Dispatcher, q: Any, k: Any, v: Any, only: Any = None, **arguments: Any) -> Any:
     """Runs forward and backward through the dispatcher and holds dq, dk and dv to float64."""
     out, lse = of.run("fmha_fwd", q, k, v, return_lse=True, **arguments)
     dout = normal(*out.shape, dtype=dtype_of(q), seed=9)
     made = of.run("fmha_bwd", dout, q, k, v, out, lse, **arguments, **(only or {}))
     exact = reference.backward(dout, q, k, v, out, lse, **arguments)
     gradients = dict(zip(("dq", "dk", "dv"), made, strict=False))
-    verdict(label, reference.gradient_excess(dtype_of(q), exact, **gradients) <= 1, "dq dk dv", quiet)
+    verdict(label, reference.gradient_excess(dtype_of(q), exact, **gradients) <= 1)
     return made

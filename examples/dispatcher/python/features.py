@@ -3,7 +3,7 @@
 
 import ml_dtypes
 import numpy as np
-from dispatch_example import forward, main, normal, over, qkv, table, together, verdict
+from dispatch_example import forward, main, normal, over, qkv, table, verdict
 from tilekiln import reference
 from tilekiln.dispatcher import Call
 
@@ -20,9 +20,8 @@ def _12_masks() -> None:
     }
     for label, mask in every.items():
         q, k, v = qkv(seqlen_q=64, seqlen_k=128)
-        forward(label, of, q, k, v, quiet=True, **mask)
+        forward(label, of, q, k, v, **mask)
         names.add(of.select(of.from_call(Call("fmha_fwd", q, k, v, **mask))).name)
-    together(every)
     print(f"{len(every)} masks, {len(names)} kernels")
 
 
@@ -43,10 +42,10 @@ def _14_dropout() -> None:
         randval = np.zeros((1, 2, 128, 128), np.uint8)
         out = forward(f"p = {p}", of, q, k, v, dropout_p=p, rng=(7, 0), only={"randval": randval})
         kept = (randval <= (1 - p) * 255).mean()
-        verdict("  the share that is kept", abs(kept - (1 - p)) < 0.01, f"within 0.01 of {1 - p}")
+        verdict("the share that is kept", abs(kept - (1 - p)) < 0.01, f"within 0.01 of {1 - p}")
         again = of.run("fmha_fwd", q, k, v, dropout_p=p, rng=(7, 0))
         other = of.run("fmha_fwd", q, k, v, dropout_p=p, rng=(8, 0))
-        verdict("  the seed decides", np.array_equal(out, again) and not np.array_equal(out, other))
+        verdict("the seed decides", np.array_equal(out, again) and not np.array_equal(out, other))
     (_, lse), (_, plain) = (of.run("fmha_fwd", q, k, v, return_lse=True, **drop) for drop in ({"dropout_p": 0.5}, {}))
     verdict("the LSE", np.allclose(lse, plain, rtol=0, atol=1e-3), "as without dropout")
 
@@ -72,8 +71,7 @@ def _20_fp8() -> None:
         q, k, v = (array.astype(ml_dtypes.float8_e4m3fn) for array in qkv(seqlen_q=150, seqlen_k=200, hdim=128))
         out = over("fp8").run("fmha_fwd", q, k, v, out_dtype=dtype, **scales)
         worst = reference.excess(f"fp8{dtype}", reference.forward(q, k, v, **scales), out)
-        verdict(label, worst <= 1, quiet=True)
-    together(calls)
+        verdict(label, worst <= 1)
 
 
 def _21_logits_soft_cap() -> None:
@@ -95,13 +93,11 @@ _22_sink_tokens = table(
 
 def _26_hdim_variety() -> None:
     """Head dims: those that kernels are made for, those between, and different ones of q and v."""
-    of, labels = over("flash"), []
+    of = over("flash")
     for hdim, hdim_v in ((32, 32), (64, 64), (128, 128), (256, 256), (40, 40), (100, 100), (192, 128), (64, 128)):
         q, k, v = qkv(seqlen_q=20, seqlen_k=30, hdim=hdim, hdim_v=hdim_v)
         signature = of.select(of.from_call(Call("fmha_fwd", q, k, v))).key.signature
-        labels.append(f"{hdim}x{hdim_v} by {signature['hdim_q']}x{signature['hdim_v']}")
-        forward(labels[-1], of, q, k, v, quiet=True)
-    together(labels)
+        forward(f"{hdim}x{hdim_v} by {signature['hdim_q']}x{signature['hdim_v']}", of, q, k, v)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def _27_backward_dropout() -> None:
         first = backward(f"deterministic={deterministic}", of, q, k, v, only=only, **drop)
         forward_bytes = np.zeros_like(randval)
         of.run("fmha_fwd", q, k, v, randval=forward_bytes, **drop)
-        verdict("  random bytes", np.array_equal(randval, forward_bytes), "those of the forward")
+        verdict("random bytes", np.array_equal(randval, forward_bytes), "those of the forward")
     again = backward("again", of, q, k, v, only={"deterministic": True}, **drop)
     verdict("deterministic", all(np.array_equal(a, b) for a, b in zip(first, again, strict=True)), "the same bits")
 

@@ -26,7 +26,7 @@ from ctypes_utils import (  # noqa: E402 by that path
     print_kernel_config_table,
     setup_gemm_dispatcher,
 )
-from dispatch_example import given, main, together, verdict  # noqa: E402
+from dispatch_example import given, main, verdict  # noqa: E402
 from tilekiln.dispatcher import FileError  # noqa: E402
 
 MOST = 54  # configs that all differ
@@ -49,12 +49,12 @@ def configs(count: int) -> list[KernelConfig]:
     return made[:count]
 
 
-def check(label: str, dispatcher: Any, a: Any, b: Any, quiet: bool = False) -> Any:
+def check(label: str, dispatcher: Any, a: Any, b: Any) -> Any:
     """Runs a product and holds it to NumPy's."""
     result = dispatcher.run(a, b, a.shape[0], b.shape[1], a.shape[1])
     validator = Validator()
     good = result.success and validator.check(result.output, validator.compute_reference(a, b))[0]
-    verdict(label, good, f"{a.shape[0]} x {b.shape[1]} x {a.shape[1]}", quiet)
+    verdict(f"{label} {a.shape[0]} x {b.shape[1]} x {a.shape[1]}", good)
     return result
 
 
@@ -70,10 +70,8 @@ def _01_basic_gemm() -> None:
 def _02_batch_gemm() -> None:
     """Products of different sizes, one after another, by one dispatcher; each checked."""
     _, dispatcher, _ = setup_gemm_dispatcher(configs(4))
-    sizes = (64, 64, 64), (100, 30, 50), (1, 256, 512), (256, 1, 33)
-    for m, n, k in sizes:
-        check("one of a batch", dispatcher, *matrices(m, n, k), quiet=True)
-    together(sizes)
+    for m, n, k in ((64, 64, 64), (100, 30, 50), (1, 256, 512), (256, 1, 33)):
+        check("product", dispatcher, *matrices(m, n, k))
 
 
 def _03_benchmark() -> None:
@@ -183,9 +181,9 @@ def _08_heuristics() -> None:
             pool = label if label != "size" else "small" if size < 512 else "large"
             names = [one.name for one in kernels[pool]]
             dispatcher.dispatcher.set_heuristic(lambda problem, names=names: ["nobody", *names])
-            result = check(f"{label}: {pool}", dispatcher, *matrices(size, size, 64), quiet=True)
+            result = check(label, dispatcher, *matrices(size, size, 64))
             speed = f"{registry.configs[result.kernel_name].tile}, {1e3 * result.tflops:.1f} GFLOP/s"
-            verdict(f"{label}: {pool} for {size} x {size}", result.kernel_name in names, speed)
+            verdict(f"of {pool}", result.kernel_name in names, speed)
     dispatcher.dispatcher.set_heuristic(lambda problem: ["nobody"])
     check("nobody is named: the first fit", dispatcher, *matrices(96, 96, 64))
 
@@ -198,7 +196,7 @@ def _09_multi_registry() -> None:
         of = compute if m * n >= 256 * 256 else latency
         result = check(of.registry.name, of.dispatcher, *matrices(m, n, k))
         others = latency if of is compute else compute
-        verdict("  is not in the other", result.kernel_name not in others.registry.configs)
+        verdict("is not in the other", result.kernel_name not in others.registry.configs)
 
 
 def _10_advanced_benchmark() -> None:
