@@ -26,7 +26,7 @@ from tilekiln.dispatcher import (
     Stages,
     Timing,
 )
-from tilekiln.dispatcher.timing import measure
+from tilekiln.dispatcher.instance import measure
 
 from tests.python.test_dispatch_problems import call
 

@@ -18,35 +18,29 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .builder import GemmProblemBuilder, ProblemBuilder
-    from .choice import Choice, Measured, SizeRule
+    from .choice import Choice, Entry, Measured, SizeRule
     from .convolutions import GroupedConvProblemBuilder
-    from .declared import Algorithm, Signature
     from .dispatch import Dispatcher, Plan, Stage
     from .errors import FileError, UnsupportedProblem
-    from .index import Entry
-    from .instance import Call, FunctionInstance, Instance
-    from .kernel_set import KernelSet
+    from .instance import Call, FunctionInstance, Instance, Times, Timing
+    from .kernel_set import Algorithm, KernelSet, Signature
     from .key import Key
     from .libraries import LibraryInstance, Stages
     from .problem import Problem
     from .registry import Registry
-    from .timing import Times, Timing
 
 _HOME = {
     ".builder": ("GemmProblemBuilder", "ProblemBuilder"),
-    ".choice": ("Choice", "Measured", "SizeRule"),
+    ".choice": ("Choice", "Entry", "Measured", "SizeRule"),
     ".convolutions": ("GroupedConvProblemBuilder",),
-    ".declared": ("Algorithm", "Signature"),
     ".dispatch": ("Dispatcher", "Plan", "Stage"),
     ".errors": ("FileError", "UnsupportedProblem"),
-    ".index": ("Entry",),
-    ".instance": ("Call", "FunctionInstance", "Instance"),
-    ".kernel_set": ("KernelSet",),
+    ".instance": ("Call", "FunctionInstance", "Instance", "Times", "Timing"),
+    ".kernel_set": ("Algorithm", "KernelSet", "Signature"),
     ".key": ("Key",),
     ".libraries": ("LibraryInstance", "Stages"),
     ".problem": ("Problem",),
     ".registry": ("Registry",),
-    ".timing": ("Times", "Timing"),
 }
 __all__ = ["Algorithm", "Call", "Choice", "Dispatcher", "Entry", "FileError", "FunctionInstance", "GemmProblemBuilder",
            "GroupedConvProblemBuilder", "Instance", "KernelSet", "Key", "LibraryInstance", "Measured", "Plan",

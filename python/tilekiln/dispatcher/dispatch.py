@@ -6,13 +6,10 @@ from __future__ import annotations
 from collections import namedtuple
 
 from ._fields import IDLE_ON_CPU
-from .choice import Measured
-from .index import NOTHING, without
-from .instance import Call
+from .choice import NOTHING, Measured, differences, features_asked, without
+from .instance import Call, Times, Timing, measure
 from .libraries import Stages, always_of, instances_of, operators_of, problem_of
-from .match import differences, features_asked
 from .registry import Registry
-from .timing import Times, Timing, measure
 from .words import OFF, text
 
 TYPE_CHECKING = False
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from ..api.library import Library
-    from .index import Entry, Index
+    from .choice import Entry, Index
     from .instance import Instance
     from .problem import Problem
     from .registry import Priority

@@ -7,7 +7,7 @@ import atexit
 import os
 from _thread import RLock, allocate_lock  # threading is a millisecond of importing this
 
-from .index import HIGH, LOW, NORMAL, PRIORITIES, Entry, Index, in_order
+from .choice import HIGH, LOW, NORMAL, PRIORITIES, Entry, Index, in_order
 from .words import no_such, refusal
 
 TYPE_CHECKING = False

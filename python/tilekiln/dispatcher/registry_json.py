@@ -7,9 +7,8 @@ import json
 from collections import Counter
 from json.encoder import encode_basestring as quoted
 
-from .choice import Choice, SizeRule
+from .choice import PRIORITIES, Choice, SizeRule
 from .errors import ArgumentError, FileError
-from .index import PRIORITIES
 from .instance import FunctionInstance
 from .key import Key
 from .words import text, value_of
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any, NoReturn
 
-    from .index import Entry
+    from .choice import Entry
     from .instance import Instance
     from .registry import Priority, Registry
     from .words import Value
