@@ -110,23 +110,16 @@ class KernelConfig:
 
     def signature(self) -> dict[str, Any]:
         """The axes of Tilekiln's family that a caller chooses (dtypes, layouts, activation), with their values."""
-        layouts = {
-            f"layout_{of}": _LAYOUTS[letter]
-            for of, letter in zip(("a", "b", "out"), self.multiplied_layout, strict=True)
-        }
+        letters = zip(("a", "b", "out"), self.multiplied_layout, strict=True)
+        layouts = {f"layout_{of}": _LAYOUTS[letter] for of, letter in letters}
+        of = {"dtype": self.dtype_a}
+        if self.num_d and not self.grouped:
+            how = COMBINED.get(self.elementwise, self.elementwise)
+            return {**of, **layouts, "d_count": self.num_d, "elementwise": how, "activation": "none"}
+        end = {"c": False, "bias": False, "activation": ACTIVATIONS[self.elementwise]}
         if self.grouped:
-            off = {"c": False, "bias": False, "activation": ACTIVATIONS[self.elementwise]}
-            return {"dtype": self.dtype_a, "layout_b": layouts["layout_b"], **off}
-        if self.num_d:
-            how = {
-                "d_count": self.num_d,
-                "elementwise": COMBINED.get(self.elementwise, self.elementwise),
-                "activation": "none",
-            }
-            return {"dtype": self.dtype_a, **layouts, **how}
-        off = {"c": False, "bias": False, "scaled": False}
-        activation = ACTIVATIONS[self.elementwise]
-        return {"dtype": self.dtype_a, "out_dtype": self.dtype_c, **layouts, **off, "activation": activation}
+            return {**of, "layout_b": layouts["layout_b"], **end}
+        return {**of, "out_dtype": self.dtype_c, **layouts, "scaled": False, **end}
 
     def key(self) -> dp.Key:
         """The key of the dispatcher: every field."""

@@ -65,13 +65,12 @@ class GemmResult:
     error: str = ""
 
 
-class Registry:
+class Registry(dp.Registry):
     """Configs, and the kernels that they are once libraries are bound."""
 
     def __init__(self, name: str = "default") -> None:
-        self.name = name
+        super().__init__(name)
         self.configs: dict[str, KernelConfig] = {}
-        self.kernels = dp.Registry(name)
 
     def register_kernel(self, config: KernelConfig) -> str:
         """Adds a config and gives its id. ArgumentError with every rule that it breaks."""
@@ -86,16 +85,12 @@ class Registry:
     def bind_library(self, libraries: dict[str, tk.Library]) -> None:
         """Makes the configs kernels: by id the library that computes each. ArgumentError for one that has it not."""
         for id_, library in libraries.items():
-            self.kernels.add(_kernel(self.configs[id_], library))
-
-    def to_json(self) -> str:
-        """The kernels as the dispatcher's JSON."""
-        return self.kernels.to_json()
+            self.add(_kernel(self.configs[id_], library))
 
     def clear(self) -> None:
         """Forgets all."""
         self.configs.clear()
-        self.kernels.clear()
+        super().clear()
 
     def __len__(self) -> int:
         return len(self.configs)
@@ -120,7 +115,7 @@ class Dispatcher:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self.dispatcher = dp.Dispatcher(registry.kernels)
+        self.dispatcher = dp.Dispatcher(registry)
 
     def _select(
         self, m: int, n: int, k: int, operator: str = "gemm", shapes: Mapping[str, Any] | None = None, num_d: int = 0
@@ -164,9 +159,7 @@ class Dispatcher:
         shapes = {"A": np.shape(A), "B": np.shape(B)}
         found = self._select(M, N, K, "gemm_multi_d" if Ds else "gemm", shapes, len(Ds))
         if found is None:
-            combined = f" with {len(Ds)} more" if Ds else ""
-            reason = f"no kernel of registry {self.registry.name} takes {M} x {N} x {K}{combined}"
-            return GemmResult(False, status=_NO_KERNEL, error=reason)
+            return self._none(f"{M} x {N} x {K}" + (f" with {len(Ds)} more" if Ds else ""))
         return _timed(found[1], self.call(found[0], A, B, M, N, Ds), 2 * M * N * K)
 
     def run_explicit(self, id_: str, A: Any, B: Any, M: int, N: int, K: int, Ds: Sequence[Any] = ()) -> GemmResult:  # noqa: N803
@@ -174,13 +167,12 @@ class Dispatcher:
         config = self.registry.configs.get(id_)
         if config is None:
             raise tk.NoKernelError(f"registry {self.registry.name} has no kernel {id_}")
-        kernel = self.registry.kernels.lookup(id_)
+        kernel = self.registry.lookup(id_)
         refusal = kernel.refusal(dp.Problem(config.operator, **config.signature(), m=M, n=N, k=K))
         shapes = {"A": np.shape(A), "B": np.shape(B)}
         if refusal or config.grouped or config.num_d != len(Ds) or _operands(config, M, N, K) != shapes:
-            raise wrong(
-                "id", id_, f"a kernel that takes {M} x {N} x {K} with {len(Ds)} more{refusal and ': ' + refusal}"
-            )
+            must = f"a kernel that takes {M} x {N} x {K} with {len(Ds)} more{refusal and ': ' + refusal}"
+            raise wrong("id", id_, must)
         return _timed(kernel, self.call(config, A, B, M, N, Ds), 2 * M * N * K)
 
     def run_grouped(self, As: Sequence[Any], Bs: Sequence[Any]) -> GemmResult:  # noqa: N803
@@ -198,8 +190,7 @@ class Dispatcher:
         # A common divisor of the rows of all groups decides whether a tile divides each.
         found = self._select(math.gcd(*rows) or 1, n, k, "grouped_gemm")
         if found is None:
-            reason = f"no kernel of registry {self.registry.name} takes groups of {n} x {k}"
-            return GemmResult(False, status=_NO_KERNEL, error=reason)
+            return self._none(f"groups of {n} x {k}")
         config, kernel = found
         for name, many, shapes in (
             ("As", As, [_operands(config, m, n, k)["A"] for m in rows]),
@@ -218,26 +209,27 @@ class Dispatcher:
         result.output = np.split(result.output, starts[1:-1])
         return result
 
+    def _none(self, sizes: str) -> GemmResult:
+        reason = f"no kernel of registry {self.registry.name} takes {sizes}"
+        return GemmResult(False, status=_NO_KERNEL, error=reason)
+
     def validate(self, A: Any, B: Any, C: Any, Ds: Sequence[Any] = (), tolerance: float = 1e-3) -> bool:  # noqa: N803
         """Whether C is what the first config that takes the arrays computes, to a part of its largest number."""
         if np.ndim(C) != 2:
             raise wrong("C", np.shape(C), "a matrix (M, N)")
         m, n = np.shape(C)
-        for config in self.registry.configs.values():
-            if config.grouped or config.num_d != len(Ds):
-                continue
-            a, b = (np.asarray(x, np.float64) for x in (A, B))
-            a, b = a.T if config.transpose_a else a, b.T if config.transpose_b else b
-            if (a.shape[0], b.shape[1], a.shape[1]) != (m, n, b.shape[0]):
-                continue
-            exact = a @ b
-            for d in Ds:
-                other = np.asarray(d, np.float64)
-                exact = exact + other if COMBINED[config.elementwise] == "add" else exact * other
-            if not Ds:
-                from tilekiln.reference.gemm import ACTIVATIONS as EXACT
+        from tilekiln.reference import gemm as reference
 
-                exact = EXACT[ACTIVATIONS[config.elementwise]](exact)
+        for config in self.registry.configs.values():
+            a, b, *ds = (np.asarray(x, np.float32) for x in (A, B, *Ds))
+            a, b = a.T if config.transpose_a else a, b.T if config.transpose_b else b
+            fits = (a.shape[0], b.shape[1], a.shape[1]) == (m, n, b.shape[0])
+            if config.grouped or config.num_d != len(ds) or not fits:
+                continue
+            if ds:
+                exact = reference.gemm_multi_d(a, b, ds, elementwise=COMBINED[config.elementwise]).out
+            else:
+                exact = reference.gemm(a, b, activation=ACTIVATIONS[config.elementwise]).out
             bound = tolerance * max(float(np.abs(exact).max(initial=0)), 1.0)
             return bool((np.abs(np.asarray(C, np.float64) - exact) <= bound).all())
         raise tk.NoKernelError(f"registry {self.registry.name} has no kernel for arrays of these shapes")
@@ -245,18 +237,16 @@ class Dispatcher:
     def call(self, config: KernelConfig, A: Any, B: Any, M: int, N: int, Ds: Sequence[Any] = ()) -> dp.Call:  # noqa: N803
         """The call of a config, arrays as it wants them."""
         first, second, third = config.multiplied_layout
-        combined = {"elementwise": COMBINED[config.elementwise]} if Ds else {}
+        table, word = (COMBINED, "elementwise") if Ds else (ACTIVATIONS, "activation")
+        how = {word: table[config.elementwise]}
         if config.target:
-            activation = {} if Ds else {"activation": ACTIVATIONS[config.elementwise]}
-            return dp.Call(config.operator, *on_device(config, A, B, Ds), **(combined or activation))
+            return dp.Call(config.operator, *on_device(config, A, B, Ds), **how)
         a = _operand("A", A, config.transpose_a, config.dtype_a, first)
         b = _operand("B", B, config.transpose_b, config.dtype_b, second)
         more = [_operand("Ds", d, False, config.dtype_c, third) for d in Ds]
         out = np.empty((M, N), DTYPES[config.dtype_c], order="C" if third == "r" else "F")
-        if more:
-            second_d = {"d1": more[1]} if len(more) > 1 else {}
-            return dp.Call("gemm_multi_d", a, b, more[0], **second_d, out=out, **combined)
-        return dp.Call("gemm", a, b, out=out, activation=ACTIVATIONS[config.elementwise])
+        named = dict(zip(("d1",), more[1:], strict=False))
+        return dp.Call(config.operator, a, b, *more[:1], **named, out=out, **how)
 
 
 def _operands(config: KernelConfig, m: int, n: int, k: int) -> dict[str, tuple[int, int]]:

@@ -32,15 +32,6 @@ def paged(array: Any, page_size: int) -> tuple[Any, Any]:
     return pool, table
 
 
-def vectorized(k: Any, v: Any) -> tuple[Any, Any]:
-    """Linear pools as k (pages, nhead, hdim / vec, page_size, vec) and v (pages, nhead, page_size / vec, hdim, vec)."""
-    vec = BYTES // k.dtype.itemsize
-    pages, size, nhead, hdim = k.shape
-    keys = k.reshape(pages, size, nhead, hdim // vec, vec).transpose(0, 2, 3, 1, 4)
-    values = v.reshape(pages, size // vec, vec, nhead, v.shape[3]).transpose(0, 3, 1, 4, 2)
-    return np.ascontiguousarray(keys), np.ascontiguousarray(values)
-
-
 def lists(table: Any, seqlen: int, page_size: int) -> dict[str, Any]:
     """The table as SGLang keeps it: indptr, page numbers and the keys of each last page."""
     batch, each = table.shape

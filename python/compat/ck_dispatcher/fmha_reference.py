@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tilekiln as tk
+from tilekiln.reference import visible
 
 
 def wrong(name: str, was: object, must: str) -> tk.ArgumentError:
@@ -22,10 +23,9 @@ def _probabilities(q: Any, k: Any, scale: float, mask_type: int) -> Any:
     if mask_type not in (0, 1, 2):
         raise wrong("mask_type", mask_type, "0 (none), 1 (top left) or 2 (bottom right)")
     scores = np.float32(scale) * np.asarray(q, np.float32) @ k.swapaxes(-1, -2)
-    rows, columns = scores.shape[-2:]
     if mask_type:
-        shift = columns - rows if mask_type == 2 else 0
-        scores = np.where(np.arange(columns) <= np.arange(rows)[:, None] + shift, scores, np.float32(-1e9))
+        seen = visible(*scores.shape[-2:], causal=True, mask_origin=("top_left", "bottom_right")[mask_type - 1])
+        scores = np.where(seen, scores, np.float32(-1e9))
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True)
 

@@ -11,6 +11,7 @@ FmhaResult, as there. There are no device buffers, so nothing of HIP is here.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import shutil
@@ -33,6 +34,7 @@ from tilekiln._core.dtypes import FLOATS, NUMPY
 from tilekiln._generated.tables import OPERATORS
 from tilekiln.api import operators
 from tilekiln.dispatcher import Algorithm, Call, Dispatcher, KernelSet, Registry, Signature
+from tilekiln.reference import vectorized_pages
 
 ERROR_CHARACTERS = 500
 BF16, FP8 = NUMPY["bf16"], NUMPY["fp8"]
@@ -322,9 +324,9 @@ class FmhaRunner:
         arguments |= {"layout": "bhsd" if perm else "bshd"}
         if data_type in OUTPUTS:
             arguments["out_dtype"] = OUTPUTS[data_type]
-        if has_lse and api_family in ("pagedkv", "appendkv"):
-            raise _wrong("has_lse", has_lse, f"False: {api_family} writes none")
         if has_lse:
+            if api_family in ("pagedkv", "appendkv"):
+                raise _wrong("has_lse", has_lse, f"False: {api_family} writes none")
             arguments["return_lse"] = True
         if api_family == "splitkv" and "num_splits" in more:
             arguments["num_splits"] = more.pop("num_splits")
@@ -347,25 +349,25 @@ class FmhaRunner:
         lengths = np.full(prob.batch, prob.seqlen_k, np.int32)
         arguments |= {"block_table": table, "seqlen_k": lengths}
         if api == "batch_prefill":
-            layout, lookup = cache.get("kv_layout", 0), cache.get("kv_lookup", 1)
-            for name, value in (("kv_layout", layout), ("kv_lookup", lookup)):
-                if value not in (0, 1):
-                    raise _wrong(name, value, "0 or 1")
-            if layout == 0:
+            cache = {"kv_layout": 0, "kv_lookup": 1, **cache}
+            for name in ("kv_layout", "kv_lookup"):
+                if cache[name] not in (0, 1):
+                    raise _wrong(name, cache[name], "0 or 1")
+            if cache["kv_layout"] == 0:
                 if size % (fmha_caches.BYTES // k.dtype.itemsize):
                     raise _wrong("page_size", size, "a multiple of the elements of 16 bytes, or kv_layout 1")
-                keys, values = fmha_caches.vectorized(keys, values)
-            if lookup == 1:
+                keys, values = vectorized_pages(keys, values)
+            if cache["kv_lookup"] == 1:
                 del arguments["block_table"], arguments["seqlen_k"]
                 arguments |= fmha_caches.lists(table, prob.seqlen_k, size)
             arguments |= {"cu_seqlens_q": np.arange(prob.batch + 1, dtype=np.int32) * np.int32(prob.seqlen_q)}
             q = q.reshape(-1, *q.shape[2:])
         result = self._timed(Call(APIS[api], np.ascontiguousarray(q), keys, values, **arguments), prob)
         if result.success:
-            whole = result.output[0] if isinstance(result.output, tuple) else result.output
+            whole, *lse = result.output if isinstance(result.output, tuple) else (result.output,)
             whole = whole.reshape(prob.batch, prob.seqlen_q, prob.nhead_q, prob.hdim_v)
             whole = np.swapaxes(whole, 1, 2) if turned else whole
-            result.output = (whole, *result.output[1:]) if isinstance(result.output, tuple) else whole
+            result.output = (whole, *lse) if lse else whole
         return result
 
     def _append(
@@ -391,21 +393,20 @@ class FmhaRunner:
         added = [np.ascontiguousarray(array[:, before:]) for array in (k, v)]
         for array in (k, v):
             array[:, before:] = 0
+        pools: Any = [k, v]
         table: dict[str, Any] = {}
-        pools = [k, v]
         if cache.get("paged_kv", False):
             size = _page_size(cache)
-            (keys, numbers), (values, _) = (fmha_caches.paged(array, size) for array in (k, v))
-            pools, table = [keys, values], {"block_table": numbers}
+            pools, numbers = zip(*(fmha_caches.paged(array, size) for array in (k, v)), strict=True)
+            table = {"block_table": numbers[0]}
         lengths = np.full(prob.batch, before, np.int32)
         call = Call(APIS[api], q, *pools, *added, seqlen_k=lengths, attend=False, **rotary, **table, **arguments)
         result = self._timed(call, prob)
         if result.success:
-            grown = pools
             if table:
-                pages = [pool[table["block_table"]].reshape(prob.batch, -1, *pool.shape[2:]) for pool in pools]
-                grown = [array[:, : prob.seqlen_k] for array in pages]
-            result.output = tuple(np.swapaxes(array, 1, 2) if turned else array for array in grown)
+                pages = [pool[numbers[0]].reshape(prob.batch, -1, *pool.shape[2:]) for pool in pools]
+                pools = [array[:, : prob.seqlen_k] for array in pages]
+            result.output = tuple(np.swapaxes(array, 1, 2) if turned else array for array in pools)
             result.tflops = 0.0
         return result
 
@@ -441,10 +442,8 @@ class FmhaRunner:
                 arguments[name] = more.pop(name)
         if bias_type not in range(3):
             raise _wrong("bias_type", bias_type, "0 (none), 1 (elementwise) or 2 (alibi)")
-        for name in ("rng", "q_descale", "k_descale", "v_descale", "softmax_scale", "num_threads"):
-            if name in more:
-                arguments[name] = more.pop(name)
-        return arguments
+        plain = ("rng", "q_descale", "k_descale", "v_descale", "softmax_scale", "num_threads")
+        return arguments | {name: more.pop(name) for name in plain if name in more}
 
     def run_bwd(
         self, Q: Any, K: Any, V: Any, out: Any, lse: Any, dO: Any, prob: FmhaProblem, data_type: str = "fp16",  # noqa: N803
@@ -476,20 +475,10 @@ class FmhaSetupResult:
 def _at_hand(config: FmhaKernelConfig) -> tk.Library | None:
     wanted = KernelSet(config.name).add(config.signature(), Algorithm())
     for library in operators.at_hand() if operators._at_hand() else []:
-        if wanted.declarations[0].signature.family in library.manifest["families"]:
-            try:
-                wanted.of(library)
-            except tk.ArgumentError:
-                continue
+        with contextlib.suppress(tk.ArgumentError):
+            wanted.of(library)
             return library
     return None
-
-
-def _set_up(configs: Sequence[FmhaKernelConfig], progress: Any) -> list[tk.Library]:
-    found = [_at_hand(config) for config in configs]
-    missing = [config.selection() for config, library in zip(configs, found, strict=True) if library is None]
-    built = iter(tk.jit(missing, progress=progress) if missing else [])
-    return [library or next(built) for library in found]
 
 
 def setup_fmha_dispatcher(config: FmhaKernelConfig) -> FmhaSetupResult:
@@ -510,7 +499,10 @@ def setup_multiple_fmha_dispatchers(
     callback = progress_callback
     report = (lambda done, total: callback("compile", done, total)) if callback is not None else None
     try:
-        libraries = _set_up(configs, report)
+        found = [_at_hand(config) for config in configs]
+        missing = [config.selection() for config, library in zip(configs, found, strict=True) if library is None]
+        built = iter(tk.jit(missing, progress=report) if missing else [])
+        libraries = [library or next(built) for library in found]
     except (tk.ArgumentError, tk.NoKernelError, RuntimeError) as error:
         if len(configs) == 1:
             return [FmhaSetupResult(False, configs[0], error=str(error)[:ERROR_CHARACTERS])]
