@@ -85,6 +85,3 @@ class GemmProblemBuilder(GemmSetters):
             least = problem.number(columns if values[layout] == "row" else rows)
             values[stride] = at_least(stride, problem.number(stride) or least, least)
         return problem
-
-
-__all__ = ["GemmProblemBuilder", "ProblemBuilder"]

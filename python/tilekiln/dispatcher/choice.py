@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     Rules = tuple[tuple[str, ...], tuple[tuple[str, str, int], ...], Clauses, Clauses, int]
     Kernel = tuple[str, str, str, dict[str, Value], dict[str, Value], Rules, int, int, bool]
 
-LOW, NORMAL, HIGH = 0, 1, 2
-PRIORITIES = ("low", "normal", "high")
+PRIORITIES = ("low", "normal", "high")  # whose numbers are their places
 NOTHING: frozenset[str] = frozenset()
 _chooser: Any = None
 

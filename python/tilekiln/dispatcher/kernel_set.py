@@ -401,6 +401,3 @@ def _listed(declared: Declaration) -> Instance:
     choice = Choice(holds, fit, rank=rank if isinstance(rank, int) else 0)
     target = "" if declared.target == ANY else declared.target
     return FunctionInstance(Key.of(declared.signature.family, signature, algorithm, target, ""), None, choice)
-
-
-__all__ = ["Algorithm", "Declaration", "KernelSet", "Signature"]

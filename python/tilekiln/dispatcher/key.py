@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from .choice import chooser
 from .words import text, value_of
 
 TYPE_CHECKING = False
@@ -11,8 +12,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .words import Value
-
-_digits: Any = None
 
 
 class Key:
@@ -53,26 +52,16 @@ class Key:
         """A readable beginning and a hash of every field, so that keys that differ anywhere have different ids:
         "fmha_fwd-bf16-128x128-0f3c..". The order in which fields were said is no difference."""
         if self._id is None:
-            self._id = self._make_id()
+            begin, signature = self.family, self.signature
+            dtype, q, v = signature.get("dtype"), signature.get("hdim_q"), signature.get("hdim_v")
+            if dtype is not None:
+                begin += f"-{dtype}"
+            if q is not None:
+                begin += f"-{q}"
+            if v is not None:
+                begin += f"-{v}" if q is None else f"x{v}"
+            self._id = f"{begin}-{chooser().key_digits(self.identity())}"
         return self._id
-
-    def _make_id(self) -> str:
-        global _digits
-        if _digits is None:
-            from .._core import native  # isort: skip
-            from .._binding import key_digits  # isort: skip
-
-            assert native
-            _digits = key_digits
-        begin, signature = self.family, self.signature
-        dtype, q, v = signature.get("dtype"), signature.get("hdim_q"), signature.get("hdim_v")
-        if dtype is not None:
-            begin += f"-{dtype}"
-        if q is not None:
-            begin += f"-{q}"
-        if v is not None:
-            begin += f"-{v}" if q is None else f"x{v}"
-        return f"{begin}-{_digits(self.identity())}"
 
     def identity(self) -> str:
         """Every field, each with 0x1f after it: family, signature and algorithm by name, target, receipt."""

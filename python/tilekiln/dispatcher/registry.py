@@ -7,8 +7,8 @@ import atexit
 import os
 from _thread import RLock, allocate_lock  # threading is a millisecond of importing this
 
-from .choice import HIGH, LOW, NORMAL, PRIORITIES, Entry, Index, in_order
-from .words import no_such, refusal
+from .choice import PRIORITIES, Entry, Index, in_order
+from .words import refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 
 _named: dict[str, Registry] = {}
 _naming = allocate_lock()
-
-
-def priority_of(word: str) -> int:
-    """The number of low, normal or high. ArgumentError."""
-    if word not in PRIORITIES:
-        raise refusal("priority", word, "low, normal or high")
-    return PRIORITIES.index(word)
 
 
 class Registry:
@@ -64,8 +57,10 @@ class Registry:
         return self.add_all([instance], priority) == 1
 
     def add_all(self, instances: Iterable[Instance], priority: Priority = "normal") -> int:
-        """Many at once: one change. How many were taken."""
-        number = priority_of(priority)
+        """Many at once: one change. How many were taken. ArgumentError for another priority."""
+        if priority not in PRIORITIES:
+            raise refusal("priority", priority, "low, normal or high")
+        number = PRIORITIES.index(priority)
         with self._lock:
             taken = sum([self._put(one, number, False) for one in instances])
             self._index = None
@@ -205,6 +200,3 @@ class Registry:
         """The same of a file."""
         with open(path, encoding="utf-8") as file:
             return self.from_json(file.read(), os.fspath(path), libraries)
-
-
-__all__ = ["HIGH", "LOW", "NORMAL", "Registry", "no_such", "priority_of"]
