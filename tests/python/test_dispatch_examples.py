@@ -82,7 +82,7 @@ def test_example(say: Callable[..., str], program: pathlib.Path, name: str) -> N
 
 
 def test_a_program_without_names_runs_all(say: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
-    program = ROOT.joinpath("examples/dispatcher/python/layouts.py").relative_to(ROOT)
+    program = ROOT.joinpath("examples/dispatcher/python/convolutions.py").relative_to(ROOT)
     names = re.findall(r"^-- (\w+): ", say(program), re.M)
     assert names == [name for of, name in EXAMPLES if of == program]
     with pytest.raises(SystemExit):

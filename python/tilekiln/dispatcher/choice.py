@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The one choice (tilekiln/dispatcher/chooser.h): rules that weigh a kernel against others that answer a problem,
+"""The one choice (chooser.h): rules that weigh a kernel against others that answer a problem,
 whether a key answers and why not, and the kernels of a registry in order."""
 
 from __future__ import annotations
