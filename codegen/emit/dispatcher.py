@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -160,15 +160,17 @@ def read(places: Places) -> DispatcherFile:
     return declared
 
 
-HEAD = '''"""Fields of problems and the setters of their builders.
+HEAD = '''"""{about}.
 
-Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
+Made by `python -m codegen operators --write` from {file}; change that.
 """
 # fmt: off
 # ruff: noqa: E501, E701, E702, RUF100
 
 from __future__ import annotations
 
+'''
+IMPORTS = """from ._fields import WORDS
 from .problem import Builder, Problem, at_least, missing, refusal, value_of, word_of
 from .words import OFF
 
@@ -178,16 +180,21 @@ if TYPE_CHECKING:
     from typing import ClassVar, Self
 
     from .words import Value
-
-    _Words = dict[str, dict[str, Value]]
-'''
+"""
 
 
 def contents(places: Places) -> dict[str, str]:
     """Text by path from the root of the tree."""
     declared = read(places)
-    setters = HEAD + "".join(_classes(declared))
-    return {f"{PYTHON}/_fields.py": _fields(declared), f"{PYTHON}/_setters.py": setters}
+    lines = [
+        f"{name} = {'frozenset(' if isinstance(of, list) else ''}{of!r}{')' if isinstance(of, list) else ''}\n"
+        for name, of in tables(declared).items()
+    ]
+    lines += [f"WORDS: dict[str, dict[str, dict[str, int | str | None]]] = {words(declared)!r}\n"]
+    fields = HEAD.format(about="Fields", file=FILE) + "".join(lines)
+    setters = HEAD.format(about="Setters of the builders of problems", file=FILE) + IMPORTS
+    setters += "".join(_classes(declared))
+    return {f"{PYTHON}/_fields.py": fields, f"{PYTHON}/_setters.py": setters}
 
 
 def limits(tree: Tree) -> dict[str, str]:
@@ -211,8 +218,7 @@ def limits(tree: Tree) -> dict[str, str]:
     ways = {name: tree.algorithms(tree.every_target[name], tree.family("gemm")) for name in gpus}
     tiles = {at: [" ".join(map(str, i.given.values())) for i in of if i.pipeline == "tiles"] for at, of in ways.items()}
     lds = {one.arch: one.limits["lds_bytes"] for one in tree.every_target.values() if one.backend == "ck"}
-    head = HEAD.split("from .problem", maxsplit=1)[0].replace(FILE, "the families' family.yaml and kernels/targets")
-    head = head.replace("Fields of problems and the setters of their builders", "Limits")
+    head = HEAD.format(about="Limits", file="the families' family.yaml and kernels/targets")
     said = f"TILE_MOST = {most!r}\nLDS_BYTES = {lds!r}\nGPU_PRODUCTS = {gpus!r}\nGPU_TILES = {tiles!r}\n"
     return {f"{PYTHON}/_limits.py": head + said}
 
@@ -237,13 +243,15 @@ def tables(declared: DispatcherFile) -> dict[str, Any]:
     }
 
 
-def _fields(declared: DispatcherFile) -> str:
-    head = HEAD.split("from .problem", maxsplit=1)[0].replace(
-        "Fields of problems and the setters of their builders", "Fields"
-    )
-    lines = [f"{name} = {'frozenset(' if isinstance(of, list) else ''}{of!r}{')' if isinstance(of, list) else ''}\n"
-             for name, of in tables(declared).items()]  # fmt: skip
-    return head + "".join(lines)
+def words(declared: DispatcherFile) -> dict[str, dict[str, Said]]:
+    """Words and what they set, by the name in refusals: an argument's, or that of the setter that takes it alone."""
+    return {
+        name if len(of.takes) == 1 else argument: takes.words
+        for builder in declared.builders.values()
+        for name, of in builder.setters.items()
+        for argument, takes in of.takes.items()
+        if takes.words
+    }
 
 
 def families(declared: DispatcherFile) -> dict[str, Any]:
@@ -262,22 +270,11 @@ def families(declared: DispatcherFile) -> dict[str, Any]:
 def _classes(declared: DispatcherFile) -> Iterator[str]:
     sizes = frozenset(declared.fields.size)
     for name, builder in declared.builders.items():
-        for setter, of in builder.setters.items():
-            for argument, takes in of.takes.items():
-                yield _table(setter, argument, takes)
         yield f'\n\nclass {name}(Builder):\n    """{builder.about}"""\n    __slots__ = ()\n'
         yield f"    BEGINS: ClassVar[Mapping[str, Value]] = {builder.begins!r}\n"
         for setter, of in builder.setters.items():
             yield from _setter(setter, of)
         yield from _build(builder, sizes)
-
-
-def _table_name(setter: str, argument: str) -> str:
-    return f"_{setter}_{argument}".upper()
-
-
-def _table(setter: str, argument: str, takes: Takes) -> str:
-    return f"{_table_name(setter, argument)}: _Words = {takes.words!r}\n" if takes.words else ""
 
 
 def _setter(name: str, setter: Setter) -> Iterator[str]:
@@ -305,7 +302,8 @@ def _setter(name: str, setter: Setter) -> Iterator[str]:
 
 def _words_of(setter: str, argument: str, takes: Takes, alone: bool) -> str:
     word = f"{argument}.removeprefix({takes.prefix!r})" if takes.prefix else argument
-    return f"word_of({(setter if alone else argument)!r}, {word}, {_table_name(setter, argument)})"
+    shown = setter if alone else argument
+    return f"word_of({shown!r}, {word}, WORDS[{shown!r}])"
 
 
 def _value(argument: str, takes: Takes) -> Iterator[tuple[str, str]]:
@@ -343,16 +341,9 @@ def _build(builder: Builder, sizes: frozenset[str]) -> Iterator[str]:
             copied = "".join(f"v[{to!r}] = v[{of!r}]" for to, of in change.copy.items())
             if_rest = f"if {_condition(rest)}: " if rest else ""
             yield f"            {if_rest}{copied or f'v.update({change.set!r})'}\n"
-    if any("stage" in of for _, _, of in _words(builder)):
+    if "kernel_family" in builder.setters:
         yield "        if 'stage' in v: v['family'] = v.pop('stage')\n"
     yield "        return Problem.of(v)\n"
-
-
-def _words(builder: Builder) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    for setter, of in builder.setters.items():
-        for takes in of.takes.values():
-            for word, values in (takes.words or {}).items():
-                yield setter, word, values
 
 
 def clause_of(when: str) -> Sequence[Condition]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Fields of problems and the setters of their builders.
+"""Setters of the builders of problems.
 
 Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 """
@@ -8,6 +8,7 @@ Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; chan
 
 from __future__ import annotations
 
+from ._fields import WORDS
 from .problem import Builder, Problem, at_least, missing, refusal, value_of, word_of
 from .words import OFF
 
@@ -18,25 +19,15 @@ if TYPE_CHECKING:
 
     from .words import Value
 
-    _Words = dict[str, dict[str, Value]]
-_API_FAMILY_NAME: _Words = {'fwd': {'operator': 'fmha_fwd'}, 'fwd_pagedkv': {'operator': 'fmha_fwd_pagedkv'}, 'fwd_splitkv': {'operator': 'fmha_fwd_splitkv'}, 'fwd_appendkv': {'operator': 'fmha_fwd_appendkv'}, 'batch_prefill': {'operator': 'fmha_batch_prefill'}, 'bwd': {'operator': 'fmha_bwd'}}
-_KERNEL_FAMILY_NAME: _Words = {'fwd': {'stage': 'fmha_fwd'}, 'fwd_pagedkv': {'stage': 'fmha_fwd_pagedkv'}, 'fwd_splitkv': {'stage': 'fmha_fwd_splitkv'}, 'fwd_splitkv_combine': {'stage': 'fmha_fwd_splitkv_combine'}, 'fwd_appendkv': {'stage': 'fmha_fwd_appendkv'}, 'batch_prefill': {'stage': 'fmha_batch_prefill'}, 'bwd_dot_do_o': {'stage': 'fmha_bwd_dot_do_o'}, 'bwd_dq_dk_dv': {'stage': 'fmha_bwd_dq_dk_dv'}, 'bwd_convert_dq': {'stage': 'fmha_bwd_convert_dq'}}
-_MASK_TYPE_NAME: _Words = {'no_mask': {'mask': 'none', 'mask_origin': None}, 'none': {'mask': 'none', 'mask_origin': None}, 'no': {'mask': 'none', 'mask_origin': None}, 'top_left': {'mask': 'window', 'mask_origin': 'top_left'}, 'mask_top_left': {'mask': 'window', 'mask_origin': 'top_left'}, 'causal': {'mask': 'window', 'mask_origin': 'top_left'}, 'bottom_right': {'mask': 'window', 'mask_origin': 'bottom_right'}, 'mask_bottom_right': {'mask': 'window', 'mask_origin': 'bottom_right'}, 'window_generic': {'mask': 'window', 'mask_origin': 'bottom_right'}, 'generic': {'mask': 'window', 'mask_origin': 'bottom_right'}, 'window': {'mask': 'window', 'mask_origin': 'bottom_right'}}
-_BIAS_TYPE_NAME: _Words = {'no_bias': {'bias': 'none'}, 'none': {'bias': 'none'}, 'no': {'bias': 'none'}, 'elementwise': {'bias': 'elementwise'}, 'elementwise_bias': {'bias': 'elementwise'}, 'alibi': {'bias': 'alibi'}}
-_QSCALE_TYPE_NAME: _Words = {'no_scale': {'qscale': 'none'}, 'none': {'qscale': 'none'}, 'no': {'qscale': 'none'}, 'pertensor': {'qscale': 'pertensor'}, 'blockscale': {'qscale': 'blockscale'}, 'kv_blockscale': {'qscale': 'kv_blockscale'}}
-_ROPE_TYPE_NAME: _Words = {'none': {'rope': 'none'}, 'no': {'rope': 'none'}, 'interleaved': {'rope': 'interleaved'}, 'half_rotated': {'rope': 'half'}, 'half': {'rope': 'half'}}
-_KV_CACHE_LAYOUT: _Words = {'vectorized': {'layout': 'vectorized'}, 'linear': {'layout': 'linear'}}
-_KV_CACHE_LOOKUP: _Words = {'vllm': {'lookup': 'vllm'}, 'vllm_block_table_2d': {'lookup': 'vllm'}, 'sglang': {'lookup': 'sglang'}, 'sglang_page_table_1d': {'lookup': 'sglang'}}
-
 
 class ProblemSetters(Builder):
     """A problem of attention, by upstream's setters over the fields of this tree's families."""
     __slots__ = ()
     BEGINS: ClassVar[Mapping[str, Value]] = {'operator': 'fmha_fwd'}
     def api_family(self, name: str) -> Self:
-        """fwd, fwd_pagedkv, fwd_splitkv, fwd_appendkv, batch_prefill or bwd, with or without fmha_ before it."""; self._values.update(word_of('api_family', name.removeprefix('fmha_'), _API_FAMILY_NAME)); return self
+        """fwd, fwd_pagedkv, fwd_splitkv, fwd_appendkv, batch_prefill or bwd, with or without fmha_ before it."""; self._values.update(word_of('api_family', name.removeprefix('fmha_'), WORDS['api_family'])); return self
     def kernel_family(self, name: str) -> Self:
-        """The stage that is asked for; the main stage of api_family unless given."""; self._values.update(word_of('kernel_family', name.removeprefix('fmha_'), _KERNEL_FAMILY_NAME)); return self
+        """The stage that is asked for; the main stage of api_family unless given."""; self._values.update(word_of('kernel_family', name.removeprefix('fmha_'), WORDS['kernel_family'])); return self
     def gfx_arch(self, target: str) -> Self:
         """A target of the tree, such as cpu-avx512 or gfx942; unless given, any."""; self._values['target'] = value_of(target); return self
     def data_type(self, dtype: str) -> Self:
@@ -46,17 +37,17 @@ class ProblemSetters(Builder):
     def nheads(self, nhead_q: int, nhead_k: int) -> Self:
         """Heads of q and of k and v."""; self._values.update({'nhead_q': nhead_q if nhead_q.__class__ is int and nhead_q >= 1 else at_least('nhead_q', nhead_q, 1), 'nhead_k': nhead_k if nhead_k.__class__ is int and nhead_k >= 1 else at_least('nhead_k', nhead_k, 1)}); return self
     def mask_type(self, name: str) -> Self:
-        """no_mask, top_left (or causal), bottom_right, window_generic. One kernel serves all but no_mask."""; self._values.update(word_of('mask_type', name, _MASK_TYPE_NAME)); return self
+        """no_mask, top_left (or causal), bottom_right, window_generic. One kernel serves all but no_mask."""; self._values.update(word_of('mask_type', name, WORDS['mask_type'])); return self
     def bias_type(self, name: str) -> Self:
-        """no_bias, elementwise or alibi."""; self._values.update(word_of('bias_type', name, _BIAS_TYPE_NAME)); return self
+        """no_bias, elementwise or alibi."""; self._values.update(word_of('bias_type', name, WORDS['bias_type'])); return self
     def lse(self, wanted: bool = True) -> Self:
         """Whether the log-sum-exp of every row is written."""; self._values['lse'] = 'yes' if wanted else 'no'; return self
     def dropout(self, wanted: bool = True) -> Self:
         """Whether probabilities are dropped."""; self._values['dropout'] = 'yes' if wanted else 'no'; return self
     def qscale_type(self, name: str) -> Self:
-        """no_scale, pertensor, blockscale or kv_blockscale."""; self._values.update(word_of('qscale_type', name, _QSCALE_TYPE_NAME)); return self
+        """no_scale, pertensor, blockscale or kv_blockscale."""; self._values.update(word_of('qscale_type', name, WORDS['qscale_type'])); return self
     def rope_type(self, name: str) -> Self:
-        """none, interleaved or half_rotated."""; self._values.update(word_of('rope_type', name, _ROPE_TYPE_NAME)); return self
+        """none, interleaved or half_rotated."""; self._values.update(word_of('rope_type', name, WORDS['rope_type'])); return self
     def logits_soft_cap(self, wanted: bool = True) -> Self:
         """Whether scores are capped by a tanh."""; self._values['softcap'] = 'yes' if wanted else 'no'; return self
     def v_rowmajor(self, wanted: bool = True) -> Self:
@@ -72,7 +63,7 @@ class ProblemSetters(Builder):
     def sink(self, wanted: bool = True) -> Self:
         """Whether attention sinks are honoured."""; self._values['sink'] = 'yes' if wanted else 'no'; return self
     def kv_cache(self, layout: str, lookup: str, page_size: int) -> Self:
-        """vectorized or linear; vllm (a 2D block table) or sglang (a 1D page table); tokens of a page."""; self._values.update({**word_of('layout', layout, _KV_CACHE_LAYOUT), **word_of('lookup', lookup, _KV_CACHE_LOOKUP), 'page_size': page_size if page_size.__class__ is int and page_size >= 1 else at_least('page_size', page_size, 1)}); return self
+        """vectorized or linear; vllm (a 2D block table) or sglang (a 1D page table); tokens of a page."""; self._values.update({**word_of('layout', layout, WORDS['layout']), **word_of('lookup', lookup, WORDS['lookup']), 'page_size': page_size if page_size.__class__ is int and page_size >= 1 else at_least('page_size', page_size, 1)}); return self
     def window(self, window_left: int, window_right: int) -> Self:
         """Columns to the left and right of the diagonal that a row sees; -1: all. It makes a mask where there was none."""; self._values.update({'window_left': window_left if window_left.__class__ is int and window_left >= -1 else at_least('window_left', window_left, -1), 'window_right': window_right if window_right.__class__ is int and window_right >= -1 else at_least('window_right', window_right, -1)})
         if self._values.get('window_left', 0) >= 0: self._values.update({'mask': 'window'})

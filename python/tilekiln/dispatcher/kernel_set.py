@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import sys
 
-from . import _setters
 from ._fields import (
     AUTO_FILL,
     AXES,
@@ -29,6 +28,7 @@ from ._fields import (
     PRODUCT_AXES,
     SIGNATURES,
     USUAL,
+    WORDS,
 )
 from .choice import Choice
 from .instance import FunctionInstance
@@ -39,7 +39,7 @@ from .words import OFF, no_such, refusal, value_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any, NoReturn, Self
 
     from .._binding import ArgumentError
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .words import Value
 
 ANY = "any"
-FAMILIES = {word: str(said["stage"]) for word, said in _setters._KERNEL_FAMILY_NAME.items()}
+FAMILIES = {word: str(said["stage"]) for word, said in WORDS["kernel_family"].items()}
 """Families of attention, by CK's words for them."""
 
 
@@ -103,8 +103,8 @@ class Signature:
         self.values[axis] = or_any(value)
         return self
 
-    def _word(self, setter: str, axis: str, value: Any, words: Mapping[str, Mapping[str, Value]]) -> Self:
-        value = or_any(value)
+    def _word(self, setter: str, axis: str, value: Any) -> Self:
+        value, words = or_any(value), WORDS[setter]
         if value != ANY:
             if str(value) not in words:
                 raise wrong(one_of(setter, value, words))
@@ -124,19 +124,19 @@ class Signature:
 
     def mask(self, value: str) -> Self:
         """no_mask, causal, window_generic, ..."""
-        return self._word("mask_type", "mask", value, _setters._MASK_TYPE_NAME)
+        return self._word("mask_type", "mask", value)
 
     def bias(self, value: str) -> Self:
         """no_bias, elementwise or alibi."""
-        return self._word("bias_type", "bias", value, _setters._BIAS_TYPE_NAME)
+        return self._word("bias_type", "bias", value)
 
     def qscale(self, value: str) -> Self:
         """no_scale, pertensor, blockscale or kv_blockscale."""
-        return self._word("qscale_type", "qscale", value, _setters._QSCALE_TYPE_NAME)
+        return self._word("qscale_type", "qscale", value)
 
     def rope(self, value: str) -> Self:
         """none, interleaved or half_rotated."""
-        return self._word("rope_type", "rope", value, _setters._ROPE_TYPE_NAME)
+        return self._word("rope_type", "rope", value)
 
     lse = _setter("lse", "Whether the log-sum-exp of every row is written.")
     logits = _setter("softcap", "Whether scores are capped by a tanh.")
@@ -159,8 +159,8 @@ class Signature:
 
     def kv_cache(self, layout: str, lookup: str, page_size: int | str = ANY) -> Self:
         """vectorized or linear; vllm or sglang; tokens of a page."""
-        self._word("layout", "layout", layout, _setters._KV_CACHE_LAYOUT)
-        self._word("lookup", "lookup", lookup, _setters._KV_CACHE_LOOKUP)
+        self._word("layout", "layout", layout)
+        self._word("lookup", "lookup", lookup)
         return self.set("page_size", page_size)
 
 
