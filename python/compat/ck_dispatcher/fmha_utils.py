@@ -20,14 +20,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import fmha_caches
 import numpy as np
 import tilekiln as tk
 from fmha_reference import (  # noqa: F401 upstream's names, which programs import from here
+    CACHE_ARGUMENTS,
+    VECTOR_BYTES,
     FmhaValidator,
     cpu_attention_bwd,
     cpu_attention_fwd,
     cpu_attention_fwd_with_intermediates,
+    lists,
+    paged,
 )
 from fmha_reference import wrong as _wrong
 from tilekiln._core.dtypes import FLOATS, NUMPY
@@ -330,10 +333,10 @@ class FmhaRunner:
             arguments["return_lse"] = True
         if api_family == "splitkv" and "num_splits" in more:
             arguments["num_splits"] = more.pop("num_splits")
-        cache = {name: more.pop(name) for name in fmha_caches.ARGUMENTS.get(api_family, ()) if name in more}
+        cache = {name: more.pop(name) for name in CACHE_ARGUMENTS.get(api_family, ()) if name in more}
         if more:
             raise _wrong("run", f"given {', '.join(sorted(more))}", "given what its page names")
-        if api_family not in fmha_caches.ARGUMENTS or (api_family == "splitkv" and not cache.pop("paged_kv", False)):
+        if api_family not in CACHE_ARGUMENTS or (api_family == "splitkv" and not cache.pop("paged_kv", False)):
             return self._timed(Call(APIS[api_family], *arrays, **arguments), prob)
         run = self._append if api_family == "appendkv" else self._of_pages
         return run(api_family, arrays, arguments, cache, prob)
@@ -345,7 +348,7 @@ class FmhaRunner:
         size = _page_size(cache)
         turned = arguments.pop("layout") == "bhsd"
         q, k, v = (np.swapaxes(array, 1, 2) if turned else array for array in arrays)
-        (keys, table), (values, _) = (fmha_caches.paged(array, size) for array in (k, v))
+        (keys, table), (values, _) = (paged(array, size) for array in (k, v))
         lengths = np.full(prob.batch, prob.seqlen_k, np.int32)
         arguments |= {"block_table": table, "seqlen_k": lengths}
         if api == "batch_prefill":
@@ -354,12 +357,12 @@ class FmhaRunner:
                 if cache[name] not in (0, 1):
                     raise _wrong(name, cache[name], "0 or 1")
             if cache["kv_layout"] == 0:
-                if size % (fmha_caches.BYTES // k.dtype.itemsize):
+                if size % (VECTOR_BYTES // k.dtype.itemsize):
                     raise _wrong("page_size", size, "a multiple of the elements of 16 bytes, or kv_layout 1")
                 keys, values = vectorized_pages(keys, values)
             if cache["kv_lookup"] == 1:
                 del arguments["block_table"], arguments["seqlen_k"]
-                arguments |= fmha_caches.lists(table, prob.seqlen_k, size)
+                arguments |= lists(table, prob.seqlen_k, size)
             arguments |= {"cu_seqlens_q": np.arange(prob.batch + 1, dtype=np.int32) * np.int32(prob.seqlen_q)}
             q = q.reshape(-1, *q.shape[2:])
         result = self._timed(Call(APIS[api], np.ascontiguousarray(q), keys, values, **arguments), prob)
@@ -397,7 +400,7 @@ class FmhaRunner:
         table: dict[str, Any] = {}
         if cache.get("paged_kv", False):
             size = _page_size(cache)
-            pools, numbers = zip(*(fmha_caches.paged(array, size) for array in (k, v)), strict=True)
+            pools, numbers = zip(*(paged(array, size) for array in (k, v)), strict=True)
             table = {"block_table": numbers[0]}
         lengths = np.full(prob.batch, before, np.int32)
         call = Call(APIS[api], q, *pools, *added, seqlen_k=lengths, attend=False, **rotary, **table, **arguments)

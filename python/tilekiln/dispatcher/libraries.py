@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ..api.library import Library
     from .words import Value
 
+    Way = tuple[Choice, dict[str, Value]]
+
 
 class Stages(namedtuple("Stages", "families main optional", defaults=({},))):
     """The stages of an operator, in the order they run.
@@ -71,45 +73,41 @@ def instances_of(library: Library, usable_only: bool = False) -> list[LibraryIns
     manifest = library.manifest
     orders = {target["name"]: target["order"] for target in manifest["targets"]}
     columns = {name: at for at, name in enumerate(manifest["instances"]["columns"])}
-    families = {name: _Family(of, columns, orders) for name, of in manifest["families"].items()}
+    families = manifest["families"]
+    ways = {name: _ways(of, orders) for name, of in families.items()}
     usable, receipt, target_at = library.instance_usable, library.receipt, columns["target"]
     made = []
     for number, row in enumerate(manifest["instances"]["rows"]):
         if usable_only and not usable(number):
             continue
         family = families[row[1]]
-        choice, algorithm = family.ways[tuple([text(value_of(row[at])) for at in family.algorithm])]
-        signature = {axis: value_of(row[at]) for axis, at in family.signature}
+        choice, algorithm = ways[row[1]][tuple([text(value_of(row[columns[axis]])) for axis in family["algorithm"]])]
+        signature = {axis: value_of(row[columns[axis]]) for axis in family["signature"]}
         key = Key.of(row[1], signature, algorithm, row[target_at], receipt)
         made.append(LibraryInstance(library, number, row[0], key, choice))
     return made
 
 
-class _Family:
-    """Choices of one family's kernels, by the algorithm columns of their rows."""
-
-    def __init__(self, family: Mapping[str, Any], columns: Mapping[str, int], orders: Mapping[str, int]) -> None:
-        self.signature = [(axis, columns[axis]) for axis in family["signature"]]
-        self.algorithm = [columns[axis] for axis in family["algorithm"]]
-        self.ways: dict[tuple[str, ...], tuple[Choice, dict[str, Value]]] = {}
-        for entry in family["algorithms"]:
-            at = tuple([text(value_of(entry.get(axis))) for axis in family["algorithm"]])
-            self.ways.setdefault(at, _way(family, entry, orders[entry["target"]]))
+def _ways(family: Mapping[str, Any], orders: Mapping[str, int]) -> dict[tuple[str, ...], Way]:
+    """Choices and algorithms of one family's kernels, by the algorithm columns of their rows; the first of each."""
+    return {
+        tuple([text(value_of(entry.get(axis))) for axis in family["algorithm"]]): _way(family, entry, orders)
+        for entry in reversed(family["algorithms"])
+    }
 
 
-def _way(family: Mapping[str, Any], entry: Mapping[str, Any], order: int) -> tuple[Choice, dict[str, Value]]:
+def _way(family: Mapping[str, Any], entry: Mapping[str, Any], orders: Mapping[str, int]) -> Way:
     algorithm: dict[str, Value] = {"pipeline": value_of(entry["pipeline"])}
     for axis in family["algorithm"]:
         if axis in ("target", "pipeline") or axis not in entry:
             continue
         if axis in family["numbers"]:
-            algorithm |= {
-                name: int(part) for name, part in zip(family["numbers"][axis], entry[axis].split("x"), strict=True)
-            }
+            parts = map(int, entry[axis].split("x"))
+            algorithm |= zip(family["numbers"][axis], parts, strict=True)
         else:
             algorithm[axis] = value_of(entry[axis])
     fit = [(size, of, int(algorithm[of] or 0)) for size, of in family["fit"].items()]
-    choice = Choice(family["holds"], fit, entry["needs"], entry["best"], entry["rank"], order)
+    choice = Choice(family["holds"], fit, entry["needs"], entry["best"], entry["rank"], orders[entry["target"]])
     return choice, algorithm
 
 

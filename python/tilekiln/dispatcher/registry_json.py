@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     Path = tuple[str | int, ...]
 
 _WORDS = {None: "null", "yes": "true", "no": "false"}
-_MEMBERS = ("name", "identifier", "family", "dtype", "pipeline", "gfx_arch", "receipt", "priority")
+_TEXTS = ("name", "identifier", "family", "dtype", "pipeline", "gfx_arch", "receipt", "priority")
+_KERNEL = {**dict.fromkeys(_TEXTS, str), "rank": int, "signature": dict, "algorithm": dict, "choice": dict}
+_CHOICE = {"holds": list, "fit": dict, "needs": str, "best": str, "order": int}
 
 
 def write(registry: Registry, statistics: bool, timestamp: bool) -> str:
@@ -136,73 +138,64 @@ class _Reader:
             raise FileError(f"{self.file}:{error.lineno}: {error.msg}") from None
         except RecursionError:
             raise FileError(f"{self.file}:1: arrays and objects go too deep") from None
-        kernels = self._member(everything, (), "kernels", list)
-        metadata = self._member(everything, (), "metadata", dict)
-        total = self._member(metadata, ("metadata",), "total_kernels", int)
+        kernels, metadata = self._members(everything, (), {"kernels": list, "metadata": dict}).values()
+        (total,) = self._members(metadata, ("metadata",), {"total_kernels": int}).values()
         if total != len(kernels):
             must = f"must be {len(kernels)}, the kernels that follow"
             self.fail(("metadata", "total_kernels"), f"total_kernels: was {total}, {must}")
         return [self._kernel(one, ("kernels", at), held) for at, one in enumerate(kernels)]
 
-    def _member(self, of: Any, path: Path, name: str, kind: type) -> Any:
+    def _members(self, of: Any, path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
         if not isinstance(of, dict):
             self.fail(path, f"was {_kind(of)}, must be an object")
-        if name not in of:
-            self.fail(path, f"'{name}' is missing here")
-        value = of[name]
-        if not isinstance(value, kind) or isinstance(value, bool):
-            self.fail((*path, name), f"was {_kind(value)}, must be {_kind(kind())}")
-        return value
+        for name, kind in kinds.items():
+            if name not in of:
+                self.fail(path, f"'{name}' is missing here")
+            if not isinstance(of[name], kind) or isinstance(of[name], bool):
+                self.fail((*path, name), f"was {_kind(of[name])}, must be {_kind(kind())}")
+        return {name: of[name] for name in kinds}
 
     def _kernel(self, one: Any, path: Path, held: Mapping[tuple[str, str], Instance]) -> tuple[Instance, Priority]:
-        words = {name: self._member(one, path, name, str) for name in _MEMBERS}
-        signature, algorithm = (self._values(one, path, name) for name in ("signature", "algorithm"))
-        key = Key.of(words["family"], signature, algorithm, words["gfx_arch"], words["receipt"])
-        for name, must in (("dtype", text(signature.get("dtype"))), ("pipeline", text(algorithm.get("pipeline")))):
-            if words[name] != must:
-                self.fail((*path, name), f"{name}: was {words[name]}, must be {must}, as in the key")
-        priority = words["priority"]
-        if priority not in PRIORITIES:
-            self.fail((*path, "priority"), f"priority: was {priority}, must be low, normal or high")
-        if words["identifier"] != key.id:
-            must = f"must be {key.id}, that of its fields"
-            self.fail((*path, "identifier"), f"identifier: was {words['identifier']}, {must}")
-        choice = self._choice(one, path, algorithm)
-        known = held.get((key.receipt, words["name"]))
-        if known is not None and known.key == key:
-            return known, priority
-        return FunctionInstance(key, None, choice, words["name"]), priority
+        said = self._members(one, path, _KERNEL)
+        signature, algorithm = (self._values(said[name], (*path, name)) for name in ("signature", "algorithm"))
+        key = Key.of(said["family"], signature, algorithm, said["gfx_arch"], said["receipt"])
+        if said["priority"] not in PRIORITIES:
+            self.fail((*path, "priority"), f"priority: was {said['priority']}, must be low, normal or high")
+        for name, must, why in (
+            ("dtype", text(signature.get("dtype")), "as in the key"),
+            ("pipeline", text(algorithm.get("pipeline")), "as in the key"),
+            ("identifier", key.id, "that of its fields"),
+        ):
+            if said[name] != must:
+                self.fail((*path, name), f"{name}: was {said[name]}, must be {must}, {why}")
+        choice = self._choice(said["choice"], (*path, "choice"), algorithm, said["rank"])
+        known = held.get((key.receipt, said["name"]))
+        found = known if known is not None and known.key == key else FunctionInstance(key, None, choice, said["name"])
+        return found, said["priority"]
 
-    def _values(self, one: Any, path: Path, name: str) -> dict[str, Value]:
-        values = self._member(one, path, name, dict)
+    def _values(self, values: dict[str, Any], path: Path) -> dict[str, Value]:
         for field, value in values.items():
             if isinstance(value, (dict, list, float)):
                 must = "must be a value: true, false, a whole number or a string"
-                self.fail((*path, name, field), f"was {_kind(value)}, {must}")
+                self.fail((*path, field), f"was {_kind(value)}, {must}")
         return {field: value_of(value) for field, value in values.items()}
 
-    def _choice(self, one: Any, path: Path, algorithm: Mapping[str, Value]) -> Choice:
-        rank = self._member(one, path, "rank", int)
-        choice, path = self._member(one, path, "choice", dict), (*path, "choice")
-        holds = self._member(choice, path, "holds", list)
-        for at, field in enumerate(holds):
+    def _choice(self, one: Any, path: Path, algorithm: Mapping[str, Value], rank: int) -> Choice:
+        said, fit, rules = self._members(one, path, _CHOICE), [], []
+        for at, field in enumerate(said["holds"]):
             if not isinstance(field, str):
                 self.fail((*path, "holds", at), f"was {_kind(field)}, must be a string")
-        fit = []
-        for size, of in self._member(choice, path, "fit", dict).items():
+        for size, of in said["fit"].items():
             tile = algorithm.get(of) if isinstance(of, str) else None
             if not isinstance(tile, int) or tile <= 0:
                 self.fail((*path, "fit", size), f"fit: was {of}, must be a number of the algorithm")
             fit.append((size, of, tile))
-        rules = []
         for name in ("needs", "best"):
             try:
-                rules.append(SizeRule(self._member(choice, path, name, str)))
-            except FileError:
-                raise
+                rules.append(SizeRule(said[name]))
             except ArgumentError as error:
                 self.fail((*path, name), str(error))
-        return Choice(holds, fit, rules[0], rules[1], rank, self._member(choice, path, "order", int))
+        return Choice(said["holds"], fit, rules[0], rules[1], rank, said["order"])
 
 
 def _kind(value: object) -> str:
