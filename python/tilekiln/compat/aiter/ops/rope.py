@@ -11,6 +11,8 @@ Names with bwd are the gradients: pairs are turned the other way round. RoPE and
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,31 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..._modules import errors_as_upstream
-from .._rope_placed import (
-    rope_2d_bwd,
-    rope_2d_bwd_impl,
-    rope_2d_fwd,
-    rope_2d_fwd_impl,
-    rope_2d_fwd_inplace,
-    rope_cached_positions_2c_fwd,
-    rope_cached_positions_2c_fwd_impl,
-    rope_cached_positions_2c_fwd_inplace,
-    rope_cached_positions_fwd,
-    rope_cached_positions_fwd_impl,
-    rope_cached_positions_fwd_inplace,
-    rope_cached_positions_offsets_2c_fwd,
-    rope_cached_positions_offsets_2c_fwd_impl,
-    rope_cached_positions_offsets_2c_fwd_inplace,
-    rope_cached_positions_offsets_fwd,
-    rope_cached_positions_offsets_fwd_impl,
-    rope_cached_positions_offsets_fwd_inplace,
-    rope_thd_bwd,
-    rope_thd_bwd_impl,
-    rope_thd_fwd,
-    rope_thd_fwd_impl,
-    rope_thd_fwd_inplace,
-)
-from .._rotary import Turn, like, of_angles, of_tables, turn
+from .._rotary import Turn, like, of_angles, of_image, of_sequences, of_tables, turn
 
 __all__ = [
     "RoPE",
@@ -96,6 +74,49 @@ __all__ = [
 _named = errors_as_upstream(x="input", y="output")
 
 
+def _derived(impl: Callable[..., None], name: str, about: str, transposes: bool, run: Callable[..., Any]) -> Any:
+    """run(inputs, transpose_output, all arguments) as a function of the arguments of `impl`, its outputs apart."""
+    outputs = 2 if "_2c_" in name else 1
+    parameters = [*inspect.signature(impl).parameters.values()][outputs:]
+    if transposes:
+        more = inspect.Parameter("transpose_output", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False)
+        parameters.append(more.replace(annotation="bool"))
+    signature, count = inspect.Signature(parameters), len(parameters)
+
+    def function(*given: Any, **named: Any) -> Any:
+        if transposes and not named and len(given) == count - 1:
+            given += (False,)
+        elif named or len(given) != count:
+            bound = signature.bind(*given, **named)
+            bound.apply_defaults()
+            given = bound.args
+        *arguments, transpose_output = given if transposes else (*given, False)
+        return run(arguments[:outputs], transpose_output, arguments)
+
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"`{impl.__name__}` {about}."
+    return _named(function)
+
+
+def _into_new(impl: Callable[..., None], transposes: bool = True) -> Any:
+    """The function of `impl` that gives new tensors; transposes: it takes transpose_output."""
+    name = impl.__name__.removesuffix("_impl")
+
+    def run(inputs: Any, transpose_output: bool, given: Any) -> Any:
+        made = tuple(like(one, transpose_output) for one in inputs)
+        impl(*made, *given)
+        return made if len(made) > 1 else made[0]
+
+    return _derived(impl, name, f"into {'new tensors' if '_2c_' in name else 'a new tensor'}", transposes, run)
+
+
+def _in_place(impl: Callable[..., None]) -> Any:
+    """The function of `impl` that writes where it reads."""
+    name = impl.__name__.replace("_impl", "_inplace")
+    return _derived(impl, name, "in place", False, lambda inputs, _, given: impl(*inputs, *given))
+
+
 @_named
 def rope_fwd_impl(
     output: Tensor, input: Tensor, freqs: Tensor, rotate_style: int, reuse_freqs_front_part: bool, nope_first: bool
@@ -105,23 +126,8 @@ def rope_fwd_impl(
     turn(output.transpose(0, 1), input.transpose(0, 1), tables, how)
 
 
-@_named
-def rope_fwd(
-    input: Tensor, freqs: Tensor, rotate_style: int, reuse_freqs_front_part: bool, nope_first: bool,
-    transpose_output: bool = False,
-) -> Tensor:  # fmt: skip
-    """`rope_fwd_impl` into a new tensor."""
-    made = like(input, transpose_output)
-    rope_fwd_impl(made, input, freqs, rotate_style, reuse_freqs_front_part, nope_first)
-    return made
-
-
-@_named
-def rope_fwd_inplace(
-    input: Tensor, freqs: Tensor, rotate_style: int, reuse_freqs_front_part: bool, nope_first: bool
-) -> None:
-    """`rope_fwd_impl` in place."""
-    rope_fwd_impl(input, input, freqs, rotate_style, reuse_freqs_front_part, nope_first)
+rope_fwd = _into_new(rope_fwd_impl)
+rope_fwd_inplace = _in_place(rope_fwd_impl)
 
 
 @_named
@@ -134,15 +140,7 @@ def rope_bwd_impl(
     turn(input_grads.transpose(0, 1), output_grads.transpose(0, 1), tables, how)
 
 
-@_named
-def rope_bwd(
-    output_grads: Tensor, freqs: Tensor, rotate_style: int, reuse_freqs_front_part: bool, nope_first: bool,
-    transpose_output: bool = False,
-) -> Tensor:  # fmt: skip
-    """`rope_bwd_impl` into a new tensor."""
-    made = like(output_grads, transpose_output)
-    rope_bwd_impl(made, output_grads, freqs, rotate_style, reuse_freqs_front_part, nope_first)
-    return made
+rope_bwd = _into_new(rope_bwd_impl)
 
 
 @_named
@@ -156,23 +154,8 @@ def rope_2c_fwd_impl(
     turn(output_y.transpose(0, 1), input_y.transpose(0, 1), tables, how)
 
 
-@_named
-def rope_2c_fwd(
-    input_x: Tensor, input_y: Tensor, freqs: Tensor, rotate_style: int, reuse_freqs_front_part: bool, nope_first:
-    bool, transpose_output: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`rope_2c_fwd_impl` into new tensors."""
-    made = like(input_x, transpose_output), like(input_y, transpose_output)
-    rope_2c_fwd_impl(*made, input_x, input_y, freqs, rotate_style, reuse_freqs_front_part, nope_first)
-    return made
-
-
-@_named
-def rope_2c_fwd_inplace(
-    input_x: Tensor, input_y: Tensor, freqs: Tensor, rotate_style: int, reuse_freqs_front_part: bool, nope_first: bool
-) -> None:
-    """`rope_2c_fwd_impl` in place."""
-    rope_2c_fwd_impl(input_x, input_y, input_x, input_y, freqs, rotate_style, reuse_freqs_front_part, nope_first)
+rope_2c_fwd = _into_new(rope_2c_fwd_impl)
+rope_2c_fwd_inplace = _in_place(rope_2c_fwd_impl)
 
 
 @_named
@@ -186,15 +169,7 @@ def rope_2c_bwd_impl(
     turn(input_grads_y.transpose(0, 1), output_grads_y.transpose(0, 1), tables, how)
 
 
-@_named
-def rope_2c_bwd(
-    output_grads_x: Tensor, output_grads_y: Tensor, freqs: Tensor, rotate_style: int, reuse_freqs_front_part: bool,
-    nope_first: bool, transpose_output: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`rope_2c_bwd_impl` into new tensors."""
-    made = like(output_grads_x, transpose_output), like(output_grads_y, transpose_output)
-    rope_2c_bwd_impl(*made, output_grads_x, output_grads_y, freqs, rotate_style, reuse_freqs_front_part, nope_first)
-    return made
+rope_2c_bwd = _into_new(rope_2c_bwd_impl)
 
 
 @_named
@@ -207,23 +182,8 @@ def rope_cached_fwd_impl(
     turn(output.transpose(0, 1), input.transpose(0, 1), tables, how)
 
 
-@_named
-def rope_cached_fwd(
-    input: Tensor, cos: Tensor, sin: Tensor, rotate_style: int, reuse_freqs_front_part: bool, nope_first: bool,
-    transpose_output: bool = False,
-) -> Tensor:  # fmt: skip
-    """`rope_cached_fwd_impl` into a new tensor."""
-    made = like(input, transpose_output)
-    rope_cached_fwd_impl(made, input, cos, sin, rotate_style, reuse_freqs_front_part, nope_first)
-    return made
-
-
-@_named
-def rope_cached_fwd_inplace(
-    input: Tensor, cos: Tensor, sin: Tensor, rotate_style: int, reuse_freqs_front_part: bool, nope_first: bool
-) -> None:
-    """`rope_cached_fwd_impl` in place."""
-    rope_cached_fwd_impl(input, input, cos, sin, rotate_style, reuse_freqs_front_part, nope_first)
+rope_cached_fwd = _into_new(rope_cached_fwd_impl)
+rope_cached_fwd_inplace = _in_place(rope_cached_fwd_impl)
 
 
 @_named
@@ -239,15 +199,7 @@ def rope_cached_bwd_impl(
     turn(input_grads.transpose(0, 1), output_grads.transpose(0, 1), tables, how)
 
 
-@_named
-def rope_cached_bwd(
-    output_grads: Tensor, cos: Tensor, sin: Tensor, rotate_style: int, reuse_freqs_front_part: bool, nope_first: bool,
-    transpose_output: bool = False,
-) -> Tensor:  # fmt: skip
-    """`rope_cached_bwd_impl` into a new tensor."""
-    made = like(output_grads, transpose_output)
-    rope_cached_bwd_impl(made, output_grads, cos, sin, rotate_style, reuse_freqs_front_part, nope_first)
-    return made
+rope_cached_bwd = _into_new(rope_cached_bwd_impl)
 
 
 @_named
@@ -261,26 +213,8 @@ def rope_cached_2c_fwd_impl(
     turn(output_y.transpose(0, 1), input_y.transpose(0, 1), tables, how)
 
 
-@_named
-def rope_cached_2c_fwd(
-    input_x: Tensor, input_y: Tensor, cos: Tensor, sin: Tensor, rotate_style: int, reuse_freqs_front_part: bool,
-    nope_first: bool, transpose_output: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`rope_cached_2c_fwd_impl` into new tensors."""
-    made = like(input_x, transpose_output), like(input_y, transpose_output)
-    rope_cached_2c_fwd_impl(*made, input_x, input_y, cos, sin, rotate_style, reuse_freqs_front_part, nope_first)
-    return made
-
-
-@_named
-def rope_cached_2c_fwd_inplace(
-    input_x: Tensor, input_y: Tensor, cos: Tensor, sin: Tensor, rotate_style: int, reuse_freqs_front_part: bool,
-    nope_first: bool,
-) -> None:  # fmt: skip
-    """`rope_cached_2c_fwd_impl` in place."""
-    rope_cached_2c_fwd_impl(
-        input_x, input_y, input_x, input_y, cos, sin, rotate_style, reuse_freqs_front_part, nope_first
-    )
+rope_cached_2c_fwd = _into_new(rope_cached_2c_fwd_impl)
+rope_cached_2c_fwd_inplace = _in_place(rope_cached_2c_fwd_impl)
 
 
 @_named
@@ -297,17 +231,125 @@ def rope_cached_2c_bwd_impl(
     turn(input_grads_y.transpose(0, 1), output_grads_y.transpose(0, 1), tables, how)
 
 
+rope_cached_2c_bwd = _into_new(rope_cached_2c_bwd_impl)
+
+
 @_named
-def rope_cached_2c_bwd(
-    output_grads_x: Tensor, output_grads_y: Tensor, cos: Tensor, sin: Tensor, rotate_style: int,
-    reuse_freqs_front_part: bool, nope_first: bool, transpose_output: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`rope_cached_2c_bwd_impl` into new tensors."""
-    made = like(output_grads_x, transpose_output), like(output_grads_y, transpose_output)
-    rope_cached_2c_bwd_impl(
-        *made, output_grads_x, output_grads_y, cos, sin, rotate_style, reuse_freqs_front_part, nope_first
-    )
-    return made
+def rope_cached_positions_fwd_impl(
+    output: Tensor, input: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, rotate_style: int,
+    reuse_freqs_front_part: bool, nope_first: bool,
+) -> None:  # fmt: skip
+    """output: input turned by rows positions (s, b) of the tables."""
+    tables, how = of_tables(cos, sin, reuse_freqs_front_part, rotate_style), Turn(rotate_style, nope_first)
+    turn(output.transpose(0, 1), input.transpose(0, 1), tables, how, positions.t())
+
+
+rope_cached_positions_fwd = _into_new(rope_cached_positions_fwd_impl)
+rope_cached_positions_fwd_inplace = _in_place(rope_cached_positions_fwd_impl)
+
+
+@_named
+def rope_cached_positions_2c_fwd_impl(
+    output_x: Tensor, output_y: Tensor, input_x: Tensor, input_y: Tensor, cos: Tensor, sin: Tensor, positions: Tensor,
+    rotate_style: int, reuse_freqs_front_part: bool, nope_first: bool,
+) -> None:  # fmt: skip
+    """output_x and output_y: both turned by rows positions (s, b) of the tables."""
+    tables, how = of_tables(cos, sin, reuse_freqs_front_part, rotate_style), Turn(rotate_style, nope_first)
+    turn(output_x.transpose(0, 1), input_x.transpose(0, 1), tables, how, positions.t())
+    turn(output_y.transpose(0, 1), input_y.transpose(0, 1), tables, how, positions.t())
+
+
+rope_cached_positions_2c_fwd = _into_new(rope_cached_positions_2c_fwd_impl)
+rope_cached_positions_2c_fwd_inplace = _in_place(rope_cached_positions_2c_fwd_impl)
+
+
+@_named
+def rope_cached_positions_offsets_fwd_impl(
+    output: Tensor, input: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, offsets: Tensor, rotate_style: int,
+    reuse_freqs_front_part: bool, nope_first: bool,
+) -> None:  # fmt: skip
+    """output: input turned by the rows positions + offsets, each (s, b)."""
+    tables, how = of_tables(cos, sin, reuse_freqs_front_part, rotate_style), Turn(rotate_style, nope_first)
+    turn(output.transpose(0, 1), input.transpose(0, 1), tables, how, (positions + offsets).t())
+
+
+rope_cached_positions_offsets_fwd = _into_new(rope_cached_positions_offsets_fwd_impl)
+rope_cached_positions_offsets_fwd_inplace = _in_place(rope_cached_positions_offsets_fwd_impl)
+
+
+@_named
+def rope_cached_positions_offsets_2c_fwd_impl(
+    output_x: Tensor, output_y: Tensor, input_x: Tensor, input_y: Tensor, cos: Tensor, sin: Tensor, positions: Tensor,
+    offsets: Tensor, rotate_style: int, reuse_freqs_front_part: bool, nope_first: bool,
+) -> None:  # fmt: skip
+    """output_x and output_y: both turned by the rows positions + offsets, each (s, b)."""
+    tables, how = of_tables(cos, sin, reuse_freqs_front_part, rotate_style), Turn(rotate_style, nope_first)
+    turn(output_x.transpose(0, 1), input_x.transpose(0, 1), tables, how, (positions + offsets).t())
+    turn(output_y.transpose(0, 1), input_y.transpose(0, 1), tables, how, (positions + offsets).t())
+
+
+rope_cached_positions_offsets_2c_fwd = _into_new(rope_cached_positions_offsets_2c_fwd_impl)
+rope_cached_positions_offsets_2c_fwd_inplace = _in_place(rope_cached_positions_offsets_2c_fwd_impl)
+
+
+@_named
+def rope_thd_fwd_impl(
+    output: Tensor, input: Tensor, cu_seqlens: Tensor, freqs: Tensor, rotate_style: int, reuse_freqs_front_part: bool,
+    nope_first: bool,
+) -> None:  # fmt: skip
+    """output (t, h, d): input of sequences that begin at cu_seqlens, turned by the angles freqs."""
+    tables, how = of_angles(freqs, reuse_freqs_front_part, rotate_style), Turn(rotate_style, nope_first)
+    turn(output[None], input[None], tables, how, of_sequences(cu_seqlens, input.shape[0])[None])
+
+
+rope_thd_fwd = _into_new(rope_thd_fwd_impl, transposes=False)
+rope_thd_fwd_inplace = _in_place(rope_thd_fwd_impl)
+
+
+@_named
+def rope_2d_fwd_impl(
+    output: Tensor, input: Tensor, cos_h: Tensor, sin_h: Tensor, cos_w: Tensor, sin_w: Tensor, img_height: int,
+    img_width: int, rotate_style: int, reuse_freqs_front_part: bool, nope_first: bool,
+) -> None:  # fmt: skip
+    """output (b, height width, h, d): the first half of each head of input by its row, the second by its column."""
+    how = Turn(rotate_style, nope_first)
+    both = of_image(input, img_height, img_width)
+    for half, (cos, sin) in enumerate(((cos_h, sin_h), (cos_w, sin_w))):
+        tables = of_tables(cos, sin, reuse_freqs_front_part, rotate_style)
+        turn(output.chunk(2, -1)[half], input.chunk(2, -1)[half], tables, how, both[half])
+
+
+rope_2d_fwd = _into_new(rope_2d_fwd_impl, transposes=False)
+rope_2d_fwd_inplace = _in_place(rope_2d_fwd_impl)
+
+
+@_named
+def rope_thd_bwd_impl(
+    input_grads: Tensor, output_grads: Tensor, cu_seqlens: Tensor, freqs: Tensor, rotate_style: int,
+    reuse_freqs_front_part: bool, nope_first: bool,
+) -> None:  # fmt: skip
+    """input_grads (t, h, d): output_grads of sequences that begin at cu_seqlens, turned back by the angles freqs."""
+    tables, how = of_angles(freqs, reuse_freqs_front_part, rotate_style), Turn(rotate_style, nope_first, backward=True)
+    turn(input_grads[None], output_grads[None], tables, how, of_sequences(cu_seqlens, output_grads.shape[0])[None])
+
+
+rope_thd_bwd = _into_new(rope_thd_bwd_impl, transposes=False)
+
+
+@_named
+def rope_2d_bwd_impl(
+    input_grads: Tensor, output_grads: Tensor, cos_h: Tensor, sin_h: Tensor, cos_w: Tensor, sin_w: Tensor, img_height:
+    int, img_width: int, rotate_style: int, reuse_freqs_front_part: bool, nope_first: bool,
+) -> None:  # fmt: skip
+    """input_grads (b, height width, h, d): the first half of each head by its row, the other by its column, back."""
+    how = Turn(rotate_style, nope_first, backward=True)
+    both = of_image(output_grads, img_height, img_width)
+    for half, (cos, sin) in enumerate(((cos_h, sin_h), (cos_w, sin_w))):
+        tables = of_tables(cos, sin, reuse_freqs_front_part, rotate_style)
+        turn(input_grads.chunk(2, -1)[half], output_grads.chunk(2, -1)[half], tables, how, both[half])
+
+
+rope_2d_bwd = _into_new(rope_2d_bwd_impl, transposes=False)
 
 
 class RoPE(torch.autograd.Function):

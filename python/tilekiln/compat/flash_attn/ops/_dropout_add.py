@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import torch
 from torch import Tensor
@@ -13,6 +15,23 @@ from ....torch.norms import parameter
 from ..._modules import FaceArgumentError
 
 Norm = Callable[[Tensor, Tensor, Tensor | None, float], Tensor]
+Rest = ParamSpec("Rest")
+
+
+def of_norm(norm: Norm, name: str, function: Callable[Concatenate[Norm, Rest], Any]) -> Callable[Rest, Any]:
+    """The function of one norm, dropout_add_layer_norm of dropout_add_norm, by upstream's name and arguments."""
+
+    @functools.wraps(function)
+    def bound(*given: Rest.args, **named: Rest.kwargs) -> Any:
+        return function(norm, *given, **named)
+
+    _, *parameters = inspect.signature(function).parameters.values()
+    bound.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    bound.__doc__ = (function.__doc__ or "").replace("dropout_add_norm", name.partition("norm")[0] + "norm")
+    bound.__name__ = bound.__qualname__ = name
+    bound.__module__ = norm.__module__
+    del bound.__wrapped__  # type: ignore[attr-defined]  # whose signature has the norm
+    return bound
 
 
 def _as(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -91,13 +110,18 @@ def dropout_add_norm(
     bias: Tensor | None,
     dropout_p: float,
     epsilon: float,
-    rowscale: Tensor | None,
-    layerscale: Tensor | None,
-    prenorm: bool,
-    residual_in_fp32: bool,
-    return_dropout_mask: bool,
+    rowscale: Tensor | None = None,
+    layerscale: Tensor | None = None,
+    prenorm: bool = False,
+    residual_in_fp32: bool = False,
+    return_dropout_mask: bool = False,
 ) -> Any:
-    """norm(dropout(x0 rowscale layerscale) + residual) in x0's dtype; the sum has residual's, or fp32, or x0's."""
+    """The norm of dropout(x0 rowscale layerscale) + residual.
+
+    x0, residual (..., columns), weight, bias, layerscale (columns), rowscale (...), of any of fp32, fp16 and bf16.
+    prenorm: (out, the sum). The sum has the dtype of residual; without one x0's, or fp32 with residual_in_fp32; before
+    it is rounded to that everything is computed in fp32. return_dropout_mask: one more result, uint8.
+    """
     residual = like("residual", residual, x0)
     x, mask = _dropped(x0, dropout_p, scale_of_rows(rowscale, x0), layerscale)
     total = _sum((x,), residual, _dtype_of_sum(x0, residual, residual_in_fp32))
@@ -126,16 +150,21 @@ def dropout_add_norm_subset(
     bias: Tensor | None,
     dropout_p: float,
     epsilon: float,
-    layerscale: Tensor | None,
-    x0_subset: Tensor | None,
-    out_subset: Tensor | None,
-    rowscale_const: float,
-    out_numrows: int,
-    prenorm: bool,
-    residual_in_fp32: bool,
-    return_dropout_mask: bool,
+    layerscale: Tensor | None = None,
+    x0_subset: Tensor | None = None,
+    out_subset: Tensor | None = None,
+    rowscale_const: float = 1.0,
+    out_numrows: int = 0,
+    prenorm: bool = False,
+    residual_in_fp32: bool = False,
+    return_dropout_mask: bool = False,
 ) -> Any:
-    """dropout_add_norm where some rows have no x0, and some no out."""
+    """dropout_add_norm where some rows have no x0, as with stochastic depth, and some no out.
+
+    x0 (rows_x0, columns). x0_subset, an integer for each row of the sum: the row of x0 that it takes, counted from 1;
+    0: none, so that it is residual alone. out_subset likewise: the row of out that it gives; 0: none. out (out_numrows,
+    columns). rowscale_const: a factor of x0. Without a subset every row is in it.
+    """
     x, mask = _dropped(x0, dropout_p, layerscale, None if rowscale_const == 1.0 else rowscale_const)
     x = x.reshape(-1, x.shape[-1])
     if x0_subset is not None:
@@ -173,11 +202,15 @@ def dropout_add_norm_parallel_residual(
     bias1: Tensor | None,
     dropout_p: float,
     epsilon: float,
-    prenorm: bool,
-    residual_in_fp32: bool,
-    return_dropout_mask: bool,
+    prenorm: bool = False,
+    residual_in_fp32: bool = False,
+    return_dropout_mask: bool = False,
 ) -> Any:
-    """Two norms of one sum: dropout(x0) + dropout(x1) + residual."""
+    """Two norms of dropout(x0) + dropout(x1) + residual: (out0, out1), out1 None without weight1.
+
+    x0, x1, residual (..., columns), weights and biases (columns). prenorm: the sum is one more result, of the dtype
+    that dropout_add_norm says. return_dropout_mask: two more, of x0 and of x1.
+    """
     x1, residual = like("x1", x1, x0), like("residual", residual, x0)
     dropped = [_dropped(x, dropout_p) for x in (x0, x1) if x is not None]
     total = _sum(tuple(x for x, _ in dropped), residual, _dtype_of_sum(x0, residual, residual_in_fp32))

@@ -18,6 +18,7 @@ from ._dropout_add import (
     dropout_add_norm_parallel_residual,
     dropout_add_norm_subset,
     in_widest,
+    of_norm,
 )
 
 __all__ = [
@@ -66,74 +67,8 @@ class DropoutAddRMSNorm(DropoutAddNorm):
     norm = staticmethod(_norm)
 
 
-def dropout_add_rms_norm(
-    x0: Tensor,
-    residual: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    dropout_p: float,
-    epsilon: float,
-    rowscale: Tensor | None = None,
-    layerscale: Tensor | None = None,
-    prenorm: bool = False,
-    residual_in_fp32: bool = False,
-    return_dropout_mask: bool = False,
-) -> Any:
-    """The norm of dropout(x0 rowscale layerscale) + residual.
-
-    x0, residual (..., columns), weight, bias, layerscale (columns), rowscale (...), of any of fp32, fp16 and bf16.
-    prenorm: (out, the sum). The sum has the dtype of residual; without one x0's, or fp32 with residual_in_fp32; before
-    it is rounded to that everything is computed in fp32. return_dropout_mask: one more result, uint8.
-    """
-    more = rowscale, layerscale, prenorm, residual_in_fp32, return_dropout_mask
-    return dropout_add_norm(_norm, x0, residual, weight, bias, dropout_p, epsilon, *more)
-
-
-def dropout_add_rms_norm_subset(
-    x0: Tensor,
-    residual: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    dropout_p: float,
-    epsilon: float,
-    layerscale: Tensor | None = None,
-    x0_subset: Tensor | None = None,
-    out_subset: Tensor | None = None,
-    rowscale_const: float = 1.0,
-    out_numrows: int = 0,
-    prenorm: bool = False,
-    residual_in_fp32: bool = False,
-    return_dropout_mask: bool = False,
-) -> Any:
-    """dropout_add_rms_norm where some rows have no x0, as with stochastic depth, and some no out.
-
-    x0 (rows_x0, columns). x0_subset, an integer for each row of the sum: the row of x0 that it takes, counted from 1;
-    0: none, so that it is residual alone. out_subset likewise: the row of out that it gives; 0: none. out (out_numrows,
-    columns). rowscale_const: a factor of x0. Without a subset every row is in it.
-    """
-    more = layerscale, x0_subset, out_subset, rowscale_const, out_numrows, prenorm, residual_in_fp32
-    return dropout_add_norm_subset(_norm, x0, residual, weight, bias, dropout_p, epsilon, *more, return_dropout_mask)
-
-
-def dropout_add_rms_norm_parallel_residual(
-    x0: Tensor,
-    x1: Tensor | None,
-    residual: Tensor | None,
-    weight0: Tensor,
-    bias0: Tensor | None,
-    weight1: Tensor | None,
-    bias1: Tensor | None,
-    dropout_p: float,
-    epsilon: float,
-    prenorm: bool = False,
-    residual_in_fp32: bool = False,
-    return_dropout_mask: bool = False,
-) -> Any:
-    """Two norms of dropout(x0) + dropout(x1) + residual: (out0, out1), out1 None without weight1.
-
-    x0, x1, residual (..., columns), weights and biases (columns). prenorm: the sum is one more result, of the dtype
-    that dropout_add_rms_norm says. return_dropout_mask: two more, of x0 and of x1.
-    """
-    weights = weight0, bias0, weight1, bias1
-    more = prenorm, residual_in_fp32, return_dropout_mask
-    return dropout_add_norm_parallel_residual(_norm, x0, x1, residual, *weights, dropout_p, epsilon, *more)
+dropout_add_rms_norm = of_norm(_norm, "dropout_add_rms_norm", dropout_add_norm)
+dropout_add_rms_norm_subset = of_norm(_norm, "dropout_add_rms_norm_subset", dropout_add_norm_subset)
+dropout_add_rms_norm_parallel_residual = of_norm(
+    _norm, "dropout_add_rms_norm_parallel_residual", dropout_add_norm_parallel_residual
+)
