@@ -68,6 +68,30 @@ def errors_as_upstream(**names: str) -> Callable[[Function], Function]:
     return decorate
 
 
+def alias(module: str, name: str, function: Callable[..., Any], about: str = "", **fixed: Any) -> Any:
+    """The function as another name of upstream's, in a module, with an argument fixed, which its signature has not.
+
+    about: its docstring; unless given the function's name.
+    """
+    signature = inspect.signature(function)
+    places = {word: [*signature.parameters].index(word) for word in fixed}
+
+    def bound(*given: Any, **named: Any) -> Any:
+        for word, at in places.items():
+            if len(given) < at:
+                named[word] = fixed[word]
+            else:
+                given = (*given[:at], fixed[word], *given[at:])
+        return function(*given, **named)
+
+    parameters = [one for word, one in signature.parameters.items() if word not in fixed]
+    bound.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    bound.__name__ = bound.__qualname__ = name
+    bound.__module__ = module
+    bound.__doc__ = about or f"`{function.__name__}`."
+    return bound
+
+
 def _no_tensor(signature: inspect.Signature, arguments: tuple[Any, ...], named: dict[str, Any]) -> str:
     """Text about the first argument that is declared a Tensor and is none; "" where all are."""
     try:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ... import _absent
-from ..._modules import errors_as_upstream
+from ..._modules import alias, errors_as_upstream
 from .._products import blocks, in_order, scaled, turned
 from .._shapes import (
     gemm_a8w8_blockscale_bpreshuffle_fake,
@@ -86,13 +86,7 @@ def gemm_a8w8(
     return scaled(XQ, WQ, x_scale, w_scale, bias, dtype)
 
 
-@_named
-def gemm_a8w8_CK(
-    XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None = None, dtype: torch.dtype =
-    torch.bfloat16, splitK: int | None = None,
-) -> Tensor:  # fmt: skip
-    """`gemm_a8w8`."""
-    return scaled(XQ, WQ, x_scale, w_scale, bias, dtype)
+gemm_a8w8_CK = alias(__name__, "gemm_a8w8_CK", gemm_a8w8)  # noqa: N816 upstream's name
 
 
 @_named

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..._modules import errors_as_upstream
+from ..._modules import alias, errors_as_upstream
 from .._rows import factors, off, quantise, rows
 from .._run import run
 
@@ -99,16 +99,8 @@ def rms_norm(input: Tensor, weight: Tensor, epsilon: float, use_model_sensitive_
     return _norm(None, input, weight, epsilon, sensitive=use_model_sensitive_rmsnorm)
 
 
-@_named
-def rmsnorm2d_fwd(input: Tensor, weight: Tensor, epsilon: float, use_model_sensitive_rmsnorm: int = 0) -> Tensor:
-    """`rms_norm`."""
-    return _norm(None, input, weight, epsilon, sensitive=use_model_sensitive_rmsnorm)
-
-
-@_named
-def rmsnorm2d_fwd_opus(input: Tensor, weight: Tensor, epsilon: float, use_model_sensitive_rmsnorm: int = 0) -> Tensor:
-    """`rms_norm`."""
-    return _norm(None, input, weight, epsilon, sensitive=use_model_sensitive_rmsnorm)
+rmsnorm2d_fwd = alias(__name__, "rmsnorm2d_fwd", rms_norm)
+rmsnorm2d_fwd_opus = alias(__name__, "rmsnorm2d_fwd_opus", rms_norm)
 
 
 @_named
@@ -207,13 +199,9 @@ def rmsnorm2d_fwd_with_smoothquant(
     _norm(out, input, weight, epsilon, scale=yscale, smooth=xscale, sensitive=use_model_sensitive_rmsnorm)
 
 
-@_named
-def rmsnorm2d_fwd_with_smoothquant_opus(
-    out: Tensor, input: Tensor, xscale: Tensor, yscale: Tensor, weight: Tensor, epsilon: float,
-    use_model_sensitive_rmsnorm: int = 0,
-) -> None:  # fmt: skip
-    """`rmsnorm2d_fwd_with_smoothquant`."""
-    _norm(out, input, weight, epsilon, scale=yscale, smooth=xscale, sensitive=use_model_sensitive_rmsnorm)
+rmsnorm2d_fwd_with_smoothquant_opus = alias(
+    __name__, "rmsnorm2d_fwd_with_smoothquant_opus", rmsnorm2d_fwd_with_smoothquant
+)
 
 
 @_named
@@ -228,16 +216,9 @@ def rmsnorm2d_fwd_with_add_smoothquant(
     )  # fmt: skip
 
 
-@_named
-def rmsnorm2d_fwd_with_add_smoothquant_opus(
-    out: Tensor, input: Tensor, residual_in: Tensor, residual_out: Tensor, xscale: Tensor, yscale: Tensor,
-    weight: Tensor, epsilon: float, out_before_quant: Tensor | None = None, use_model_sensitive_rmsnorm: int = 0,
-) -> None:  # fmt: skip
-    """`rmsnorm2d_fwd_with_add_smoothquant`."""
-    _norm(
-        out, input, weight, epsilon, residuals=(residual_in, residual_out), scale=yscale, smooth=xscale,
-        sensitive=use_model_sensitive_rmsnorm, unquantised=out_before_quant,
-    )  # fmt: skip
+rmsnorm2d_fwd_with_add_smoothquant_opus = alias(
+    __name__, "rmsnorm2d_fwd_with_add_smoothquant_opus", rmsnorm2d_fwd_with_add_smoothquant
+)
 
 
 @_named

@@ -3,35 +3,16 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ....torch.norms import parameter
-from ..._modules import FaceArgumentError
+from ..._modules import FaceArgumentError, alias
 
 Norm = Callable[[Tensor, Tensor, Tensor | None, float], Tensor]
-Rest = ParamSpec("Rest")
-
-
-def of_norm(norm: Norm, name: str, function: Callable[Concatenate[Norm, Rest], Any]) -> Callable[Rest, Any]:
-    """The function of one norm, dropout_add_layer_norm of dropout_add_norm, by upstream's name and arguments."""
-
-    @functools.wraps(function)
-    def bound(*given: Rest.args, **named: Rest.kwargs) -> Any:
-        return function(norm, *given, **named)
-
-    _, *parameters = inspect.signature(function).parameters.values()
-    bound.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    bound.__doc__ = (function.__doc__ or "").replace("dropout_add_norm", name.partition("norm")[0] + "norm")
-    bound.__name__ = bound.__qualname__ = name
-    bound.__module__ = norm.__module__
-    del bound.__wrapped__  # type: ignore[attr-defined]  # whose signature has the norm
-    return bound
 
 
 def _as(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -219,6 +200,15 @@ def dropout_add_norm_parallel_residual(
     masks = [*(mask for _, mask in dropped), None][:2]
     kept = [_bytes(mask, x0) for mask in masks] if return_dropout_mask else []
     return (out0, out1, *([total] if prenorm else []), *kept)
+
+
+def of_norm(module: str, norm: Norm, own: str) -> list[Any]:
+    """dropout_add_norm, _subset and _parallel_residual of one norm, by upstream's names: own is that of the first."""
+    return [
+        alias(module, own + one.__name__.removeprefix("dropout_add_norm"), one,
+              str(one.__doc__).replace("dropout_add_norm", own), norm=norm)
+        for one in (dropout_add_norm, dropout_add_norm_subset, dropout_add_norm_parallel_residual)
+    ]  # fmt: skip
 
 
 class DropoutAddNorm(torch.nn.Module):

@@ -74,10 +74,8 @@ class DropoutAddLayerNorm(DropoutAddNorm):
         self.bias = torch.nn.Parameter(torch.zeros_like(self.weight))
 
 
-dropout_add_layer_norm = of_norm(_norm, "dropout_add_layer_norm", dropout_add_norm)
-dropout_add_layer_norm_subset = of_norm(_norm, "dropout_add_layer_norm_subset", dropout_add_norm_subset)
-dropout_add_layer_norm_parallel_residual = of_norm(
-    _norm, "dropout_add_layer_norm_parallel_residual", dropout_add_norm_parallel_residual
+dropout_add_layer_norm, dropout_add_layer_norm_subset, dropout_add_layer_norm_parallel_residual = of_norm(
+    __name__, _norm, "dropout_add_layer_norm"
 )
 
 

@@ -12,14 +12,7 @@ import torch
 from torch import Tensor
 
 from ....torch import norms
-from ._dropout_add import (
-    DropoutAddNorm,
-    dropout_add_norm,
-    dropout_add_norm_parallel_residual,
-    dropout_add_norm_subset,
-    in_widest,
-    of_norm,
-)
+from ._dropout_add import DropoutAddNorm, in_widest, of_norm
 
 __all__ = [
     "DropoutAddRMSNorm",
@@ -67,8 +60,6 @@ class DropoutAddRMSNorm(DropoutAddNorm):
     norm = staticmethod(_norm)
 
 
-dropout_add_rms_norm = of_norm(_norm, "dropout_add_rms_norm", dropout_add_norm)
-dropout_add_rms_norm_subset = of_norm(_norm, "dropout_add_rms_norm_subset", dropout_add_norm_subset)
-dropout_add_rms_norm_parallel_residual = of_norm(
-    _norm, "dropout_add_rms_norm_parallel_residual", dropout_add_norm_parallel_residual
+dropout_add_rms_norm, dropout_add_rms_norm_subset, dropout_add_rms_norm_parallel_residual = of_norm(
+    __name__, _norm, "dropout_add_rms_norm"
 )

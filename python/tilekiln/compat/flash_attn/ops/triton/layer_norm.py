@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .... import _absent
-from ...._modules import FaceArgumentError
+from ...._modules import FaceArgumentError, alias
 from .._dropout_add import _as, _dropped, _sum, in_widest, like, scale_of_rows
 from ..layer_norm import _norm as _layer
 from ..rms_norm import _norm as _rms
@@ -102,30 +102,7 @@ def layer_norm_fn(
     return results if len(results) > 1 else results[0]
 
 
-def rms_norm_fn(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None = None,
-    x1: Tensor | None = None,
-    weight1: Tensor | None = None,
-    bias1: Tensor | None = None,
-    eps: float = 1e-6,
-    dropout_p: float = 0.0,
-    rowscale: Tensor | None = None,
-    prenorm: bool = False,
-    residual_in_fp32: bool = False,
-    zero_centered_weight: bool = False,
-    return_dropout_mask: bool = False,
-    out_dtype: torch.dtype | None = None,
-    out: Tensor | None = None,
-    residual_out: Tensor | None = None,
-) -> Any:
-    """`layer_norm_fn` with is_rms_norm."""
-    return layer_norm_fn(
-        x, weight, bias, residual, x1, weight1, bias1, eps, dropout_p, rowscale, prenorm, residual_in_fp32,
-        zero_centered_weight, True, return_dropout_mask, out_dtype, out, residual_out,
-    )  # fmt: skip
+rms_norm_fn = alias(__name__, "rms_norm_fn", layer_norm_fn, "`layer_norm_fn` with is_rms_norm.", is_rms_norm=True)
 
 
 class RMSNorm(torch.nn.Module):
@@ -210,14 +187,32 @@ def maybe_contiguous(x: Tensor | None) -> Tensor | None:
 
 
 def _reference(
-    kind: str, x: Tensor, weights: Any, residual: Tensor | None, x1: Tensor | None, eps: float, dropout_p: float,
-    rowscale: Tensor | None, prenorm: bool, centered: bool, masks: Any, upcast: bool,
-) -> Any:  # fmt: skip
-    """By PyTorch, step by step, each rounded to the dtype it has; in fp32 with upcast."""
+    kind: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    x1: Tensor | None = None,
+    weight1: Tensor | None = None,
+    bias1: Tensor | None = None,
+    eps: float = 1e-6,
+    dropout_p: float = 0.0,
+    rowscale: Tensor | None = None,
+    prenorm: bool = False,
+    zero_centered_weight: bool = False,
+    dropout_mask: Tensor | None = None,
+    dropout_mask1: Tensor | None = None,
+    upcast: bool = False,
+) -> Any:
+    """layer_norm_fn by PyTorch, for tests, step by step, each rounded to the dtype it has; upcast: in fp32.
+
+    dropout_mask, dropout_mask1: kept parts of x and x1.
+    """
+    weights, masks = [(weight, bias), (weight1, bias1)], (dropout_mask, dropout_mask1)
     dtype = x.dtype
     if upcast:
         x, residual, x1 = (None if one is None else one.float() for one in (x, residual, x1))  # type: ignore[assignment]
-        weights = [[None if one is None else one.float() for one in pair] for pair in weights]
+        weights = [tuple(None if one is None else one.float() for one in pair) for pair in weights]  # type: ignore[misc]
     parts = [x if rowscale is None else x * rowscale[..., None], *([] if x1 is None else [x1])]
     if dropout_p > 0.0:
         parts = [
@@ -228,63 +223,21 @@ def _reference(
     if residual is not None:
         total = (total + residual).to(total.dtype)
     made = []
-    for weight, bias in weights:
-        if weight is not None:
-            scale = weight + 1.0 if centered else weight
-            rows = total.to(weight.dtype)
+    for scale, shift in weights:
+        if scale is not None:
+            rows = total.to(scale.dtype)
+            scale = scale + 1.0 if zero_centered_weight else scale
             if kind == "layer":
-                one = functional.layer_norm(rows, rows.shape[-1:], scale, bias, eps)
+                one = functional.layer_norm(rows, rows.shape[-1:], scale, shift, eps)
             else:
                 one = rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + eps) * scale
-                one = one if bias is None else one + bias
+                one = one if shift is None else one + shift
             made.append(one.to(dtype))
     results = (*made, *([total] if prenorm else []))
     return results if len(results) > 1 else results[0]
 
 
-def layer_norm_ref(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None = None,
-    x1: Tensor | None = None,
-    weight1: Tensor | None = None,
-    bias1: Tensor | None = None,
-    eps: float = 1e-6,
-    dropout_p: float = 0.0,
-    rowscale: Tensor | None = None,
-    prenorm: bool = False,
-    zero_centered_weight: bool = False,
-    dropout_mask: Tensor | None = None,
-    dropout_mask1: Tensor | None = None,
-    upcast: bool = False,
-) -> Any:
-    """layer_norm_fn by PyTorch, for tests; upcast: in fp32. dropout_mask, dropout_mask1: kept parts of x and x1."""
-    return _reference(
-        "layer", x, ((weight, bias), (weight1, bias1)), residual, x1, eps, dropout_p, rowscale, prenorm,
-        zero_centered_weight, (dropout_mask, dropout_mask1), upcast,
-    )  # fmt: skip
-
-
-def rms_norm_ref(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None = None,
-    x1: Tensor | None = None,
-    weight1: Tensor | None = None,
-    bias1: Tensor | None = None,
-    eps: float = 1e-6,
-    dropout_p: float = 0.0,
-    rowscale: Tensor | None = None,
-    prenorm: bool = False,
-    zero_centered_weight: bool = False,
-    dropout_mask: Tensor | None = None,
-    dropout_mask1: Tensor | None = None,
-    upcast: bool = False,
-) -> Any:
-    """`layer_norm_ref` of the root of the mean square."""
-    return _reference(
-        "rms", x, ((weight, bias), (weight1, bias1)), residual, x1, eps, dropout_p, rowscale, prenorm,
-        zero_centered_weight, (dropout_mask, dropout_mask1), upcast,
-    )  # fmt: skip
+layer_norm_ref = alias(__name__, "layer_norm_ref", _reference, str(_reference.__doc__), kind="layer")
+rms_norm_ref = alias(
+    __name__, "rms_norm_ref", _reference, "`layer_norm_ref` of the root of the mean square.", kind="rms"
+)
