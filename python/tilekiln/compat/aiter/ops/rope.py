@@ -76,20 +76,20 @@ _named = errors_as_upstream(x="input", y="output")
 
 def _derived(impl: Callable[..., None], name: str, about: str, transposes: bool, run: Callable[..., Any]) -> Any:
     """run(inputs, transpose_output, all arguments) as a function of the arguments of `impl`, its outputs apart."""
-    outputs = 2 if "_2c_" in name else 1
+    outputs, usual = 2 if "_2c_" in name else 1, "transpose_output"
     parameters = [*inspect.signature(impl).parameters.values()][outputs:]
     if transposes:
-        more = inspect.Parameter("transpose_output", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False)
+        more = inspect.Parameter(usual, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False)
         parameters.append(more.replace(annotation="bool"))
-    signature, count = inspect.Signature(parameters), len(parameters)
+    signature, names = inspect.Signature(parameters), [one.name for one in parameters]
 
     def function(*given: Any, **named: Any) -> Any:
-        if transposes and not named and len(given) == count - 1:
-            given += (False,)
-        elif named or len(given) != count:
-            bound = signature.bind(*given, **named)
-            bound.apply_defaults()
-            given = bound.args
+        if named or len(given) != len(names):
+            rest = names[len(given) :]
+            lacks = any(word not in named for word in rest if word != usual)
+            if lacks or len(given) > len(names) or any(word not in rest for word in named):
+                signature.bind(*given, **named)  # which says what is wrong
+            given = (*given, *[named.get(word, False) for word in rest])
         *arguments, transpose_output = given if transposes else (*given, False)
         return run(arguments[:outputs], transpose_output, arguments)
 
