@@ -11,11 +11,11 @@ from codegen.schema.places import Places
 
 PATH = "include/tilekiln/dispatcher/tables.hpp"
 SETTERS = "include/tilekiln/dispatcher/setters.hpp"
-TILE_COST = "include/tilekiln/dispatcher/tile_cost.h"
+TILE_COST = "include/tilekiln/choice/tile_cost.h"
 TILE_COST_TEXT = """/* The rows that a tile costs for a size.
  * Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that. */
-#ifndef TILEKILN_DISPATCHER_TILE_COST_H
-#define TILEKILN_DISPATCHER_TILE_COST_H
+#ifndef TILEKILN_CHOICE_TILE_COST_H
+#define TILEKILN_CHOICE_TILE_COST_H
 
 #include <stdint.h>
 

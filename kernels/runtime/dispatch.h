@@ -7,7 +7,7 @@
 #include "kernels/runtime/small_array.h"
 #include "kernels/runtime/status.h"
 #include "kernels/runtime/table.h"
-#include "tilekiln/dispatcher/fit.h"
+#include "tilekiln/choice/fit.h"
 
 namespace tilekiln {
 

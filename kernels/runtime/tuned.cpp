@@ -10,7 +10,7 @@
 #include "kernels/runtime/arguments.h"
 #include "kernels/runtime/choose.h"
 #include "kernels/runtime/environment.h"
-#include "tilekiln/dispatcher/machine.h"
+#include "tilekiln/machine.h"
 
 namespace tilekiln {
 

@@ -89,18 +89,18 @@ static PyMethodDef module_methods[] = {
     METHOD(
         "mismatch", chooser_mismatch, METH_VARARGS,
         "mismatch(kernel, values, needs)\n--\n\nThe first reason why a kernel does not answer a problem; '' where it "
-        "does (tilekiln/dispatcher/mismatch.h)."),
+        "does (tilekiln/choice/mismatch.h)."),
     METHOD(
         "differences", chooser_differences, METH_VARARGS,
         "differences(kernel, values)\n--\n\nIn how many fields of its signature a kernel does not answer a problem."),
     METHOD("rule_holds", chooser_rule_holds, METH_VARARGS,
            "rule_holds(clauses, values)\n--\n\nWhether the sizes of a problem meet a rule."),
     METHOD("key_digits", key_digits, METH_O,
-           "key_digits(text)\n--\n\nThe digits in the id of a dispatcher's key (tilekiln/dispatcher/key_hash.h)."),
+           "key_digits(text)\n--\n\nThe digits in the id of a dispatcher's key (tilekiln/choice/key_hash.h)."),
     METHOD("processor", processor, METH_O,
            "processor(path)\n--\n\nThe kind of processor that a file in the form of /proc/cpuinfo is of."),
     METHOD("machine_key", machine_key, METH_NOARGS,
-           "machine_key()\n--\n\nThis machine as tables of measured choices name it (tilekiln/dispatcher/machine.h)."),
+           "machine_key()\n--\n\nThis machine as tables of measured choices name it (tilekiln/machine.h)."),
     METHOD("openmp_sleep_soon", openmp_sleep_soon, METH_NOARGS,
            "openmp_sleep_soon()\n--\n\nLets PyTorch's OpenMP threads wait for microseconds only, unless somebody says "
            "how long they do (TILEKILN_TORCH_WAIT)."),

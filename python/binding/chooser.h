@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Chooser: the choice among a registry's kernels (tilekiln/dispatcher/chooser.h) by Python's fields and values.
+/* Chooser: the choice among a registry's kernels (tilekiln/choice/chooser.h) by Python's fields and values.
  *
  * A kernel is a tuple (family, target, origin, signature, algorithm, rules, priority, rank, asks); rules: (holds, fit, needs, best, order) as
  * Choice.rules has them. The values of kernels and problems are dicts of int, str or None. What kernels say gets a number for as long as
@@ -8,7 +8,7 @@
 #define TILEKILN_BINDING_CHOOSER_H
 
 #include "arrays.h"
-#include "tilekiln/dispatcher/chooser.h"
+#include "tilekiln/choice/chooser.h"
 
 #define TILEKILN_LOCAL_WORDS (TILEKILN_YES + ((int64_t)1 << 40))
 

@@ -7,8 +7,8 @@
 
 #include "arrays.h"
 #include "damage.h"
-#include "tilekiln/dispatcher/key_hash.h"
-#include "tilekiln/dispatcher/machine.h"
+#include "tilekiln/choice/key_hash.h"
+#include "tilekiln/machine.h"
 
 /* Every function that all libraries have, so that loading finds a missing one and not a call. */
 #define TILEKILN_FUNCTIONS(X)                                                                                         \

@@ -111,7 +111,7 @@ def test_what_is_released_does_not_count(tree: Path) -> None:
 
 def test_a_list_says_of_what_a_count_is_made(capsys: pytest.CaptureFixture[str]) -> None:
     assert house.main(["--list", "choosers"]) == 0
-    assert capsys.readouterr().out == "      1  include/tilekiln/dispatcher/tile_cost.h\n"
+    assert capsys.readouterr().out == "      1  include/tilekiln/choice/tile_cost.h\n"
 
 
 def test_no_count_of_this_tree_grew(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ def test_the_cost_of_a_tile_is_the_librarys(tmp_path: pathlib.Path) -> None:
     """A proof needs no library: it evaluates the declaration of the rule that libraries and dispatchers share."""
     source, shared = tmp_path / "cost.c", tmp_path / "cost.so"
     source.write_text(
-        '#include "tilekiln/dispatcher/fit.h"\n'
+        '#include "tilekiln/choice/fit.h"\n'
         "int64_t cost(int64_t size, int64_t tile) { return tilekiln_tile_cost(size, tile); }\n"
     )
     subprocess.run(["cc", "-shared", "-fPIC", f"-I{ROOT}/include", source, "-o", shared], check=True)
@@ -43,7 +43,7 @@ def test_the_cost_of_a_tile_is_defined_once() -> None:
     ]
     defined = re.compile(r"^(?:.*\w )?(?:tilekiln_)?tile_cost\([^;]*[{:]$", re.MULTILINE)
     found = [path.relative_to(root).as_posix() for path in sorted(files) if defined.search(path.read_text())]
-    assert found == ["include/tilekiln/dispatcher/tile_cost.h"]
+    assert found == ["include/tilekiln/choice/tile_cost.h"]
 
 
 def test_the_choice_that_is_proved_is_the_librarys(flash: tk.Library) -> None:

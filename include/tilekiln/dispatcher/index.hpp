@@ -6,7 +6,7 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "tilekiln/dispatcher/chooser.h"
+#include "tilekiln/choice/chooser.h"
 #include "tilekiln/dispatcher/instance.hpp"
 
 namespace tilekiln::dispatcher {

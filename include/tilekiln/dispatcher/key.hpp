@@ -3,7 +3,7 @@
 #pragma once
 #include <algorithm>
 
-#include "tilekiln/dispatcher/key_hash.h"
+#include "tilekiln/choice/key_hash.h"
 #include "tilekiln/dispatcher/problem.hpp"
 
 namespace tilekiln::dispatcher {

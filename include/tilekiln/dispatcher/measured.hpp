@@ -5,7 +5,7 @@
 #include <map>
 
 #include "tilekiln/dispatcher/json.hpp"
-#include "tilekiln/dispatcher/machine.h"
+#include "tilekiln/machine.h"
 
 namespace tilekiln::dispatcher {
 

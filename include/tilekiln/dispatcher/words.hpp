@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "tilekiln/dispatcher/mismatch.h"
+#include "tilekiln/choice/mismatch.h"
 
 namespace tilekiln::dispatcher {
 

@@ -3,8 +3,8 @@
  * (tilekiln/registry.h), the C++ dispatcher and the Python binding; C99, without a library.
  *
  * Fields and values are numbers of the caller's, who has their names. */
-#ifndef TILEKILN_DISPATCHER_MISMATCH_H
-#define TILEKILN_DISPATCHER_MISMATCH_H
+#ifndef TILEKILN_CHOICE_MISMATCH_H
+#define TILEKILN_CHOICE_MISMATCH_H
 
 #include <stdint.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Name of a machine in tables of measured choices: one text for libraries, Python and the C++ dispatcher. */
-#ifndef TILEKILN_DISPATCHER_MACHINE_H
-#define TILEKILN_DISPATCHER_MACHINE_H
+#ifndef TILEKILN_MACHINE_H
+#define TILEKILN_MACHINE_H
 
 #include <stdio.h>
 #include <string.h>

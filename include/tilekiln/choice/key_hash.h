@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The hash in the id of a key: one for C++ and for the Python binding. */
-#ifndef TILEKILN_DISPATCHER_KEY_HASH_H
-#define TILEKILN_DISPATCHER_KEY_HASH_H
+#ifndef TILEKILN_CHOICE_KEY_HASH_H
+#define TILEKILN_CHOICE_KEY_HASH_H
 
 #include <stddef.h>
 #include <stdint.h>

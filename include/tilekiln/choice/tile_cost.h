@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The rows that a tile costs for a size.
  * Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that. */
-#ifndef TILEKILN_DISPATCHER_TILE_COST_H
-#define TILEKILN_DISPATCHER_TILE_COST_H
+#ifndef TILEKILN_CHOICE_TILE_COST_H
+#define TILEKILN_CHOICE_TILE_COST_H
 
 #include <stdint.h>
 

@@ -8,13 +8,13 @@
  *
  * Kernels whose signatures say the same fields are of one shape. Fields that must be equal are hashed; of those alike in them, the least
  * capacity comes first. */
-#ifndef TILEKILN_DISPATCHER_CHOOSER_H
-#define TILEKILN_DISPATCHER_CHOOSER_H
+#ifndef TILEKILN_CHOICE_CHOOSER_H
+#define TILEKILN_CHOICE_CHOOSER_H
 
 #include <stdlib.h>
 
-#include "tilekiln/dispatcher/fit.h"
-#include "tilekiln/dispatcher/mismatch.h"
+#include "tilekiln/choice/fit.h"
+#include "tilekiln/choice/mismatch.h"
 
 typedef struct tilekiln_key_shape {
   int64_t family;

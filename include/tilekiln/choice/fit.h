@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Fit of a tile for a problem: one rule for the libraries' choice, the C++ dispatcher and the Python binding. */
-#ifndef TILEKILN_DISPATCHER_FIT_H
-#define TILEKILN_DISPATCHER_FIT_H
+#ifndef TILEKILN_CHOICE_FIT_H
+#define TILEKILN_CHOICE_FIT_H
 
-#include "tilekiln/dispatcher/tile_cost.h"
+#include "tilekiln/choice/tile_cost.h"
 
 /* 0: made for these sizes; 1: for any; 2: for others. The least goes first. */
 static inline int tilekiln_preference(int made_for_some, int holds_here) {
