@@ -29,33 +29,20 @@ EXAMPLE(_03_paged_plan, "A paged KV cache: prefill from it, decode over it, and 
   const auto cache = [](const char* family, int64_t seqlen_q) {
     return fp32(2, seqlen_q, 1024).api_family(family).set("has_block_table", true).set("page_size", 64);
   };
-  std::printf("prefill\n");
-  say(session.dispatcher.plan(cache("fwd_pagedkv", 128).mask_type("causal").build()));
-  std::printf("prefill, varlen\n");
-  say(session.dispatcher.plan(cache("fwd_pagedkv", 128).group_mode(true).max_seqlen(128, 1024).build()));
-  std::printf("decode\n");
-  say(session.dispatcher.plan(cache("fwd_splitkv", 1).paged_kv(true).num_splits(4).build()));
-  std::printf("plain forward\n");
-  say(session.dispatcher.plan(cache("fwd", 128).paged_kv(true).build()));
+  say(session, {{"prefill", cache("fwd_pagedkv", 128).mask_type("causal").build()},
+                {"prefill, varlen", cache("fwd_pagedkv", 128).group_mode(true).max_seqlen(128, 1024).build()},
+                {"decode", cache("fwd_splitkv", 1).paged_kv(true).num_splits(4).build()},
+                {"plain forward", cache("fwd", 128).paged_kv(true).build()}});
 }
 
 EXAMPLE(_05_appendkv_plan,
         "Append to a KV cache of pages of 16 tokens, with interleaved RoPE; with and without the attention over it.") {
   const Session session(given);
-  const auto append = [] {
-    return fp32(2, 1, 512)
-        .api_family("fwd_appendkv")
-        .rope_type("interleaved")
-        .paged_kv(true)
-        .set("page_size", 16)
-        .set("rotary_dim", 64);
-  };
-  std::printf("append alone\n");
-  say(session.dispatcher.plan(append().build()));
-  std::printf("append and attend\n");
-  say(session.dispatcher.plan(append().set("attend", true).mask_type("causal").build()));
-  std::printf("half-rotated, contiguous\n");
-  say(session.dispatcher.plan(append().rope_type("half_rotated").paged_kv(false).build()));
+  const ProblemBuilder paged = fp32(2, 1, 512).api_family("fwd_appendkv").paged_kv(true).set("page_size", 16);
+  const auto append = [&](const char* rope) { return ProblemBuilder(paged).rope_type(rope).set("rotary_dim", 64); };
+  say(session, {{"append alone", append("interleaved").build()},
+                {"append and attend", append("interleaved").set("attend", true).mask_type("causal").build()},
+                {"half-rotated, contiguous", append("half_rotated").paged_kv(false).build()}});
 }
 
 EXAMPLE(_06_batch_prefill_plan,
@@ -65,17 +52,9 @@ EXAMPLE(_06_batch_prefill_plan,
     for (const char* lookup : {"sglang", "vllm"}) {
       std::printf("%s, %s: pages of", layout, lookup);
       for (const int page_size : {1, 16, 1024}) {
-        const Problem problem = ProblemBuilder()
-                                    .api_family("batch_prefill")
-                                    .data_type("bf16")
-                                    .dims(128, 128, 2, 128, 512)
-                                    .nheads(8, 2)
-                                    .group_mode(true)
-                                    .max_seqlen(128, 512)
-                                    .mask_type("causal")
-                                    .lse(true)
-                                    .kv_cache(layout, lookup, page_size)
-                                    .build();
+        ProblemBuilder builder = ProblemBuilder().api_family("batch_prefill").data_type("bf16").nheads(8, 2).lse(true);
+        builder.dims(128, 128, 2, 128, 512).group_mode(true).max_seqlen(128, 512).mask_type("causal");
+        const Problem problem = builder.kv_cache(layout, lookup, page_size).build();
         std::printf(" %d %s", page_size, session.dispatcher.plan(problem).is_valid() ? "yes" : "no");
       }
       std::printf("\n");

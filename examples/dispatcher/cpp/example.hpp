@@ -51,21 +51,18 @@ inline Options options(int count, char** words) {
       std::string("usage: ") + words[0] + " LIBRARY [NAME]... [--target TARGET] [--listing FILE]... [--to FILE]";
   for (const auto& [name, one] : examples()) use += "\n  " + name + ": " + one.about;
   for (int i = 1; i < count; ++i) {
-    const std::string word = words[i];
+    const std::string word = words[i], value = i + 1 < count ? words[i + 1] : "";
     const bool takes = word == "--target" || word == "--listing" || word == "--to";
-    if (word == "--help" || (takes && i + 1 == count) || (!takes && word.substr(0, 2) == "--"))
-      stop(word == "--help" ? 0 : 2, use);
-    if (word == "--target") given.target = words[++i];
-    if (word == "--listing") given.listings.push_back(read_listing_file(words[++i]));
-    if (word == "--to") given.to = words[++i];
+    i += takes;
+    if (word == "--help" || i == count || (!takes && word.substr(0, 2) == "--")) stop(word == "--help" ? 0 : 2, use);
+    if (word == "--target") given.target = value;
+    if (word == "--listing") given.listings.push_back(read_listing_file(value));
+    if (word == "--to") given.to = value;
     if (takes) continue;
-    if (given.library == nullptr) {
-      given.library = Library::open(word);
-    } else if (examples().count(word) != 0) {
-      given.names.push_back(word);
-    } else {
+    if (given.library != nullptr && examples().count(word) == 0)
       stop(2, "NAME: was " + word + ", must be an example of the program\n" + use);
-    }
+    if (given.library != nullptr) given.names.push_back(word);
+    if (given.library == nullptr) given.library = Library::open(word);
   }
   if (given.library == nullptr) stop(2, use);
   return given;
@@ -145,7 +142,7 @@ class Array {
   int64_t shape(int i) const { return tensor_.shape[i]; }
   size_t size() const { return size_; }
   const std::vector<unsigned char>& raw() const { return bytes_; }
-  double operator[](size_t i) const {
+  double operator[](int64_t i) const {
     if (tensor_.dtype == TILEKILN_UINT8) return bytes_[i];
     const size_t size = tensor_.dtype == TILEKILN_FP32 ? 4 : 2;  // bf16 is the upper half
     float number = 0;
@@ -188,48 +185,58 @@ struct Asked {
   }
 };
 
-// Answer in double precision: q (b, sq, h, d), k and v (b, sk, hk, d). out as q; lse (b, h, sq); weights (b, h, sq, sk) where given.
-struct Expected { std::vector<double> out, lse, weights; };
-inline Expected attention(const Array& q, const Array& k, const Array& v, const Asked& asked = {}) {
-  const int64_t batch = q.shape(0), sq = q.shape(1), heads = q.shape(2), d = q.shape(3), sk = k.shape(1),
-                hk = k.shape(2), dv = v.shape(3);
-  Expected result;
-  result.out.resize(static_cast<size_t>(batch * sq * heads * dv));
-  result.lse.resize(static_cast<size_t>(batch * heads * sq));
-  result.weights.resize(static_cast<size_t>(batch * heads * sq * sk));
-  const int64_t shift = asked.top_left ? 0 : sk - sq;
-  for (int64_t b = 0; b < batch; ++b)
+// Answer in double precision: q (b, sq, h, d), k and v (b, sk, hk, d). out as q; lse (b, h, sq); weights (b, h, sq, sk); where dout is given,
+// the gradients: D = rowsum(dout out); dS = P (dout v^T - D); dq = scale dS k; dk = scale dS^T q; dv = P^T dout.
+struct Expected { std::vector<double> out, lse, weights, dq, dk, dv; };
+inline Expected attention(const Array& q, const Array& k, const Array& v, const Asked& asked = {},
+                          const Array* dout = nullptr) {
+  const int64_t sq = q.shape(1), heads = q.shape(2), sk = k.shape(1), shift = asked.top_left ? 0 : sk - sq;
+  const double scale = 1 / std::sqrt(static_cast<double>(q.shape(3)));
+  Expected made;
+  made.out.resize(q.shape(0) * sq * heads * v.shape(3));
+  made.dq.resize(q.size()), made.dk.resize(k.size()), made.dv.resize(v.size());
+  for (int64_t b = 0; b < q.shape(0); ++b)
     for (int64_t h = 0; h < heads; ++h)
       for (int64_t i = 0; i < sq; ++i) {
-        double* const weights = &result.weights[static_cast<size_t>(((b * heads + h) * sq + i) * sk)];
-        const int64_t of = h / (heads / hk);
-        double most = -INFINITY, sum = 0;
+        const auto row = [&](const Array& of) { return ((b * sq + i) * heads + h) * of.shape(3); };
+        const auto key = [&](const Array& of, int64_t j) {
+          return ((b * sk + j) * of.shape(2) + h / (heads / of.shape(2))) * of.shape(3);
+        };
+        const auto product = [&](const Array& of_row, const Array& of_key, int64_t j) {
+          double sum = 0;
+          for (int64_t x = 0; x < of_key.shape(3); ++x) sum += of_row[row(of_row) + x] * of_key[key(of_key, j) + x];
+          return sum;
+        };
+        std::vector<double> weights(sk);
+        double most = -INFINITY, sum = 0, all = 0;
         for (int64_t j = 0; j < sk; ++j) {
-          double score = 0;
-          for (int64_t x = 0; x < d; ++x)
-            score += q[static_cast<size_t>(((b * sq + i) * heads + h) * d + x)] *
-                     k[static_cast<size_t>(((b * sk + j) * hk + of) * d + x)];
-          score /= std::sqrt(static_cast<double>(d));
+          double score = scale * product(q, k, j);
           if (asked.softcap > 0) score = asked.softcap * std::tanh(score / asked.softcap);
-          if (asked.bias != nullptr) score += (*asked.bias)[static_cast<size_t>(i * sk + j)];
+          if (asked.bias != nullptr) score += (*asked.bias)[i * sk + j];
           if (asked.alibi_slopes != nullptr)
-            score -= (*asked.alibi_slopes)[static_cast<size_t>(h)] * std::fabs(static_cast<double>(i + shift - j));
+            score -= (*asked.alibi_slopes)[h] * std::fabs(static_cast<double>(i + shift - j));
           const bool left = asked.left < 0 || j >= i + shift - asked.left || j < asked.sinks;
-          const bool right = asked.right < 0 || j <= i + shift + asked.right;
-          weights[j] = left && right ? score : -INFINITY;
+          weights[j] = left && (asked.right < 0 || j <= i + shift + asked.right) ? score : -INFINITY;
           most = std::max(most, weights[j]);
         }
-        for (int64_t j = 0; j < sk; ++j) sum += weights[j] = most == -INFINITY ? 0 : std::exp(weights[j] - most);
-        result.lse[static_cast<size_t>((b * heads + h) * sq + i)] = sum > 0 ? most + std::log(sum) : -INFINITY;
-        for (int64_t j = 0; j < sk && sum > 0; ++j) weights[j] /= sum;
-        for (int64_t x = 0; x < dv; ++x) {
-          double value = 0;
-          for (int64_t j = 0; j < sk; ++j)
-            value += weights[j] * v[static_cast<size_t>(((b * sk + j) * hk + of) * dv + x)];
-          result.out[static_cast<size_t>(((b * sq + i) * heads + h) * dv + x)] = value;
+        for (double& weight : weights) sum += weight = most == -INFINITY ? 0 : std::exp(weight - most);
+        made.lse.push_back(sum > 0 ? most + std::log(sum) : -INFINITY);
+        for (int64_t j = 0; j < sk && sum > 0; ++j) {
+          weights[j] /= sum;
+          for (int64_t x = 0; x < v.shape(3); ++x) made.out[row(v) + x] += weights[j] * v[key(v, j) + x];
+          if (dout != nullptr) all += weights[j] * product(*dout, v, j);
+        }
+        made.weights.insert(made.weights.end(), weights.begin(), weights.end());
+        for (int64_t j = 0; j < sk && dout != nullptr; ++j) {
+          const double ds = scale * weights[j] * (product(*dout, v, j) - all);
+          for (int64_t x = 0; x < q.shape(3); ++x) {
+            made.dq[row(q) + x] += ds * k[key(k, j) + x];
+            made.dk[key(k, j) + x] += ds * q[row(q) + x];
+          }
+          for (int64_t x = 0; x < v.shape(3); ++x) made.dv[key(v, j) + x] += weights[j] * (*dout)[row(*dout) + x];
         }
       }
-  return result;
+  return made;
 }
 
 // "agrees with float64", or how far it is from it.
@@ -257,52 +264,90 @@ inline void say(const Plan& plan) {
   }
 }
 
+// Plans of problems, each under its name.
+inline void say(const Session& session, const std::vector<std::pair<const char*, Problem>>& problems) {
+  for (const auto& [name, problem] : problems) {
+    std::printf("%s\n", name);
+    say(session.dispatcher.plan(problem));
+  }
+}
+
 // fp32, head dims 64, as most examples ask.
 inline ProblemBuilder fp32(int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t nhead_q = 4,
                            int64_t nhead_k = 4) {
   return ProblemBuilder().data_type("fp32").dims(64, 64, batch, seqlen_q, seqlen_k).nheads(nhead_q, nhead_k);
 }
 
-// q, k, v and out of attention, fp32 and head dim 64.
+// Arrays of attention and of its backward, fp32 and head dim 64.
 struct Arrays {
-  Array q, k, v, out, lse;
+  std::vector<int64_t> of_q, of_k;  // shapes
+  Array q{of_q, 1}, k{of_k, 2}, v{of_k, 3}, out{of_q}, lse{{of_q[0], of_q[2], of_q[1]}};
+  Array dout{of_q, 4}, dq{of_q}, dk{of_k}, dv{of_k};
   Arrays(int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t nhead_q = 4, int64_t nhead_k = 4)
-      : q({batch, seqlen_q, nhead_q, 64}, 1),
-        k({batch, seqlen_k, nhead_k, 64}, 2),
-        v({batch, seqlen_k, nhead_k, 64}, 3),
-        out({batch, seqlen_q, nhead_q, 64}),
-        lse({batch, nhead_q, seqlen_q}) {}
+      : of_q{batch, seqlen_q, nhead_q, 64}, of_k{batch, seqlen_k, nhead_k, 64} {}
   explicit Arrays(const Problem& of)
       : Arrays(of.number("batch"), of.number("seqlen_q"), of.number("seqlen_k"), of.number("nhead_q"),
                of.number("nhead_k")) {}
   tilekiln_fmha_fwd_args forward(const Asked& asked = {}) const {
-    tilekiln_fmha_fwd_args args = tilekiln_fmha_fwd_defaults();
-    args.q = q.tensor(), args.k = k.tensor(), args.v = v.tensor(), args.out = out.tensor();
-    args.window_left = static_cast<int32_t>(asked.left), args.window_right = static_cast<int32_t>(asked.right);
-    args.mask_origin = asked.top_left, args.sink_size = static_cast<int32_t>(asked.sinks);
-    args.softcap = static_cast<float>(asked.softcap);
+    tilekiln_fmha_fwd_args args = filled(tilekiln_fmha_fwd_defaults(), asked);
+    args.sink_size = asked.sinks, args.softcap = asked.softcap;
     if (asked.bias != nullptr) args.bias = asked.bias->tensor();
+    return args;
+  }
+  tilekiln_fmha_bwd_args backward(const Asked& asked = {}) const {
+    tilekiln_fmha_bwd_args args = filled(tilekiln_fmha_bwd_defaults(), asked);
+    args.lse = lse.tensor(), args.dout = dout.tensor();
+    args.dq = dq.tensor(), args.dk = dk.tensor(), args.dv = dv.tensor();
+    return args;
+  }
+  // Runs the forward of what a backward is asked for; false where nothing runs.
+  bool run_forward(const Session& session, const tilekiln_fmha_bwd_args& asked,
+                   const tilekiln_tensor* randval = nullptr) const {
+    tilekiln_fmha_fwd_args args = forward();
+    args.lse = lse.tensor(), args.alibi_slopes = asked.alibi_slopes, args.randval = randval;
+    args.causal = asked.causal, args.window_left = asked.window_left, args.window_right = asked.window_right,
+    args.mask_origin = asked.mask_origin;
+    args.dropout_p = asked.dropout_p, args.rng_seed = asked.rng_seed, args.rng_offset = asked.rng_offset;
+    return session.run("fmha_fwd", args);
+  }
+  Expected expected(const Asked& asked = {}) const { return attention(q, k, v, asked, &dout); }
+  // Runs what is asked, a backward after its forward, and compares it with float64; "planned" where nothing runs.
+  std::string checked(const Session& session, const Problem& problem, const Asked& asked = {}) const {
+    const tilekiln_fmha_fwd_args plain = forward(asked);
+    const tilekiln_fmha_bwd_args args = backward(asked);
+    if (problem.operator_name() == Value("fmha_fwd"))
+      return session.run("fmha_fwd", plain, &problem) ? verdict(out, attention(q, k, v, asked).out) : "planned";
+    return run_forward(session, args) && session.run("fmha_bwd", args, &problem) ? of_gradients(asked) : "planned";
+  }
+  // The verdict of all three gradients.
+  std::string of_gradients(const Asked& asked = {}) const {
+    const Expected of = expected(asked);
+    std::string worst = "agrees with float64";
+    for (const auto& [got, want] : {std::pair{&dq, &of.dq}, {&dk, &of.dk}, {&dv, &of.dv}})
+      if (const std::string said = verdict(*got, *want, 5e-5); said != worst) return said;
+    return worst;
+  }
+
+ private:
+  template <class Args>
+  Args filled(Args args, const Asked& asked) const {
+    args.q = q.tensor(), args.k = k.tensor(), args.v = v.tensor(), args.out = out.tensor();
+    args.window_left = asked.left, args.window_right = asked.right, args.mask_origin = asked.top_left;
     if (asked.alibi_slopes != nullptr) args.alibi_slopes = asked.alibi_slopes->tensor();
     return args;
   }
-  // Runs what is asked and compares it with float64; "planned" where nothing runs.
-  std::string checked(const Session& session, const Problem& problem, const Asked& asked = {}) const {
-    const tilekiln_fmha_fwd_args args = forward(asked);
-    return session.run("fmha_fwd", args, &problem) ? verdict(out, attention(q, k, v, asked).out) : "planned";
-  }
 };
 
-// A call a row, on arrays (Arrays, Backward) of its problem's sizes; the rows of one verdict are one line.
+// A call a row, on arrays of its problem's sizes; the rows of one verdict are one line.
 struct Row {
   std::string label;
   Problem problem;
   Asked asked = {};
 };
-template <class Kind>
-void table(const Session& session, const std::vector<Row>& rows) {
+inline void table(const Session& session, const std::vector<Row>& rows) {
   std::map<std::string, std::string> labels;
   for (const Row& row : rows) {
-    std::string& to = labels[Kind(row.problem).checked(session, row.problem, row.asked.of(row.problem))];
+    std::string& to = labels[Arrays(row.problem).checked(session, row.problem, row.asked.of(row.problem))];
     to += (to.empty() ? "" : "; ") + row.label;
   }
   for (const auto& [said, of] : labels) std::printf("%s: each %s\n", of.c_str(), said.c_str());

@@ -52,7 +52,7 @@ EXAMPLE(_15_multi_shape, "One kernel for many shapes.") {
                     fp32(batch, seqlen_q, seqlen_k).build()});
     kernels.insert(session.dispatcher.select(rows.back().problem)->key().id());
   }
-  table<Arrays>(session, rows);
+  table(session, rows);
   std::printf("kernels: %zu\n", kernels.size());
 }
 
@@ -60,7 +60,7 @@ EXAMPLE(_19_masks,
         "Masks: none, causal from the top left and from the bottom right, a window. One kernel serves all but none.") {
   const Session session(given);
   const std::vector<Row> rows = masks(fp32(1, 64, 128));
-  table<Arrays>(session, rows);
+  table(session, rows);
   const auto kernel = [&](size_t row) { return session.dispatcher.select(rows[row].problem)->key().id(); };
   std::printf("top_left and bottom_right share a kernel: %d; no_mask has another: %d\n", kernel(1) == kernel(2),
               kernel(0) != kernel(1));
@@ -70,9 +70,9 @@ EXAMPLE(_20_biases, "Biases: none, an array, alibi.") {
   const Array bias({1, 1, 64, 96}, 5), slopes = slopes_of_four();
   Asked elementwise, alibi;
   elementwise.bias = &bias, alibi.alibi_slopes = &slopes;
-  table<Arrays>(Session(given), {{"no_bias", fp32(1, 64, 96).bias_type("no_bias").build()},
-                                 {"elementwise", fp32(1, 64, 96).bias_type("elementwise").build(), elementwise},
-                                 {"alibi", fp32(1, 64, 96).bias_type("alibi").build(), alibi}});
+  table(Session(given), {{"no_bias", fp32(1, 64, 96).bias_type("no_bias").build()},
+                         {"elementwise", fp32(1, 64, 96).bias_type("elementwise").build(), elementwise},
+                         {"alibi", fp32(1, 64, 96).bias_type("alibi").build(), alibi}});
 }
 
 EXAMPLE(_21_dropout_gqa_lse, "Dropout by seed, grouped heads, and the log-sum-exp.") {
@@ -167,7 +167,7 @@ EXAMPLE(_32_sinks, "Sink columns: the first keys are seen by every row of a wind
     if (sinks > 0) builder.sink_size(sinks);
     rows.push_back({std::to_string(sinks) + " sink columns", builder.build()});
   }
-  table<Arrays>(Session(given), rows);
+  table(Session(given), rows);
 }
 
 EXAMPLE(_35_windows, "Windows: keys to the left and to the right of a row's own place; -1 is without end.") {
@@ -180,7 +180,7 @@ EXAMPLE(_35_windows, "Windows: keys to the left and to the right of a row's own 
       seen += weight > 0;
     rows.back().label = std::to_string(left) + ", " + std::to_string(right) + " sees " + std::to_string(seen / 4);
   }
-  table<Arrays>(Session(given), rows);
+  table(Session(given), rows);
 }
 
 int main(int count, char** words) { return run_examples(count, words); }
