@@ -94,32 +94,11 @@ def _table_of(setter: str, argument: str) -> str:
 SETTERS_HEAD = """// Setters of the builders of problems, and what build() demands, refuses and derives.
 // Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 #pragma once
-#include <initializer_list>
-
 #include "tilekiln/dispatcher/ck_words.hpp"
 #include "tilekiln/dispatcher/problem.hpp"
 
 // clang-format off
 namespace tilekiln::dispatcher::setters {
-
-// Base of builders: setters return the builder. A wrong value is refused before a field is set: std::invalid_argument,
-// "field: was X, must be Y".
-template <class Self>
-class Builder {
- public:
-  // Any field by name: min_seqlen_q, rotary_dim, has_block_table, is_gappy, an axis of a family.
-  Self& set(Field field, Value value) { return put({{field, value}}); }
-
- protected:
-  explicit Builder(Value operator_name) : problem_(operator_name) {}
-  Self& put(std::initializer_list<Values::Pair> values) {
-    for (const auto& [field, value] : values) problem_.set(field, value);
-    return static_cast<Self&>(*this);
-  }
-  static std::string told(const Value& value, const char* absent) { return value.empty() ? absent : value.text(); }
-
-  Problem problem_;
-};
 
 """
 

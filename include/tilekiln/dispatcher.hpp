@@ -12,6 +12,5 @@
 #include "tilekiln/dispatcher/convolutions.hpp"
 #include "tilekiln/dispatcher/dispatch.hpp"
 #include "tilekiln/dispatcher/kernel_set.hpp"
-#include "tilekiln/dispatcher/listing.hpp"
 #include "tilekiln/dispatcher/registry_json.hpp"
 #include "tilekiln/dispatcher/tuned.hpp"

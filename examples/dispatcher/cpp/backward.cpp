@@ -9,8 +9,8 @@ EXAMPLE(_04_backward_plan,
         "it.") {
   const Session session(given);
   const auto backward = [] { return fp32(1, 128, 128).api_family("bwd").lse(true); };
-  say(session.dispatcher.plan(backward().build()));
-  say(session, {{"deterministic, causal, dropout",
+  say(session, {{"plain", backward().build()},
+                {"deterministic, causal, dropout",
                  backward().mask_type("causal").dropout(true).bwd_flags(false, false, true).build()}});
 
   Registry without("without convert_dq");

@@ -11,17 +11,16 @@ EXAMPLE(_02_splitkv_plan, "Split-KV has two stages; both are planned, or neither
   const Session session(given);
   for (const int splits : {1, 8}) {
     const Problem problem = fp32(1, 1, 4096).api_family("fwd_splitkv").num_splits(splits).build();
-    std::printf("%d splits of %.1f MFLOP\n", splits, 1e-6 * static_cast<double>(problem.num_ops()));
-    say(session.dispatcher.plan(problem));
+    const std::string size = std::to_string(problem.num_ops() / 1000000) + " MFLOP";
+    say(session, {{std::to_string(splits) + " splits of " + size, problem}});
   }
   // A set that declares the first stage alone makes no plan.
   Registry registry("split alone");
   registry.add_all(KernelSets::get("split_alone").listing());
   Dispatcher dispatcher(registry, "ck-gfx942");
   for (const auto& [name, stages] : given.library->operators()) dispatcher.add_operator(name, stages);
-  std::printf("without its combine\n");
-  say(dispatcher.plan(
-      ProblemBuilder().api_family("fwd_splitkv").data_type("bf16").dims(128, 128, 1, 1, 4096).nheads(4, 4).build()));
+  ProblemBuilder builder = ProblemBuilder().api_family("fwd_splitkv").data_type("bf16").nheads(4, 4);
+  say(dispatcher.plan(builder.dims(128, 128, 1, 1, 4096).build()), "without its combine:");
 }
 
 EXAMPLE(_03_paged_plan, "A paged KV cache: prefill from it, decode over it, and what takes no pages.") {

@@ -249,11 +249,12 @@ inline std::string verdict(const Array& got, const std::vector<double>& expected
   return worst <= bound ? "agrees with float64" : "is off by " + std::to_string(worst);
 }
 
-// The stages of a plan and its main kernel; or why there is none.
-inline void say(const Plan& plan) {
-  if (!plan.is_valid()) std::printf("  no plan: %s\n", plan.reason.substr(0, plan.reason.find(" in registry")).c_str());
-  for (size_t i = 0; i < plan.stages.size(); ++i)
-    std::printf("%s%s", i == 0 ? "  " : " + ", plan.stages[i].family.c_str());
+// The stages of a plan and its main kernel, or why there is none, after what it is of.
+inline void say(const Plan& plan, const std::string& of = " ") {
+  std::printf("%s", of.c_str());
+  if (!plan.is_valid()) std::printf(" no plan: %s\n", plan.reason.substr(0, plan.reason.find(" in registry")).c_str());
+  for (const Plan::Stage& one : plan.stages)
+    std::printf("%s %s", &one == &plan.stages[0] ? "" : " +", one.family.c_str());
   for (const Plan::Stage& stage : plan.stages) {
     if (stage.family != plan.main) continue;
     const Key& key = stage.instance->key();
@@ -263,13 +264,9 @@ inline void say(const Plan& plan) {
     std::printf(", %s\n", key.algorithm["pipeline"].text().c_str());
   }
 }
-
-// Plans of problems, each under its name.
-inline void say(const Session& session, const std::vector<std::pair<const char*, Problem>>& problems) {
-  for (const auto& [name, problem] : problems) {
-    std::printf("%s\n", name);
-    say(session.dispatcher.plan(problem));
-  }
+// A row for each problem.
+inline void say(const Session& session, const std::vector<std::pair<std::string, Problem>>& problems) {
+  for (const auto& [name, problem] : problems) say(session.dispatcher.plan(problem), name + ":");
 }
 
 // fp32, head dims 64, as most examples ask.

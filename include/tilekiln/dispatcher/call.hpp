@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT
 // A call: an operator of the C ABI with its struct of arguments. It owns nothing: arrays and struct stay the caller's.
 #pragma once
+#include <map>
+
 #include "tilekiln/dispatcher/errors.hpp"
-#include "tilekiln/dispatcher/measured.hpp"
 #include "tilekiln/tilekiln.h"
 
 namespace tilekiln::dispatcher {
+
+// Values for a call besides its instance, by the names of arguments: num_splits, num_threads.
+using Settings = std::map<std::string, int64_t>;
 
 class Call {
  public:

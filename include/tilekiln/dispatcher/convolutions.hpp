@@ -7,7 +7,7 @@ namespace tilekiln::dispatcher {
 
 // A problem of conv_fwd, conv_bwd_data or conv_bwd_weight, by the sizes of x and of the filters. Lengths and numbers of a window are those of
 // the spatial dimensions, outermost first: two of images. Of a window one number is of all dimensions.
-class GroupedConvProblemBuilder : public setters::Builder<GroupedConvProblemBuilder> {
+class GroupedConvProblemBuilder : public Builder<GroupedConvProblemBuilder> {
  public:
   GroupedConvProblemBuilder() : Builder("conv_fwd") {
     problem_.set(field::dtype, "fp32").set("layout", "ngchw").set(field::groups, int64_t{1});

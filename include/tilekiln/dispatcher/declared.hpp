@@ -16,6 +16,16 @@ inline Value or_any(Value value) { return value == Value(-1) || value == Value("
 // A word that is wrong is kept in `fault`, and said by the set that the declaration stands in, with its file and line.
 class Signature {
  public:
+  // Values of axes, mode(value) and so on; CK's words for mask, bias, qscale and rope.
+#define TILEKILN_AXIS(name, axis) Signature& name(Value value) { return set(#axis, value); }
+#define TILEKILN_WORD(name) \
+  Signature& name(Value value) { return word(#name, value, #name "_type", tables::name##_type); }
+#define TILEKILN_SETTERS(AXIS, WORD) \
+  AXIS(dtype, dtype) AXIS(mode, mode) AXIS(lse, lse) AXIS(logits, softcap) AXIS(paged_kv, paged) AXIS(sink, sink) \
+  AXIS(skip, skip_min_seqlen_q) AXIS(fp8_static_quant, fp8_static_quant) AXIS(dbias, dbias) \
+  AXIS(deterministic, deterministic) WORD(mask) WORD(bias) WORD(qscale) WORD(rope)
+  TILEKILN_SETTERS(TILEKILN_AXIS, TILEKILN_WORD)
+
   // fwd, fwd_splitkv, bwd_dq_dk_dv, ..., or a family by its own name, such as gemm.
   explicit Signature(std::string_view family = "fwd") { this->family(family); }
 
@@ -25,9 +35,6 @@ class Signature {
       if (family == family_) values_.set(axis, value);
     return *this;
   }
-  Signature& dtype(Value value) { return set(field::dtype, value); }
-  // batch or group.
-  Signature& mode(Value value) { return set(field::mode, value); }
   // r or c. Kernels of c are there for none of the operators of attention.
   Signature& vlayout(std::string_view letter) {
     return set("v_layout", letter == "r" ? "row" : letter == "c" ? "column" : letter);
@@ -37,24 +44,12 @@ class Signature {
     set(field::hdim_q, q);
     return set(field::hdim_v, v.empty() ? q : v);
   }
-  Signature& mask(Value value) { return word("mask", value, "mask_type", tables::mask_type); }
-  Signature& bias(Value value) { return word("bias", value, "bias_type", tables::bias_type); }
-  Signature& qscale(Value value) { return word("qscale", value, "qscale_type", tables::qscale_type); }
-  Signature& rope(Value value) { return word("rope", value, "rope_type", tables::rope_type); }
-  Signature& lse(Value yes) { return set("lse", yes); }
   Signature& dropout(Value yes) { return set("dropout", yes == Value(true) ? backward_dropout("dropout", yes) : yes); }
-  Signature& logits(Value yes) { return set("softcap", yes); }
-  Signature& paged_kv(Value yes) { return set("paged", yes); }
-  Signature& fp8_static_quant(Value yes) { return set("fp8_static_quant", yes); }
-  Signature& skip(Value yes) { return set("skip_min_seqlen_q", yes); }
-  Signature& sink(Value yes) { return set("sink", yes); }
-  Signature& dbias(Value yes) { return set("dbias", yes); }
   // Sets an axis of dropout of the backward; a forward kernel with dropout stores on request.
   Signature& store_randval(Value yes) {
     const Value means = yes == Value(true) ? backward_dropout("store_randval", Value()) : Value();
     return means.empty() ? *this : set("dropout", means);
   }
-  Signature& deterministic(Value yes) { return set("deterministic", yes); }
   Signature& kv_cache(Value layout, Value lookup, Value page_size = any) {
     word("layout", layout, "layout", tables::layout).word("lookup", lookup, "lookup", tables::lookup);
     return set("page_size", page_size);
@@ -94,34 +89,24 @@ class Signature {
 
 class Algorithm {
  public:
+  // Numbers, tile_m0(size) and so on.
+#define TILEKILN_SIZE(name) Algorithm& name(int64_t size) { return put(#name, size); }
+#define TILEKILN_SIZES(X) \
+  X(tile_m0) X(tile_n0) X(tile_k0) X(tile_n1) X(tile_k1) X(tile_k0max) X(num_wave_groups) X(max_splits_log2) \
+  X(max_seq_len_q) X(wave_m0) X(wave_n0) X(wave_k0) X(wave_m1) X(wave_n1) X(wave_k1) X(warp_m0) X(warp_n0) \
+  X(warp_k0) X(warp_m1) X(warp_n1) X(warp_k1)
+  TILEKILN_SIZES(TILEKILN_SIZE)
+
   // Blocks: queries, keys, head dims of q a step; head dims of v and keys a step of the second product; padded head dims.
   Algorithm& tile(int64_t m0, int64_t n0, int64_t k0 = 0, int64_t n1 = 0, int64_t k1 = 0, int64_t k0max = 0) {
     return tile_m0(m0).tile_n0(n0).tile_k0(k0).tile_n1(n1).tile_k1(k1).tile_k0max(k0max);
   }
   // Rows and columns of a product's block, and what it takes of k at once.
   Algorithm& tile_mnk(int64_t m, int64_t n, int64_t k) { return put("tile_m", m).put("tile_n", n).put("tile_k", k); }
-  Algorithm& tile_m0(int64_t size) { return put("tile_m0", size); }
-  Algorithm& tile_n0(int64_t size) { return put("tile_n0", size); }
-  Algorithm& tile_k0(int64_t size) { return put("tile_k0", size); }
-  Algorithm& tile_n1(int64_t size) { return put("tile_n1", size); }
-  Algorithm& tile_k1(int64_t size) { return put("tile_k1", size); }
-  Algorithm& tile_k0max(int64_t size) { return put("tile_k0max", size); }
   // Waves of a block along each dimension of each product: 3, 6 or 9 numbers.
   Algorithm& wave(const std::vector<int64_t>& sizes) { return shape("wave_", sizes); }
-  Algorithm& wave_m0(int64_t waves) { return put("wave_m0", waves); }
-  Algorithm& wave_n0(int64_t waves) { return put("wave_n0", waves); }
-  Algorithm& wave_k0(int64_t waves) { return put("wave_k0", waves); }
-  Algorithm& wave_m1(int64_t waves) { return put("wave_m1", waves); }
-  Algorithm& wave_n1(int64_t waves) { return put("wave_n1", waves); }
-  Algorithm& wave_k1(int64_t waves) { return put("wave_k1", waves); }
   // Rows, columns and depth that one wave multiplies at once, of 1, 2 or 3 products: 3, 6 or 9 numbers.
   Algorithm& warp(const std::vector<int64_t>& sizes) { return shape("warp_", sizes); }
-  Algorithm& warp_m0(int64_t size) { return put("warp_m0", size); }
-  Algorithm& warp_n0(int64_t size) { return put("warp_n0", size); }
-  Algorithm& warp_k0(int64_t size) { return put("warp_k0", size); }
-  Algorithm& warp_m1(int64_t size) { return put("warp_m1", size); }
-  Algorithm& warp_n1(int64_t size) { return put("warp_n1", size); }
-  Algorithm& warp_k1(int64_t size) { return put("warp_k1", size); }
   Algorithm& pipeline(std::string_view name) { return set("pipeline", name); }
   // Sets whether seqlen_q, seqlen_k, hdim_q and hdim_v may be ragged: no multiples of the tile.
   Algorithm& padding(bool s, bool sk, bool d, bool dv) {
@@ -131,9 +116,6 @@ class Algorithm {
   Algorithm& alignments(int64_t q, int64_t v) { return put("hdim_q_alignment", q).put("hdim_v_alignment", v); }
   // -1 leaves it to the pipeline.
   Algorithm& block_per_cu(int64_t blocks) { return set("block_per_cu", blocks); }
-  Algorithm& num_wave_groups(int64_t groups) { return put("num_wave_groups", groups); }
-  Algorithm& max_splits_log2(int64_t most) { return put("max_splits_log2", most); }
-  Algorithm& max_seq_len_q(int64_t most) { return put("max_seq_len_q", most); }
   Algorithm& selection_rank(int64_t rank) { return set("selection_rank", rank); }
   Algorithm& constraint(std::string_view tag) { return set("constraint", tag); }
   // Any axis of an algorithm by its name: tile_q, schedule, ...

@@ -2,9 +2,30 @@
 // The dispatcher: from a problem to a kernel, a plan, a run.
 #pragma once
 #include "tilekiln/dispatcher/library.hpp"
-#include "tilekiln/dispatcher/plan.hpp"
+#include "tilekiln/dispatcher/registry.hpp"
 
 namespace tilekiln::dispatcher {
+
+// A plan: the kernels that run for a problem, a stage each; or why there is none.
+struct Plan {
+  struct Stage {
+    std::string family;
+    std::string id;
+    Registry::Pointer instance;
+  };
+  std::vector<Stage> stages;
+  std::string main;    // the family that a library is given an instance of
+  std::string reason;  // why there are no stages
+  Settings settings;   // what its call is told that leaves it open, as measured with the main stage
+
+  bool is_valid() const { return !stages.empty(); }
+  // The stage whose launch runs the whole call; null where each stage launches alone.
+  const Stage* whole() const {
+    for (const Stage& stage : stages)
+      if (stage.family == main && stage.instance->launches_whole_call()) return &stage;
+    return nullptr;
+  }
+};
 
 enum class Strategy { first_fit, heuristic };
 
@@ -80,12 +101,12 @@ class Dispatcher {
         result.stages.clear();
         return refused(result, *index, of_family(problem, Value(family)), stages);
       }
-      for (const auto& [field, value] : entry->instance->key().signature) answered.add(field);
+      for (const auto& [field, value] : entry->instance->key().signature) answered.set(field.number());
       result.stages.push_back({family, entry->id, entry->instance});
     }
-    if (asked.asked().within(answered)) return result;
+    if ((asked.asked() & ~answered).none()) return result;
     for (const auto& [name, value] : asked.named())
-      if (asked.asked().has(name) && !answered.has(name) && result.reason.empty())
+      if (asked.asked()[Field(name).number()] && !answered[Field(name).number()] && result.reason.empty())
         result.reason = "no stage of " + problem.operator_name().text() + " knows " + name + "=" + value.text();
     result.stages.clear();
     return result;
@@ -181,9 +202,8 @@ class Dispatcher {
   // A stage need not know what the others of its call know.
   static void forgive_others(Problem& asked, const Index& index, const Stages& stages) {
     Fields others;
-    for (const std::string& family : stages.families) others.add(index.known(Value(family)));
-    others.remove(index.known(asked.family()));
-    asked.forgive(others);
+    for (const std::string& family : stages.families) others |= index.known(Value(family));
+    asked.forgive(others & ~index.known(asked.family()));
   }
   const Entry* stage(const Index& index, const Problem& problem, const std::string& family, const Stages& stages,
                      const std::string* origin, const std::vector<Measured>* measured = nullptr) const {

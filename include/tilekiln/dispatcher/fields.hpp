@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Fields: the names that problems and keys give their values, and what the choice does with each.
 #pragma once
-#include <array>
+#include <bitset>
 #include <vector>
 
 #include "tilekiln/dispatcher/tables.hpp"
@@ -70,26 +70,8 @@ inline const Field m("m"), n("n"), k("k"), groups("groups"), channels("channels"
     taps("taps");
 }  // namespace field
 
-// A set of fields.
-class Fields {
- public:
-  void add(Field field) { bits_[field.number() / 64] |= uint64_t(1) << field.number() % 64; }
-  void remove(Field field) { bits_[field.number() / 64] &= ~(uint64_t(1) << field.number() % 64); }
-  bool has(Field field) const { return bits_[field.number() / 64] >> field.number() % 64 & 1; }
-  bool within(const Fields& other) const { return ((bits_[0] & ~other.bits_[0]) | (bits_[1] & ~other.bits_[1])) == 0; }
-  friend bool operator==(const Fields& a, const Fields& b) { return a.within(b) && b.within(a); }
-  void remove(const Fields& other) {
-    bits_[0] &= ~other.bits_[0];
-    bits_[1] &= ~other.bits_[1];
-  }
-  void add(const Fields& other) {
-    bits_[0] |= other.bits_[0];
-    bits_[1] |= other.bits_[1];
-  }
-
- private:
-  uint64_t bits_[most_fields / 64] = {};
-};
+// A set of fields, by their numbers.
+using Fields = std::bitset<most_fields>;
 
 // Fields with values, as they were said: of keys, which are many and have few.
 class Values {

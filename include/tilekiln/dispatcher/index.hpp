@@ -87,7 +87,7 @@ class Index {
     kernel.all().rank = entry.rank;
     kernel.all().asks = entry.instance->answers_by_key() ? 0 : 1;
     if (tilekiln_chooser_add(&all_, &kernel.all()) == 0) throw std::bad_alloc();
-    for (const auto& [field, value] : key.signature) known_[Value(key.family).bits()].add(field);
+    for (const auto& [field, value] : key.signature) known_[Value(key.family).bits()].set(field.number());
   }
 
   std::vector<Entry> entries_;

@@ -15,25 +15,16 @@ namespace tilekiln::dispatcher {
 class Json {
  public:
   enum class Kind : uint8_t { null, boolean, number, string, array, object };
-  using Members = std::vector<std::pair<std::string, Json>>;
 
   Kind kind = Kind::null;
   bool yes = false;
   int64_t number = 0;
   const char* no_number = nullptr;  // of a number that is no whole one, or too large: its name
   std::string string;
-  std::vector<Json> items;
-  Members members;
+  std::vector<Json> items;         // of an array, or the values of an object's members
+  std::vector<std::string> names;  // of the members
   int line = 1;
   const std::string* file = nullptr;  // of the document: it must outlive its values
-
-  // Defined below the class: a pair of the members' type is complete there, which clang asks for from C++20 on.
-  Json();
-  Json(const Json&);
-  Json(Json&&) noexcept;
-  Json& operator=(const Json&);
-  Json& operator=(Json&&) noexcept;
-  ~Json();
 
   [[noreturn]] void fail(const std::string& what) const {
     throw FileError((file == nullptr ? std::string("<text>") : *file) + ":" + std::to_string(line) + ": " + what);
@@ -44,7 +35,18 @@ class Json {
     if (const Json* found = find(name)) return *found;
     fail("'" + std::string(name) + "' is missing here");
   }
-  const Json* find(std::string_view name) const;
+  const Json* find(std::string_view name) const {
+    for (const auto& [member, value] : members())
+      if (member == name) return &value;
+    return nullptr;
+  }
+  // Name and value of each member of an object.
+  std::vector<std::pair<const std::string&, const Json&>> members() const {
+    if (kind != Kind::object) fail("was " + kind_name() + ", must be an object");
+    std::vector<std::pair<const std::string&, const Json&>> all;
+    for (size_t i = 0; i < names.size(); ++i) all.emplace_back(names[i], items[i]);
+    return all;
+  }
   const std::string& text() const {
     if (kind != Kind::string) fail("was " + kind_name() + ", must be a string");
     return string;
@@ -76,20 +78,6 @@ class Json {
     return names[static_cast<int>(kind)];
   }
 };
-
-inline Json::Json() = default;
-inline Json::Json(const Json&) = default;
-inline Json::Json(Json&&) noexcept = default;
-inline Json& Json::operator=(const Json&) = default;
-inline Json& Json::operator=(Json&&) noexcept = default;
-inline Json::~Json() = default;
-
-inline const Json* Json::find(std::string_view name) const {
-  if (kind != Kind::object) fail("was " + kind_name() + ", must be an object");
-  for (const auto& [member, value] : members)
-    if (member == name) return &value;
-  return nullptr;
-}
 
 // Reads one document. `file` is for errors and must outlive the result.
 class JsonReader {
@@ -188,9 +176,9 @@ class JsonReader {
     if (peek() != '}') {
       for (bool more = true; more; more = peek() == ',' && ++at_) {
         peek();
-        std::string name = quoted();
+        result.names.push_back(quoted());
         take(':');
-        result.members.emplace_back(std::move(name), value(depth + 1));
+        result.items.push_back(value(depth + 1));
       }
     }
     take('}');

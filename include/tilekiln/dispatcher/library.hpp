@@ -10,9 +10,44 @@
 
 #include "tilekiln/dispatcher/instance.hpp"
 #include "tilekiln/dispatcher/json.hpp"
-#include "tilekiln/dispatcher/measured.hpp"
+#include "tilekiln/machine.h"
 
 namespace tilekiln::dispatcher {
+
+// A kernel that was the fastest: its id, and with which settings.
+struct Measured {
+  Measured(std::string of, Settings with = {}) : id(std::move(of)), settings(std::move(with)) {}
+  Measured(const char* of) : id(of) {}
+  bool operator==(const Measured& other) const { return id == other.id && settings == other.settings; }
+
+  std::string id;
+  Settings settings;
+};
+
+// Problem::to_string -> kernels that were measured for it, from the fastest on.
+using MeasuredTable = std::map<std::string, std::vector<Measured>>;
+
+// The kind of processor, and how many cores this process may use: as tables name machines.
+inline std::string machine_key() {
+  char text[320];
+  tilekiln_machine(text, sizeof(text));
+  return text;
+}
+
+// Keeps the problems of a table's list of which all measured shapes have one winner, with that winner.
+inline MeasuredTable read_measured(const Json& problems) {
+  MeasuredTable found;
+  for (const Json& one : problems.list()) {
+    Settings settings;
+    for (const auto& [name, value] : one["settings"].members()) settings[name] = value.integer();
+    const Measured winner(one["id"].text(), std::move(settings));
+    std::vector<Measured>& listed = found[one["problem"].text()];
+    if (std::find(listed.begin(), listed.end(), winner) == listed.end()) listed.push_back(winner);
+  }
+  for (auto at = found.begin(); at != found.end();)
+    at = at->second.size() == 1 && !at->second[0].id.empty() ? std::next(at) : found.erase(at);
+  return found;
+}
 
 // The stages of an operator, in the order they run.
 struct Stages {
@@ -117,14 +152,14 @@ class Library : public std::enable_shared_from_this<Library> {
     receipt_ = all["receipt"]["name"].text();
     hash_ = all["plan_hash"].text().substr(0, 16) + "-" + all["source_hash"].text().substr(0, 16);
     if (all["receipt"]["number"].kind == Json::Kind::number) number_ = all["receipt"]["number"].integer();
-    for (const auto& [name, of] : all["stages"].members) {
+    for (const auto& [name, of] : all["stages"].members()) {
       Stages& stages = stages_[name];
       for (const Json& family : of["stages"].list()) stages.families.push_back(family.text());
       stages.main = of["main"].text();
-      for (const auto& [family, when] : of["optional"].members) stages.optional[family] = when.text();
+      for (const auto& [family, when] : of["optional"].members()) stages.optional[family] = when.text();
     }
-    for (const auto& [name, of] : all["families"].members)
-      for (const auto& [field, value] : of["always"].members) always_[name].set(field, value.value());
+    for (const auto& [name, of] : all["families"].members())
+      for (const auto& [field, value] : of["always"].members()) always_[name].set(field, value.value());
     const char* const wanted = std::getenv("TILEKILN_TUNED");
     const Json* const tuned = wanted != nullptr && std::strcmp(wanted, "no") == 0 ? nullptr : all.find("tuned");
     if (tuned != nullptr)
@@ -241,7 +276,7 @@ inline Way read_way(const Json& family, const Json& entry, int order) {
       way.algorithm.set(number.text(), Value(part));
     }
   }
-  for (const auto& [size, of] : family["fit"].members)
+  for (const auto& [size, of] : family["fit"].members())
     choice->fit.push_back({Field(size), of.text(), way.algorithm[of.text()].number()});
   way.choice = std::move(choice);
   return way;
@@ -268,7 +303,7 @@ inline std::vector<std::shared_ptr<const Instance>> Library::instances(bool usab
     std::map<std::string, detail::Way> ways;
   };
   std::map<std::string, Family> families;
-  for (const auto& [name, json] : all["families"].members) {
+  for (const auto& [name, json] : all["families"].members()) {
     Family& family = families[name];
     family.json = &json;
     for (const Json& axis : json["signature"].list()) family.signature.emplace_back(axis.text(), place(axis.text()));

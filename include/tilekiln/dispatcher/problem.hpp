@@ -2,6 +2,7 @@
 // A problem: what one call asks for. Its signature, its sizes, and what the kernel will be told at run time.
 #pragma once
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <type_traits>
 
@@ -20,11 +21,7 @@ class Problem {
   Problem& set(Field field, Value value) {
     values_[field.number()] = value;
     const bool asks = !value.off() && !value.is_number() && value != field.usual() && field.role() == Role::signature;
-    if (asks) {
-      asked_.add(field);
-    } else {
-      asked_.remove(field);
-    }
+    asked_[field.number()] = asks;
     if (field.number() >= count_) count_ = field.number() + 1;
     return *this;
   }
@@ -34,7 +31,7 @@ class Problem {
   // The features that it asks for: a kernel that does not know one of them does not answer.
   const Fields& asked() const { return asked_; }
   // Drops fields that this stage need not know, as other stages of its call know them.
-  void forgive(const Fields& known_elsewhere) { asked_.remove(known_elsewhere); }
+  void forgive(const Fields& known_elsewhere) { asked_ &= ~known_elsewhere; }
 
   Value operator_name() const { return (*this)[field::operator_name]; }
   Value family() const { return (*this)[field::family]; }
@@ -95,7 +92,7 @@ class Problem {
       all.features = features;
       all.count = static_cast<int32_t>(problem.count_);
       for (uint32_t i = 0; i < problem.count_; ++i)
-        if (problem.asked_.has(Field::of(i))) features[all.feature_count++] = static_cast<uint16_t>(i);
+        if (problem.asked_[i]) features[all.feature_count++] = static_cast<uint16_t>(i);
     }
     Asked(const Asked&) = delete;
     Asked& operator=(const Asked&) = delete;
@@ -111,6 +108,25 @@ class Problem {
   Value values_[most_fields];
   Fields asked_;
   uint32_t count_ = 0;
+};
+
+// Base of builders: setters return the builder. A wrong value is refused before a field is set: std::invalid_argument,
+// "field: was X, must be Y".
+template <class Self>
+class Builder {
+ public:
+  // Any field by name: min_seqlen_q, rotary_dim, has_block_table, is_gappy, an axis of a family.
+  Self& set(Field field, Value value) { return put({{field, value}}); }
+
+ protected:
+  explicit Builder(Value operator_name) : problem_(operator_name) {}
+  Self& put(std::initializer_list<Values::Pair> values) {
+    for (const auto& [field, value] : values) problem_.set(field, value);
+    return static_cast<Self&>(*this);
+  }
+  static std::string told(const Value& value, const char* absent) { return value.empty() ? absent : value.text(); }
+
+  Problem problem_;
 };
 
 }  // namespace tilekiln::dispatcher

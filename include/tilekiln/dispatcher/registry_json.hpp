@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Registries as JSON: {"metadata": {...}, "statistics": {...}, "kernels": [one a line]}, and back.
+// Registries and listings as JSON. A registry: {"metadata": {...}, "statistics": {...}, "kernels": [one a line]}, and back.
 #pragma once
 #include <cstdio>
 #include <ctime>
@@ -49,15 +49,14 @@ inline std::string statistics_json(const std::vector<Entry>& all) {
 
 inline Values read_values(const Json& from) {
   Values values;
-  if (from.kind != Json::Kind::object) from.fail("was " + from.kind_name() + ", must be an object");
-  for (const auto& [name, value] : from.members) values.set(name, value.value());
+  for (const auto& [name, value] : from.members()) values.set(name, value.value());
   return values;
 }
 
 inline Choice read_choice(const Json& from, const Values& algorithm, int rank) {
   Choice choice;
   for (const Json& name : from["holds"].list()) choice.holds.emplace_back(name.text());
-  for (const auto& [size, of] : from["fit"].members) {
+  for (const auto& [size, of] : from["fit"].members()) {
     const int64_t tile = algorithm[of.text()].number();
     if (tile <= 0) of.fail("fit: was " + of.text() + ", must be a number of the algorithm");
     choice.fit.push_back({Field(size), of.text(), tile});
@@ -175,5 +174,39 @@ inline size_t from_file(Registry& registry, const std::string& path,
                         const std::vector<Library::Pointer>& libraries = {}) {
   return from_json(registry, JsonReader::contents(path), path, libraries);
 }
+
+// Listings of `codegen list RECEIPT --format json`, of targets that are elsewhere or planned: kernels to plan with, without code.
+struct Listing {
+  std::string receipt;
+  int64_t number = -1;  // CK's of the receipt; -1: it has none
+  std::vector<std::shared_ptr<const Instance>> instances;
+};
+
+// Reads a listing. Head dims hold those up to theirs, every other axis is as it is said. file: for errors, file:line (FileError).
+inline Listing read_listing(std::string_view text, const std::string& file) {
+  const Json all = JsonReader::read(text, file);
+  Listing result;
+  result.receipt = all["receipt"].text();
+  if (all["number"].kind == Json::Kind::number) result.number = all["number"].integer();
+  Choice choice;
+  choice.holds = {field::hdim_q, field::hdim_v};
+  for (const Json& one : all["instances"].list()) {
+    Key key;
+    key.family = one["family"].text();
+    key.receipt = result.receipt;
+    key.signature = detail::read_values(one["signature"]);
+    for (const auto& [axis, value] : one["algorithm"].members()) {
+      if (axis == "target") {
+        key.target = value.text();
+      } else {
+        key.algorithm.set(axis, value.value());
+      }
+    }
+    result.instances.push_back(std::make_shared<FunctionInstance>(std::move(key), nullptr, choice, one["name"].text()));
+  }
+  return result;
+}
+
+inline Listing read_listing_file(const std::string& path) { return read_listing(JsonReader::contents(path), path); }
 
 }  // namespace tilekiln::dispatcher

@@ -2,32 +2,11 @@
 // Setters of the builders of problems, and what build() demands, refuses and derives.
 // Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 #pragma once
-#include <initializer_list>
-
 #include "tilekiln/dispatcher/ck_words.hpp"
 #include "tilekiln/dispatcher/problem.hpp"
 
 // clang-format off
 namespace tilekiln::dispatcher::setters {
-
-// Base of builders: setters return the builder. A wrong value is refused before a field is set: std::invalid_argument,
-// "field: was X, must be Y".
-template <class Self>
-class Builder {
- public:
-  // Any field by name: min_seqlen_q, rotary_dim, has_block_table, is_gappy, an axis of a family.
-  Self& set(Field field, Value value) { return put({{field, value}}); }
-
- protected:
-  explicit Builder(Value operator_name) : problem_(operator_name) {}
-  Self& put(std::initializer_list<Values::Pair> values) {
-    for (const auto& [field, value] : values) problem_.set(field, value);
-    return static_cast<Self&>(*this);
-  }
-  static std::string told(const Value& value, const char* absent) { return value.empty() ? absent : value.text(); }
-
-  Problem problem_;
-};
 
 inline const Field field_activation("activation"), field_batch("batch"), field_bias("bias"), field_c("c"), field_dbias("dbias"), field_deterministic("deterministic"), field_dropout("dropout"), field_dtype("dtype"), field_family("family"), field_fp8_static_quant("fp8_static_quant"), field_hdim_q("hdim_q"), field_hdim_v("hdim_v"), field_k("k"), field_kv_dtype("kv_dtype"), field_layout("layout"), field_layout_a("layout_a"), field_layout_b("layout_b"), field_layout_out("layout_out"), field_lookup("lookup"), field_lse("lse"), field_m("m"), field_mask("mask"), field_mask_origin("mask_origin"), field_max_seqlen_k("max_seqlen_k"), field_max_seqlen_q("max_seqlen_q"), field_mode("mode"), field_n("n"), field_nhead_k("nhead_k"), field_nhead_q("nhead_q"), field_num_splits("num_splits"), field_operator("operator"), field_page_size("page_size"), field_page_tokens("page_tokens"), field_paged("paged"), field_persistent("persistent"), field_qscale("qscale"), field_rope("rope"), field_scaled("scaled"), field_seqlen_k("seqlen_k"), field_seqlen_q("seqlen_q"), field_sink("sink"), field_sink_size("sink_size"), field_skip_min_seqlen_q("skip_min_seqlen_q"), field_softcap("softcap"), field_split_k("split_k"), field_stage("stage"), field_store_randval("store_randval"), field_stride_a("stride_a"), field_stride_b("stride_b"), field_stride_out("stride_out"), field_target("target"), field_v_layout("v_layout"), field_window_left("window_left"), field_window_right("window_right"), field_workspace_budget("workspace_budget");
 inline const Value word_apply("apply"), word_batch("batch"), word_column("column"), word_elementwise("elementwise"), word_fmha_batch_prefill("fmha_batch_prefill"), word_fmha_bwd("fmha_bwd"), word_fmha_bwd_dq_dk_dv("fmha_bwd_dq_dk_dv"), word_fmha_fwd("fmha_fwd"), word_fp32("fp32"), word_gemm("gemm"), word_group("group"), word_none("none"), word_row("row"), word_same("same"), word_store("store"), word_window("window");
