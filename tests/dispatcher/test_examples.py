@@ -79,7 +79,7 @@ def trimmed(text: str) -> str:
 
 
 def section(path: Path, said: str) -> str:
-    about = path.read_text().partition("\n")[0].removeprefix("// ")
+    about = path.read_text().splitlines()[1].removeprefix("// ")
     return f"## {path.stem}\n\n{about}\n\n```text\n{trimmed(said)}```"
 
 
