@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from codegen.emit.dispatcher import Builder, DispatcherFile, Setter, Takes, clause_of, read, tables
@@ -104,70 +105,52 @@ namespace tilekiln::dispatcher::setters {
 
 
 def setters(declared: DispatcherFile) -> str:
-    """The text of setters.hpp: a class for each builder."""
-    names = _Names()
+    """The text of setters.hpp: a class for each builder, over fields and words that are each an object."""
     sizes = frozenset(declared.fields.size)
-    classes = [line for name, builder in declared.builders.items() for line in _class(name, builder, sizes, names)]
-    fields = ", ".join(f'{_field(name)}("{name}")' for name in sorted(names.fields))
-    words = ", ".join(f'{_word(word)}("{word}")' for word in sorted(names.words))
-    objects = f"inline const Field {fields};\ninline const Value {words};\n"
-    return f"{SETTERS_HEAD}{objects}{''.join(classes)}\n}}  // namespace tilekiln::dispatcher::setters\n"
-
-
-class _Names:
-    """The fields and words that functions speak of, each an object of the header."""
-
-    def __init__(self) -> None:
-        self.fields, self.words = set[str](), set[str]()
-
-    def field(self, name: str) -> str:
-        self.fields.add(name)
-        return _field(name)
-
-    def value(self, value: str | int | None) -> str:
-        if value is None or isinstance(value, int):
-            return "Value()" if value is None else f"Value(int64_t{{{value}}})"
-        if value in ("yes", "no"):
-            return f"Value({'true' if value == 'yes' else 'false'})"
-        self.words.add(value)
-        return _word(value)
+    classes = "".join(line for one in declared.builders.items() for line in _class(*one, sizes))
+    objects = (
+        ", ".join(f'{kind}_{name}("{name}")' for name in sorted(set(re.findall(rf"\b{kind}_(\w+)", classes))))
+        for kind in ("field", "word")
+    )
+    head = "inline const Field {};\ninline const Value {};\n".format(*objects)
+    return f"{SETTERS_HEAD}{head}{classes}\n}}  // namespace tilekiln::dispatcher::setters\n"
 
 
 def _field(name: str) -> str:
     return f"field_{name}"
 
 
-def _word(word: str) -> str:
-    return f"word_{word}"
+def _value(value: str | int | None) -> str:
+    if value is None or isinstance(value, int):
+        return "Value()" if value is None else f"Value(int64_t{{{value}}})"
+    return f"Value({'true' if value == 'yes' else 'false'})" if value in ("yes", "no") else f"word_{value}"
 
 
-def _class(name: str, builder: Builder, sizes: frozenset[str], names: _Names) -> Iterator[str]:
-    begins = [
-        f"{{{names.field(to)}, {names.value(value)}}}" for to, value in builder.begins.items() if to != "operator"
-    ]
-    operator = names.value(builder.begins["operator"])
+def _class(name: str, builder: Builder, sizes: frozenset[str]) -> Iterator[str]:
+    begins = [f"{{{_field(to)}, {_value(value)}}}" for to, value in builder.begins.items() if to != "operator"]
+    operator = _value(builder.begins["operator"])
     yield f"\n// {builder.about}\ntemplate <class Self>\nclass {name} : public Builder<Self> {{\n public:\n"
     yield f"  explicit {name}(Value operator_name = {operator}) : Builder<Self>(operator_name) {{"
     yield f" this->put({{{', '.join(begins)}}}); }}\n" if begins else "}\n"
     for setter, of in builder.setters.items():
-        yield from _setter(setter, of, names)
+        yield from _setter(setter, of)
     yield "  // Throws std::invalid_argument for what is missing or does not go together.\n"
     yield "  Problem build() const {\n    Problem p = this->problem_;\n"
-    yield from (f"    {line}\n" for line in [*_checks(builder, sizes, names), *_derived(builder, names)])
+    yield from (f"    {line}\n" for line in [*_checks(builder, sizes), *_derived(builder)])
     yield "    return p;\n  }\n};\n"
 
 
-def _setter(name: str, setter: Setter, names: _Names) -> Iterator[str]:
+def _setter(name: str, setter: Setter) -> Iterator[str]:
     alone = len(setter.takes) == 1
     types = {
         a: "int64_t" if t.least is not None else "bool" if t.flag else "std::string_view"
         for a, t in setter.takes.items()
     }
     said = ", ".join(f"{kind} {a}{' = true' if alone and kind == 'bool' else ''}" for a, kind in types.items())
-    values = [pair for argument, takes in setter.takes.items() for pair in _pairs(name, argument, takes, names)]
+    values = [pair for argument, takes in setter.takes.items() for pair in _pairs(name, argument, takes)]
     put = f"this->put({{{', '.join(f'{{{field}, {value}}}' for field, value in values)}}})"
     looked = [_looked(name, argument, takes, alone) for argument, takes in setter.takes.items() if takes.words]
-    then = [f"if ({_all(one.when, names)}) this->put({{{{{names.field(to)}, {names.value(value)}}}}});"
+    then = [f"if ({_all(one.when)}) this->put({{{{{_field(to)}, {_value(value)}}}}});"
             for one in setter.then for to, value in one.set.items()]  # fmt: skip
     after = [f"{put};", "const Problem& p = this->problem_;", *then, "return static_cast<Self&>(*this);"]
     body = " ".join([*looked, *(after if then else [f"return {put};"])])
@@ -180,64 +163,64 @@ def _looked(setter: str, argument: str, takes: Takes, alone: bool) -> str:
     return f'const tables::Word& of_{argument} = ck::said("{shown}", {word}, tables::{_table_of(setter, argument)});'
 
 
-def _pairs(setter: str, argument: str, takes: Takes, names: _Names) -> Iterator[tuple[str, str]]:
+def _pairs(setter: str, argument: str, takes: Takes) -> Iterator[tuple[str, str]]:
     """The fields that an argument sets, and to what."""
     if takes.least is not None:
-        yield names.field(argument), f'detail::at_least("{argument}", {argument}, {takes.least})'
+        yield _field(argument), f'detail::at_least("{argument}", {argument}, {takes.least})'
     elif takes.flag:
         no, yes = takes.values
         usual = (no, yes) == ("no", "yes")
-        yield names.field(takes.flag), argument if usual else f"{argument} ? {names.value(yes)} : {names.value(no)}"
+        yield _field(takes.flag), argument if usual else f"{argument} ? {_value(yes)} : {_value(no)}"
     elif takes.text:
-        yield names.field(takes.text), argument
+        yield _field(takes.text), argument
     else:
         sets = next(iter((takes.words or {}).values()))
         for to, value in zip(sets, ("value", "more"), strict=False):
-            yield names.field(to), f"of_{argument}.{value}"
+            yield _field(to), f"of_{argument}.{value}"
 
 
-def _checks(builder: Builder, sizes: frozenset[str], names: _Names) -> Iterator[str]:
+def _checks(builder: Builder, sizes: frozenset[str]) -> Iterator[str]:
     for one in builder.requires:
-        field = names.field(one.field)
+        field = _field(one.field)
         lacking = f"p.number({field}) <= 0" if one.must == "at least 1" else f"p[{field}].empty()"
         yield f'if ({lacking}) detail::refuse("{one.name or one.field}", "not given", "{one.must}");'
     if builder.multiple:
-        by, of = names.field(builder.multiple.field), names.field(builder.multiple.of)
+        by, of = _field(builder.multiple.field), _field(builder.multiple.of)
         must = f'"a multiple of {builder.multiple.of}, " + p[{of}].text()'
         refuse = f'detail::refuse("{builder.multiple.field}", p[{by}].text(), {must});'
         yield f"if (p.number({by}) % p.number({of}) != 0) {refuse}"
     for rule in builder.refuses:
         absent = "0" if rule.field in sizes else "no"
-        was = f'this->told(p[{names.field(rule.field)}], "{absent}")'
-        yield f'if ({_all(rule.when, names)}) detail::refuse("{rule.field}", {was}, "{rule.must}");'
+        was = f'this->told(p[{_field(rule.field)}], "{absent}")'
+        yield f'if ({_all(rule.when)}) detail::refuse("{rule.field}", {was}, "{rule.must}");'
 
 
-def _derived(builder: Builder, names: _Names) -> Iterator[str]:
-    yield f"p.set({names.field('family')}, p[{names.field('operator')}]);"
+def _derived(builder: Builder) -> Iterator[str]:
+    yield f"p.set({_field('family')}, p[{_field('operator')}]);"
     for change in builder.becomes:
-        sets = [f"p.set({names.field(to)}, p[{names.field(of)}]);" for to, of in change.copy.items()]
-        sets += [f"p.set({names.field(to)}, {names.value(value)});" for to, value in change.set.items()]
+        sets = [f"p.set({_field(to)}, p[{_field(of)}]);" for to, of in change.copy.items()]
+        sets += [f"p.set({_field(to)}, {_value(value)});" for to, value in change.set.items()]
         block = sets[0] if len(sets) == 1 else "{ " + " ".join(sets) + " }"
-        yield f"if ({_all(change.when, names)}) {block}"
+        yield f"if ({_all(change.when)}) {block}"
     if any(
         "stage" in said
         for of in builder.setters.values()
         for t in of.takes.values()
         for said in (t.words or {}).values()
     ):
-        stage = names.field("stage")
-        yield f"if (!p[{stage}].empty()) {{ p.set({names.field('family')}, p[{stage}]); p.set({stage}, Value()); }}"
+        stage = _field("stage")
+        yield f"if (!p[{stage}].empty()) {{ p.set({_field('family')}, p[{stage}]); p.set({stage}, Value()); }}"
 
 
-def _all(when: str, names: _Names) -> str:
-    return " && ".join(_test(condition, names) for condition in clause_of(when))
+def _all(when: str) -> str:
+    return " && ".join(_test(condition) for condition in clause_of(when))
 
 
-def _test(condition: Condition, names: _Names) -> str:
+def _test(condition: Condition) -> str:
     """A condition over the fields of a problem `p`; no is also what is not said."""
-    field, value, sign = names.field(condition.axis), condition.values[0], "!" if condition.negated else ""
+    field, value, sign = _field(condition.axis), condition.values[0], "!" if condition.negated else ""
     if condition.ordered:
         return f"p.number({field}) {condition.sign} {int(value)}"
     if value in ("yes", "no"):
         return f"{sign}p[{field}].{'yes' if value == 'yes' else 'off'}()"
-    return f"p[{field}] {'!=' if condition.negated else '=='} {names.value(value)}"
+    return f"p[{field}] {'!=' if condition.negated else '=='} {_value(value)}"

@@ -190,13 +190,11 @@ class Dispatcher {
   }
   static const Entry* first_of(const Index& index, const std::vector<std::string>& ids, const Problem& problem,
                                const std::string* origin) {
-    for (const std::string& id : ids) {
-      for (const Entry& entry : index.entries()) {
-        if (entry.id != id) continue;
-        if ((origin == nullptr || entry.instance->origin() == *origin) && entry.instance->supports(problem))
+    for (const std::string& id : ids)
+      for (const Entry& entry : index.entries())
+        if (entry.id == id && (origin == nullptr || entry.instance->origin() == *origin) &&
+            entry.instance->supports(problem))
           return &entry;
-      }
-    }
     return nullptr;
   }
   // A stage need not know what the others of its call know.

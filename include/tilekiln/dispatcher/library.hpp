@@ -49,6 +49,31 @@ inline MeasuredTable read_measured(const Json& problems) {
   return found;
 }
 
+namespace detail {
+
+inline Values read_values(const Json& from) {
+  Values values;
+  for (const auto& [name, value] : from.members()) values.set(name, value.value());
+  return values;
+}
+
+// of: what it holds and fits; rules: what it needs and where it is the best.
+inline Choice read_choice(const Json& of, const Json& rules, const Values& algorithm, int rank, int order) {
+  Choice choice;
+  for (const Json& name : of["holds"].list()) choice.holds.emplace_back(name.text());
+  for (const auto& [size, number] : of["fit"].members()) {
+    const int64_t tile = algorithm[number.text()].number();
+    if (tile <= 0) number.fail("fit: was " + number.text() + ", must be a number of the algorithm");
+    choice.fit.push_back({Field(size), number.text(), tile});
+  }
+  choice.needs = SizeRule(rules["needs"].text());
+  choice.best = SizeRule(rules["best"].text());
+  choice.rank = rank, choice.order = order;
+  return choice;
+}
+
+}  // namespace detail
+
 // The stages of an operator, in the order they run.
 struct Stages {
   std::vector<std::string> families;
@@ -159,7 +184,7 @@ class Library : public std::enable_shared_from_this<Library> {
       for (const auto& [family, when] : of["optional"].members()) stages.optional[family] = when.text();
     }
     for (const auto& [name, of] : all["families"].members())
-      for (const auto& [field, value] : of["always"].members()) always_[name].set(field, value.value());
+      if (!of["always"].names.empty()) always_[name] = detail::read_values(of["always"]);
     const char* const wanted = std::getenv("TILEKILN_TUNED");
     const Json* const tuned = wanted != nullptr && std::strcmp(wanted, "no") == 0 ? nullptr : all.find("tuned");
     if (tuned != nullptr)
@@ -253,13 +278,7 @@ struct Way {
 };
 
 inline Way read_way(const Json& family, const Json& entry, int order) {
-  auto choice = std::make_shared<Choice>();
   Way way;
-  choice->rank = static_cast<int>(entry["rank"].integer());
-  choice->needs = SizeRule(entry["needs"].text());
-  choice->best = SizeRule(entry["best"].text());
-  choice->order = order;
-  for (const Json& field : family["holds"].list()) choice->holds.emplace_back(field.text());
   way.algorithm.set("pipeline", entry["pipeline"].value());
   for (const Json& axis : family["algorithm"].list()) {
     const Json* const value = axis.text() == "target" || axis.text() == "pipeline" ? nullptr : entry.find(axis.text());
@@ -276,9 +295,8 @@ inline Way read_way(const Json& family, const Json& entry, int order) {
       way.algorithm.set(number.text(), Value(part));
     }
   }
-  for (const auto& [size, of] : family["fit"].members())
-    choice->fit.push_back({Field(size), of.text(), way.algorithm[of.text()].number()});
-  way.choice = std::move(choice);
+  const int rank = static_cast<int>(entry["rank"].integer());
+  way.choice = std::make_shared<Choice>(read_choice(family, entry, way.algorithm, rank, order));
   return way;
 }
 

@@ -47,27 +47,6 @@ inline std::string statistics_json(const std::vector<Entry>& all) {
   });
 }
 
-inline Values read_values(const Json& from) {
-  Values values;
-  for (const auto& [name, value] : from.members()) values.set(name, value.value());
-  return values;
-}
-
-inline Choice read_choice(const Json& from, const Values& algorithm, int rank) {
-  Choice choice;
-  for (const Json& name : from["holds"].list()) choice.holds.emplace_back(name.text());
-  for (const auto& [size, of] : from["fit"].members()) {
-    const int64_t tile = algorithm[of.text()].number();
-    if (tile <= 0) of.fail("fit: was " + of.text() + ", must be a number of the algorithm");
-    choice.fit.push_back({Field(size), of.text(), tile});
-  }
-  choice.needs = SizeRule(from["needs"].text());
-  choice.best = SizeRule(from["best"].text());
-  choice.rank = rank;
-  choice.order = static_cast<int>(from["order"].integer());
-  return choice;
-}
-
 }  // namespace detail
 
 inline std::string Registry::to_json(bool statistics, bool timestamp) const {
@@ -157,7 +136,8 @@ inline size_t from_json(Registry& registry, std::string_view text, const std::st
       const int rank = static_cast<int>(one["rank"].integer());
       Choice choice;
       try {
-        choice = detail::read_choice(one["choice"], key.algorithm, rank);
+        const Json& said = one["choice"];
+        choice = detail::read_choice(said, said, key.algorithm, rank, static_cast<int>(said["order"].integer()));
       } catch (const std::invalid_argument& error) {
         one["choice"].fail(error.what());
       }
