@@ -27,26 +27,30 @@ static inline int64_t {name}(int64_t size, int64_t tile) {{
 
 #endif
 """
-HEAD = """// Tables of fields and words.
+TERMS = "include/tilekiln/choice/terms.hpp"
+OF_THE_CHOICE = ("DETAILS", "SIZES", "USUAL", "VARIABLE_SEQLEN_K", "PADS", "LIMITS")
+"""Tables that the choice itself asks for."""
+HEAD = """// Tables of {of}.
 // Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 #pragma once
-
+{include}
 // clang-format off
-namespace tilekiln::dispatcher::tables {
+namespace tilekiln::dispatcher::tables {{
 
-struct Pair { const char *first, *second; };
-struct Pad { const char *pad, *size, *tile; bool varies; };
-struct Limit { const char *limit, *size, *of; bool log2; };
-// A word that people say, and what it sets; mask_type sets two fields.
-struct Word { const char *word, *value, *more; };
+{structs}
 
 """
+STRUCTS = """struct Pair { const char *first, *second; };
+struct Pad { const char *pad, *size, *tile; bool varies; };
+struct Limit { const char *limit, *size, *of; bool log2; };"""
+WORD = """// A word that people say, and what it sets; mask_type sets two fields.
+struct Word { const char *word, *value, *more; };"""
 
 
 def contents(places: Places) -> dict[str, str]:
     """Text by path from the root of the tree."""
     declared = read(places)
-    return {PATH: text(declared), SETTERS: setters(declared), TILE_COST: cost_text(declared)}
+    return {**text(declared), SETTERS: setters(declared), TILE_COST: cost_text(declared)}
 
 
 def cost_text(declared: DispatcherFile) -> str:
@@ -55,7 +59,8 @@ def cost_text(declared: DispatcherFile) -> str:
     return TILE_COST_TEXT.format(name="tilekiln_tile_cost", rows=rows, forgiven=forgiven)
 
 
-def text(declared: DispatcherFile) -> str:
+def text(declared: DispatcherFile) -> dict[str, str]:
+    """Tables by the path of their header: those of the choice, and words."""
     kinds = {"PADS": "Pad", "LIMITS": "Limit", "SIGNATURES": "Word"}
     rows: dict[str, Iterable[str]] = {}
     for name, of in tables(declared).items():
@@ -71,7 +76,11 @@ def text(declared: DispatcherFile) -> str:
                     rows[f"Word {_table_of(setter, argument)}"] = (
                         _row(word, *[*sets.values(), None][:2]) for word, sets in takes.words.items()
                     )
-    return HEAD + "".join(_table(*one) for one in rows.items()) + "\n}  // namespace tilekiln::dispatcher::tables\n"
+    heads = {TERMS: ("fields", "", STRUCTS), PATH: ("words", f'#include "{TERMS.removeprefix("include/")}"\n', WORD)}
+    made = {path: HEAD.format(of=of, include=include, structs=of_it) for path, (of, include, of_it) in heads.items()}
+    for name, of in rows.items():
+        made[TERMS if name.rpartition(" ")[2].upper() in OF_THE_CHOICE else PATH] += _table(name, of)
+    return {path: made[path] + "\n}  // namespace tilekiln::dispatcher::tables\n" for path in made}
 
 
 def _table(name: str, rows: Iterable[str]) -> str:
@@ -96,7 +105,7 @@ SETTERS_HEAD = """// Setters of the builders of problems, and what build() deman
 // Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 #pragma once
 #include "tilekiln/dispatcher/ck_words.hpp"
-#include "tilekiln/dispatcher/problem.hpp"
+#include "tilekiln/choice/problem.hpp"
 
 // clang-format off
 namespace tilekiln::dispatcher::setters {

@@ -24,6 +24,7 @@ SEES = {  # of the packages
     "tools": {"codegen", "build_support", "tilekiln"},
 }
 CODEGEN = ("schema", "plan", "emit", "tell", "out")  # its rooms, in the order data walks
+CHOICE = "include/tilekiln/choice/"
 BELOW = ("kernels/runtime/", "kernels/backends/")  # of every operator
 BESIDE = {  # areas that see another: products, and the rows that they quantise
     *(("kernels/moe/", "kernels/gemm/"), ("kernels/conv/", "kernels/gemm/"), ("kernels/gemm/", "kernels/norm/")),
@@ -224,6 +225,16 @@ def test_public_headers_include_public_ones_alone(sources: Graph) -> None:
     public = {path: others for path, others in sources.items() if path.startswith("include/")}
     assert len(public) > 15
     assert [other for others in public.values() for other in others if not other.startswith("include/")] == []
+
+
+def test_the_dispatcher_stands_over_the_choice(sources: Graph) -> None:
+    """Libraries and the choice itself know nothing of it."""
+    below = {path: others for path, others in sources.items() if path.startswith(("kernels/", CHOICE))}
+    assert any(other.startswith(CHOICE) for others in below.values() for other in others)
+    upwards = [
+        other for others in below.values() for other in others if other.startswith("include/tilekiln/dispatcher")
+    ]
+    assert upwards == []
 
 
 def test_headers_of_kernels_are_named_from_the_root(sources: Graph) -> None:

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 // CK's words for what problems and kernels have, and the values of this tree's axes that they mean.
 #pragma once
+#include <initializer_list>
 #include <utility>
 
+#include "tilekiln/choice/problem.hpp"
 #include "tilekiln/dispatcher/errors.hpp"
-#include "tilekiln/dispatcher/fields.hpp"
+#include "tilekiln/dispatcher/tables.hpp"
 
 namespace tilekiln::dispatcher {
 
@@ -108,5 +110,24 @@ inline std::string axis(const std::string& family, const std::string& word) {
 }
 
 }  // namespace ck
+
+// Base of builders: setters return the builder. A wrong value is refused before a field is set: std::invalid_argument,
+// "field: was X, must be Y".
+template <class Self>
+class Builder {
+ public:
+  // Any field by name: min_seqlen_q, rotary_dim, has_block_table, is_gappy, an axis of a family.
+  Self& set(Field field, Value value) { return put({{field, value}}); }
+
+ protected:
+  explicit Builder(Value operator_name) : problem_(operator_name) {}
+  Self& put(std::initializer_list<Values::Pair> values) {
+    for (const auto& [field, value] : values) problem_.set(field, value);
+    return static_cast<Self&>(*this);
+  }
+  static std::string told(const Value& value, const char* absent) { return value.empty() ? absent : value.text(); }
+
+  Problem problem_;
+};
 
 }  // namespace tilekiln::dispatcher

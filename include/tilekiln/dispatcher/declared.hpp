@@ -4,8 +4,8 @@
 // A signature names what callers can see. An axis that it does not name is off (no, none) or as usual (mode=batch, row-major); dtype,
 // head dims and others that are never off must be named. `any` names every value. An algorithm that names nothing is any.
 #pragma once
+#include "tilekiln/choice/key.hpp"
 #include "tilekiln/dispatcher/ck_words.hpp"
-#include "tilekiln/dispatcher/key.hpp"
 
 namespace tilekiln::dispatcher {
 

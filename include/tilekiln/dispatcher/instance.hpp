@@ -5,8 +5,8 @@
 #include <functional>
 #include <memory>
 
+#include "tilekiln/choice/match.hpp"
 #include "tilekiln/dispatcher/call.hpp"
-#include "tilekiln/dispatcher/match.hpp"
 #include "tilekiln/dispatcher/timing.hpp"
 
 namespace tilekiln::dispatcher {

@@ -6,8 +6,8 @@
 #include <sstream>
 #include <utility>
 
+#include "tilekiln/choice/words.hpp"
 #include "tilekiln/dispatcher/errors.hpp"
-#include "tilekiln/dispatcher/words.hpp"
 
 namespace tilekiln::dispatcher {
 

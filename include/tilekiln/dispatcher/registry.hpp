@@ -5,10 +5,33 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <tuple>
 
-#include "tilekiln/dispatcher/index.hpp"
+#include "tilekiln/choice/index.hpp"
+#include "tilekiln/dispatcher/instance.hpp"
 
 namespace tilekiln::dispatcher {
+
+using Entry = EntryOf<Instance>;
+using Index = IndexOf<Instance>;
+
+// Priority, the highest first; then rank, capacity, numbers of the algorithm and name.
+inline void sort_entries(std::vector<Entry>& entries) {
+  std::map<std::tuple<int, int, std::vector<int64_t>, std::string, size_t>, Entry>
+      sorted;  // compiles faster than a sort
+  for (Entry& entry : entries) {
+    const Key& key = entry.instance->key();
+    std::vector<int64_t> numbers = {key.signature[field::hdim_q].number(), key.signature[field::hdim_v].number()};
+    std::map<std::string, int64_t> by_name;  // a registry that is read back has the same order, however keys were said
+    for (const auto& [field, value] : key.algorithm)
+      if (value.is_number()) by_name.emplace(field.name(), value.number());
+    for (const auto& [name, number] : by_name) numbers.push_back(number);
+    const int priority = -static_cast<int>(entry.priority), rank = entry.rank;
+    sorted.try_emplace({priority, rank, std::move(numbers), entry.instance->name(), sorted.size()}, std::move(entry));
+  }
+  entries.clear();
+  for (auto& [order, entry] : sorted) entries.push_back(std::move(entry));
+}
 
 class Registry {
  public:

@@ -1,23 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Tables of fields and words.
+// Tables of words.
 // Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 #pragma once
+#include "tilekiln/choice/terms.hpp"
 
 // clang-format off
 namespace tilekiln::dispatcher::tables {
 
-struct Pair { const char *first, *second; };
-struct Pad { const char *pad, *size, *tile; bool varies; };
-struct Limit { const char *limit, *size, *of; bool log2; };
 // A word that people say, and what it sets; mask_type sets two fields.
 struct Word { const char *word, *value, *more; };
 
-inline constexpr const char* const details[] = {"attend", "family", "has_block_table", "has_cache_batch_idx", "has_cu_seqlens_k", "has_cu_seqlens_q", "has_rotary", "has_seqlen_k", "has_seqlen_q", "has_seqstart_k", "has_seqstart_q", "is_gappy", "layout", "lookup", "mask_origin", "min_seqlen_q", "operator", "page_size", "persistent", "rotary_dim", "sink_size", "store_randval", "target", "window_left", "window_right"};
-inline constexpr const char* const sizes[] = {"batch", "cache_bytes", "channels", "groups", "k", "m", "max_seqlen_k", "max_seqlen_q", "n", "nhead_k", "nhead_q", "num_splits", "outputs", "page_tokens", "pixels", "rows", "seqlen_k", "seqlen_q", "split_k", "stride_a", "stride_b", "stride_out", "taps", "workspace_budget"};
-inline constexpr Pair usual[] = {{"kv_dtype", "same"}, {"layout_a", "row"}, {"layout_b", "row"}, {"layout_out", "row"}, {"mode", "batch"}, {"precision", "full"}, {"v_layout", "row"}};
-inline constexpr const char* const variable_seqlen_k[] = {"has_seqstart_k", "has_seqlen_k", "has_cu_seqlens_k", "is_gappy"};
-inline constexpr Pad pads[] = {{"pad_s", "max_seqlen_q", "tile_m0", false}, {"pad_sk", "max_seqlen_k", "tile_n0", true}, {"pad_d", "hdim_q", "hdim_q_alignment", false}, {"pad_dv", "hdim_v", "hdim_v_alignment", false}, {"pad_m", "m", "tile_m", false}, {"pad_n", "n", "tile_n", false}, {"pad_k", "k", "tile_k", false}};
-inline constexpr Limit limits[] = {{"max_seq_len_q", "max_seqlen_q", "queries", false}, {"max_splits_log2", "num_splits", "splits", true}};
 inline constexpr const char* const idle_on_cpu[] = {"wave_", "warp_", "scheduler", "block_per_cu", "num_wave_groups"};
 inline constexpr Pair axes[] = {{"pipeline", "pipeline"}, {"pads", "pads"}, {"tile_m", "tile_m"}, {"tile_n", "tile_n"}, {"tile_k", "tile_k"}, {"tile_q", "tile_q"}, {"schedule", "schedule"}, {"tile_m0", "tile_q"}, {"tile_n0", "tile_k"}, {"tile_k0", "k0"}, {"tile_n1", "n1"}, {"tile_k1", "k1"}, {"tile_k0max", "k0max"}, {"wave_m0", "qk_m"}, {"wave_n0", "qk_n"}, {"wave_k0", "qk_k"}, {"warp_m0", "qk_warp_m"}, {"warp_n0", "qk_warp_n"}, {"warp_k0", "qk_warp_k"}, {"wave_m1", "pv_m"}, {"wave_n1", "pv_n"}, {"wave_k1", "pv_k"}, {"warp_m1", "pv_warp_m"}, {"warp_n1", "pv_warp_n"}, {"warp_k1", "pv_warp_k"}, {"block_per_cu", "occupancy"}};
 inline constexpr Pair backward_axes[] = {{"pipeline", "pipeline"}, {"pads", "pads"}, {"tile_m", "tile_m"}, {"tile_n", "tile_n"}, {"tile_k", "tile_k"}, {"tile_q", "tile_q"}, {"schedule", "schedule"}, {"tile_m0", "tile_q"}, {"tile_n0", "tile_k"}, {"tile_k0", "k0"}, {"tile_k1", "k1"}, {"tile_k2", "k2"}, {"tile_k3", "k3"}, {"tile_k4", "k4"}, {"tile_hdim_q", "tile_hdim_q"}, {"tile_hdim_v", "tile_hdim_v"}, {"wave_m0", "qk_m"}, {"wave_n0", "qk_n"}, {"wave_k0", "qk_k"}, {"warp_m0", "qk_warp_m"}, {"warp_n0", "qk_warp_n"}, {"warp_k0", "qk_warp_k"}, {"wave_m1", "kv_m"}, {"wave_n1", "kv_n"}, {"wave_k1", "kv_k"}, {"warp_m1", "kv_warp_m"}, {"warp_n1", "kv_warp_n"}, {"warp_k1", "kv_warp_k"}, {"wave_m2", "dq_m"}, {"wave_n2", "dq_n"}, {"wave_k2", "dq_k"}, {"warp_m2", "dq_warp_m"}, {"warp_n2", "dq_warp_n"}, {"warp_k2", "dq_warp_k"}, {"block_per_cu", "occupancy"}};

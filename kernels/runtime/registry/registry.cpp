@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Registries of the C ABI (tilekiln/registry.h): the dispatcher's index of kernels that are described in words.
+// Registries of the C ABI (tilekiln/registry.h): the index of kernels (tilekiln/choice) that are described in words.
 #include "tilekiln/registry.h"
 
 #include <algorithm>
@@ -8,15 +8,13 @@
 #include <mutex>
 
 #include "kernels/runtime/status.h"
-#include "tilekiln/dispatcher/index.hpp"
+#include "tilekiln/choice/index.hpp"
 
 namespace tilekiln {
 namespace {
 
 using dispatcher::Choice;
-using dispatcher::Entry;
 using dispatcher::Field;
-using dispatcher::Index;
 using dispatcher::Key;
 using dispatcher::Problem;
 using dispatcher::Value;
@@ -26,7 +24,7 @@ constexpr size_t most_told = 5;
 std::string text_of(const char* text) { return text == nullptr ? "" : text; }
 
 // A kernel that somebody else runs.
-class Described final : public dispatcher::Instance {
+class Described {
  public:
   Described(int64_t at, const tilekiln_kernel_description& of)
       : number(at), origin_(text_of(of.origin)), accepts_(of.accepts), context_(of.context) {
@@ -44,16 +42,16 @@ class Described final : public dispatcher::Instance {
     choice_.order = of.order;
     dispatcher::Kernel(key_, choice_);  // throws what is wrong with the fit
   }
-  const Key& key() const override { return key_; }
-  const Choice& choice() const override { return choice_; }
-  bool answers_by_key() const override { return accepts_ == nullptr; }
-  std::string origin() const override { return origin_; }
-  void launch(const dispatcher::Call&) const override {}
-  std::string refusal(const Problem& problem) const override {
-    const std::string reason = Instance::refusal(problem);
+  const Key& key() const { return key_; }
+  const Choice& choice() const { return choice_; }
+  bool answers_by_key() const { return accepts_ == nullptr; }
+  std::string origin() const { return origin_; }
+  std::string refusal(const Problem& problem) const {
+    const std::string reason = dispatcher::mismatch(key_, choice_, problem);
     if (!reason.empty() || accepts_ == nullptr || accepts_(context_, number) != 0) return reason;
     return "it does not accept the problem";
   }
+  bool supports(const Problem& problem) const { return refusal(problem).empty(); }
 
   const int64_t number;
 
@@ -64,6 +62,9 @@ class Described final : public dispatcher::Instance {
   int32_t (*const accepts_)(void*, int64_t);
   void* const context_;
 };
+
+using Entry = dispatcher::EntryOf<Described>;
+using Index = dispatcher::IndexOf<Described>;
 
 // Adds the first reason why a kernel does not answer to those of this thread's error.
 void add_refusal(const Described& kernel, const Problem& problem, const std::string& text) {
@@ -168,13 +169,11 @@ tilekiln_status check_registry(const void* registry) {
   return registry == nullptr ? fail_argument("registry", "was null, must be of tilekiln_registry_create") : TILEKILN_OK;
 }
 
-const Described& described(const Entry& entry) { return static_cast<const Described&>(*entry.instance); }
-
 // The kernels of a problem's family that differ least, with the reasons, as this thread's error.
 tilekiln_status fail_choice(const Index& index, const Problem& problem) {
   std::vector<std::pair<int, const Entry*>> others;
   for (const Entry& entry : index.entries()) {
-    const Described& one = described(entry);
+    const Described& one = *entry.instance;
     if (Value(one.key().family) != problem.family()) continue;
     others.emplace_back(dispatcher::differences(one.key(), one.choice(), problem), &entry);
   }
@@ -185,7 +184,7 @@ tilekiln_status fail_choice(const Index& index, const Problem& problem) {
   for (const auto& [differ, entry] : others) {
     const std::string reason = entry->instance->refusal(problem);
     if (reason.empty() || told++ >= most_told) continue;
-    add_refusal(described(*entry), problem, reason);
+    add_refusal(*entry->instance, problem, reason);
     text.add("\n  refused: %s", error_refusals().last().text);
   }
   if (told > most_told) text.add("\n  and %zu others", told - most_told);
@@ -281,7 +280,7 @@ tilekiln_status tilekiln_choose(const tilekiln_registry* registry, const char* f
     const std::string from = text_of(origin);
     const Entry* const found = index->select(asked, origin == nullptr ? nullptr : &from);
     if (found == nullptr) return fail_choice(*index, asked);
-    *kernel = described(*found).number;
+    *kernel = found->instance->number;
     return tilekiln_status{TILEKILN_OK};
   });
 }
@@ -292,14 +291,14 @@ tilekiln_status tilekiln_registry_check(const tilekiln_registry* registry, int64
   TILEKILN_TRY(check_family(family));
   TILEKILN_TRY(check_pairs("problem", problem, count));
   return guarded([&] {
-    std::shared_ptr<const dispatcher::Instance> instance;
+    std::shared_ptr<const Described> instance;
     auto* const all = const_cast<tilekiln_registry*>(registry);
     TILEKILN_TRY(all->with(kernel, [&](const Entry& entry) { instance = entry.instance; }));
     const Problem asked = problem_of(family, problem, count);
     const std::string reason = instance->refusal(asked);
     if (reason.empty()) return tilekiln_status{TILEKILN_OK};
     Text text(error_buffer(), error_capacity);
-    add_refusal(static_cast<const Described&>(*instance), asked, reason);
+    add_refusal(*instance, asked, reason);
     text.add("%s", error_refusals().last().text);
     return tilekiln_status{TILEKILN_NO_KERNEL};
   });

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "tilekiln/choice/key_hash.h"
-#include "tilekiln/dispatcher/problem.hpp"
+#include "tilekiln/choice/problem.hpp"
 
 namespace tilekiln::dispatcher {
 

@@ -1,46 +1,31 @@
 // SPDX-License-Identifier: MIT
 // The kernels of a registry, in order and by what they answer (chooser.h).
 #pragma once
-#include <map>
+#include <memory>
 #include <new>
-#include <tuple>
 #include <unordered_map>
 
 #include "tilekiln/choice/chooser.h"
-#include "tilekiln/dispatcher/instance.hpp"
+#include "tilekiln/choice/match.hpp"
 
 namespace tilekiln::dispatcher {
 
 enum class Priority : int { low = 0, normal = 1, high = 2 };
 
-struct Entry {
+// A kernel of a registry. Instance has key, choice, origin, answers_by_key and supports, as dispatcher/instance.hpp says them.
+template <class Instance>
+struct EntryOf {
   std::shared_ptr<const Instance> instance;
   std::string id;
   Priority priority = Priority::normal;
   int rank = 0;
 };
 
-// Priority, the highest first; then rank, capacity, numbers of the algorithm and name.
-inline void sort_entries(std::vector<Entry>& entries) {
-  std::map<std::tuple<int, int, std::vector<int64_t>, std::string, size_t>, Entry>
-      sorted;  // compiles faster than a sort
-  for (Entry& entry : entries) {
-    const Key& key = entry.instance->key();
-    std::vector<int64_t> numbers = {key.signature[field::hdim_q].number(), key.signature[field::hdim_v].number()};
-    std::map<std::string, int64_t> by_name;  // a registry that is read back has the same order, however keys were said
-    for (const auto& [field, value] : key.algorithm)
-      if (value.is_number()) by_name.emplace(field.name(), value.number());
-    for (const auto& [name, number] : by_name) numbers.push_back(number);
-    const int priority = -static_cast<int>(entry.priority), rank = entry.rank;
-    sorted.try_emplace({priority, rank, std::move(numbers), entry.instance->name(), sorted.size()}, std::move(entry));
-  }
-  entries.clear();
-  for (auto& [order, entry] : sorted) entries.push_back(std::move(entry));
-}
-
-class Index {
+template <class Instance>
+class IndexOf {
  public:
-  explicit Index(std::vector<Entry> entries) : entries_(std::move(entries)) {
+  using Entry = EntryOf<Instance>;
+  explicit IndexOf(std::vector<Entry> entries) : entries_(std::move(entries)) {
     all_.terms = terms();
     try {
       for (const Entry& entry : entries_) add(entry);
@@ -50,9 +35,9 @@ class Index {
       throw;
     }
   }
-  ~Index() { tilekiln_chooser_clear(&all_); }
-  Index(const Index&) = delete;
-  Index& operator=(const Index&) = delete;
+  ~IndexOf() { tilekiln_chooser_clear(&all_); }
+  IndexOf(const IndexOf&) = delete;
+  IndexOf& operator=(const IndexOf&) = delete;
 
   const std::vector<Entry>& entries() const { return entries_; }
   // Every field that a key of a family says.
@@ -64,7 +49,7 @@ class Index {
   // The best of those that answer, and are of an origin where one is given; null where there is none.
   const Entry* select(const Problem& problem, const std::string* origin = nullptr) const {
     struct Asking {
-      const Index& index;
+      const IndexOf& index;
       const Problem& problem;
     } asking = {*this, problem};
     const Problem::Asked asked(problem);

@@ -2,11 +2,10 @@
 // A problem: what one call asks for. Its signature, its sizes, and what the kernel will be told at run time.
 #pragma once
 #include <algorithm>
-#include <initializer_list>
 #include <map>
 #include <type_traits>
 
-#include "tilekiln/dispatcher/fields.hpp"
+#include "tilekiln/choice/fields.hpp"
 
 namespace tilekiln::dispatcher {
 
@@ -108,25 +107,6 @@ class Problem {
   Value values_[most_fields];
   Fields asked_;
   uint32_t count_ = 0;
-};
-
-// Base of builders: setters return the builder. A wrong value is refused before a field is set: std::invalid_argument,
-// "field: was X, must be Y".
-template <class Self>
-class Builder {
- public:
-  // Any field by name: min_seqlen_q, rotary_dim, has_block_table, is_gappy, an axis of a family.
-  Self& set(Field field, Value value) { return put({{field, value}}); }
-
- protected:
-  explicit Builder(Value operator_name) : problem_(operator_name) {}
-  Self& put(std::initializer_list<Values::Pair> values) {
-    for (const auto& [field, value] : values) problem_.set(field, value);
-    return static_cast<Self&>(*this);
-  }
-  static std::string told(const Value& value, const char* absent) { return value.empty() ? absent : value.text(); }
-
-  Problem problem_;
 };
 
 }  // namespace tilekiln::dispatcher

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Keys, choices and problems as the choice takes them (mismatch.h, chooser.h), and why a key does not answer a problem.
 #pragma once
-#include "tilekiln/dispatcher/choice.hpp"
+#include "tilekiln/choice/choice.hpp"
 
 namespace tilekiln::dispatcher {
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Rules that weigh a kernel against others that answer the same problem (chooser.h has the order).
 #pragma once
-#include "tilekiln/dispatcher/errors.hpp"
-#include "tilekiln/dispatcher/key.hpp"
+#include "tilekiln/choice/key.hpp"
 
 namespace tilekiln::dispatcher {
 

@@ -4,8 +4,8 @@
 #include <bitset>
 #include <vector>
 
-#include "tilekiln/dispatcher/tables.hpp"
-#include "tilekiln/dispatcher/words.hpp"
+#include "tilekiln/choice/terms.hpp"
+#include "tilekiln/choice/words.hpp"
 
 namespace tilekiln::dispatcher {
 
