@@ -3,6 +3,7 @@
 #pragma once
 #include "tilekiln/dispatcher/library.hpp"
 #include "tilekiln/dispatcher/registry.hpp"
+#include "tilekiln/dispatcher/tables.hpp"
 
 namespace tilekiln::dispatcher {
 

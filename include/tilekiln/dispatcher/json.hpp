@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // JSON as registries and manifests are written in it, with the line of everything that is read, so that an error can name it.
 #pragma once
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -36,19 +37,19 @@ class Json {
     fail("'" + std::string(name) + "' is missing here");
   }
   const Json* find(std::string_view name) const {
-    for (const auto& [member, value] : members())
-      if (member == name) return &value;
-    return nullptr;
+    must_be(Kind::object);
+    const auto at = std::find(names.begin(), names.end(), name);
+    return at == names.end() ? nullptr : &items[static_cast<size_t>(at - names.begin())];
   }
   // Name and value of each member of an object.
   std::vector<std::pair<const std::string&, const Json&>> members() const {
-    if (kind != Kind::object) fail("was " + kind_name() + ", must be an object");
+    must_be(Kind::object);
     std::vector<std::pair<const std::string&, const Json&>> all;
     for (size_t i = 0; i < names.size(); ++i) all.emplace_back(names[i], items[i]);
     return all;
   }
   const std::string& text() const {
-    if (kind != Kind::string) fail("was " + kind_name() + ", must be a string");
+    must_be(Kind::string);
     return string;
   }
   int64_t integer() const {
@@ -56,7 +57,7 @@ class Json {
     return number;
   }
   const std::vector<Json>& list() const {
-    if (kind != Kind::array) fail("was " + kind_name() + ", must be an array");
+    must_be(Kind::array);
     return items;
   }
   // A value of a field.
@@ -72,10 +73,15 @@ class Json {
     }
     fail("was " + kind_name() + ", must be a value: true, false, a whole number or a string");
   }
-  std::string kind_name() const {
-    if (no_number != nullptr) return no_number;
-    static const char* const names[] = {"null", "true or false", "a number", "a string", "an array", "an object"};
-    return names[static_cast<int>(kind)];
+  std::string kind_name() const { return no_number != nullptr ? no_number : named(kind); }
+
+ private:
+  static const char* named(Kind kind) {
+    static const char* const kinds[] = {"null", "true or false", "a number", "a string", "an array", "an object"};
+    return kinds[static_cast<int>(kind)];
+  }
+  void must_be(Kind wanted) const {
+    if (kind != wanted) fail("was " + kind_name() + ", must be " + named(wanted));
   }
 };
 

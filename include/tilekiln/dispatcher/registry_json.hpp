@@ -136,8 +136,8 @@ inline size_t from_json(Registry& registry, std::string_view text, const std::st
       const int rank = static_cast<int>(one["rank"].integer());
       Choice choice;
       try {
-        const Json& said = one["choice"];
-        choice = detail::read_choice(said, said, key.algorithm, rank, static_cast<int>(said["order"].integer()));
+        const Json& told = one["choice"];
+        choice = detail::read_choice(told, told, key.algorithm, rank, static_cast<int>(told["order"].integer()));
       } catch (const std::invalid_argument& error) {
         one["choice"].fail(error.what());
       }
