@@ -2,7 +2,7 @@
 """One runner for drawn problems of operators (tilekiln.reference.drawn), whatever their arrays lie on.
 
 A kind of device is a subclass of Device: how an array gets there and back. Signatures are those of the kernels that a
-library has for it. GPUs have problems of attention, too (tests/python/attention_problems.py).
+library has for it. GPUs have problems of attention, too (python/tilekiln/reference/attention_problems.py).
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import tilekiln as tk
+from tilekiln.reference import attention_problems as attention
 from tilekiln.reference import drawn
 from tilekiln.reference.drawn import EDGES, Call, Edges, Random
-
-from tests.python import attention_problems as attention
 
 
 class Device(abc.ABC):
@@ -113,15 +112,25 @@ def _fits(find: Callable[..., int], kernel: tk.Instance) -> bool:
         return False
 
 
-def signatures(library: tk.Library, kernels: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Of the library's instances whose names hold this text, by operator and dtype (of moves: element); each once."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for one in library.instances():
+def signatures(library: tk.Library, kernels: str) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """Of the library's instances whose names hold this text and that the device here has, or of all where it has none:
+    by family, dtype (of moves: element) and head dims of attention, which comes first; each once."""
+    order = {family: number for number, family in enumerate(attention.FAMILIES)}
+    named = [
+        one
+        for one in library.instances()
+        if kernels in one.name and (one.family in order or drawn.drawer(one.family))
+        if one.signature.get("y_dtype") != "as_x"  # CK lists it; no call asks for it
+    ]
+    here = {one.family for one in named if library.instance_usable(one.number)}
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for one in sorted(named, key=lambda one: order.get(one.family, len(order))):
+        if one.family in here and not library.instance_usable(one.number):
+            continue
         signature = dict(one.signature)
-        if drawn.drawer(one.family) is None or kernels not in one.name or signature.get("y_dtype") == "as_x":
-            continue  # as_x: CK lists it; no call asks for it
         dtype = str(signature.get("dtype", signature.get("element", "any")))
-        own = found.setdefault((one.family, dtype), [])
+        hdim = f"{signature['hdim_q']}x{signature['hdim_v']}" if one.family in order else ""
+        own = found.setdefault((one.family, dtype, hdim), [])
         if signature not in own:
             own.append(signature)
     return found
@@ -217,9 +226,8 @@ class Kind:
 def kinds(library: tk.Library, device: type[Device]) -> dict[str, Kind]:
     """All that the library has for a device, by name."""
     every = [
-        Kind(*key, own) for key, own in attention.signatures(library, device.kernels).items() if device.of_attention
+        Kind(*key, own) for key, own in signatures(library, device.kernels).items() if device.of_attention or not key[2]
     ]
-    every += [Kind(family, dtype, "", own) for (family, dtype), own in signatures(library, device.kernels).items()]
     return {kind.name: kind for kind in every}
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import tilekiln as tk
 from numpy.lib.stride_tricks import as_strided
+from tilekiln.reference import kv_problems
 
 from tests.fuzz.calls import Call, MismatchError
 from tests.fuzz.draw import Draw
 from tests.fuzz.memory import Placed
-from tests.python import kv_problems
 
 NUMBERS: tuple[Any, ...] = (
     *(-1, 0, 1, 2, 7, 64, 2**31 - 1, 2**31, -(2**31), 2**63, 2**64, 10**30),

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import tilekiln as tk
 from tilekiln import reference
+from tilekiln.reference import gradients, kv_problems, problems
 from tilekiln.reference.drawn import drawer
 
 from tests.fuzz.draw import Draw, attention_sizes, cache_sizes, change_values, many_keys
 from tests.fuzz.layouts import relaid
 from tests.fuzz.memory import ENDS, Placed
-from tests.python import gradients, kv_problems, problems
 from tests.python.drawn import OPERATORS
 
 FAMILIES = {  # by operator: the family whose instances it is called with

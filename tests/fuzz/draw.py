@@ -7,8 +7,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-
-from tests.python import kv_problems, problems
+from tilekiln.reference import kv_problems, problems
 
 TILE = 64
 EDGES = (0, 1, 2, 15, 16, 17, TILE - 1, TILE, TILE + 1, 127, 128, 129, 131)

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import tilekiln as tk
+from tilekiln.reference.kv_problems import WRITTEN
 
 from tests.fuzz.calls import Call, MismatchError
-from tests.python.kv_problems import WRITTEN
 
 INTEGERS = {"bfloat16": np.int16, "float8_e4m3fn": np.uint8}  # as which NumPy hands their bytes to PyTorch
 

@@ -9,9 +9,9 @@ import numpy as np
 import tilekiln as tk
 from tilekiln import reference
 from tilekiln._core.dtypes import NUMPY, WORDS
+from tilekiln.reference.kv_problems import i32
 
 from tests.gpu_run import ISAS
-from tests.python.kv_problems import i32
 
 ROWS, KEYS, HEADS, HDIM, PAGE = 6, 150, 2, 64, 16
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import tilekiln as tk
 from hypothesis import strategies as st
+from tilekiln.reference import gradients, problems
 
 from codegen.plan.plan import resolve
-from tests.python import gradients, problems
+from tests.python.attention_runs import run_gradients
 from tests.python.test_kernels import EDGES, TILE, sizes_for
 
 RECEIPTS = ("ck_default", "fp32")
@@ -67,7 +68,7 @@ def run(
         for library, instance in instances:
             try:
                 options = {"deterministic": True, "workers": workers} if deterministic else {}
-                gradients.run(library, problem, expected, instance=instance.number, num_threads=num_threads, **options)
+                run_gradients(library, problem, expected, instance=instance.number, num_threads=num_threads, **options)
             except AssertionError as error:
                 raise AssertionError(f"{instance.name}, {sizes}, seed {seed}: {error}") from None
 
@@ -226,7 +227,7 @@ def test_deterministic(one_isa, long_problems, mode, dtype, workers):
     """Bit-identical over 1, 2, 3, 4 and 7 threads and over repeated runs."""
     problem, expected = long_problems[mode, dtype]
     library = one_isa.libraries["aiter"]
-    first = gradients.run(library, problem, expected, deterministic=True, workers=workers, num_threads=1)
+    first = run_gradients(library, problem, expected, deterministic=True, workers=workers, num_threads=1)
     for threads in (1, 2, 3, 4, 7, 7, 7):
         again = problem.outputs()
         library.fmha_bwd(**problem.inputs, **again, deterministic=True, workers=workers, num_threads=threads)
@@ -239,7 +240,7 @@ def test_deterministic(one_isa, long_problems, mode, dtype, workers):
 def test_many_threads(one_isa, long_problems, mode, dtype):
     problem, expected = long_problems[mode, dtype]
     for threads in (2, 3, 4, 7):
-        gradients.run(one_isa.libraries["aiter"], problem, expected, num_threads=threads)
+        run_gradients(one_isa.libraries["aiter"], problem, expected, num_threads=threads)
 
 
 @pytest.mark.parametrize(

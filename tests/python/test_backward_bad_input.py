@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln._core.dtypes import NUMPY
+from tilekiln.reference.problems import poisoned
 
-from tests.python.problems import poisoned
 from tests.python.test_bad_input import f32, i32, readonly, unaligned
 
 WRITTEN = ("dq", "dk", "dv", "dbias", "d_sink", "delta", "randval", "workspace")

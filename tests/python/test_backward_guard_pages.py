@@ -7,8 +7,8 @@ import itertools
 
 import numpy as np
 import pytest
+from tilekiln.reference import gradients, problems
 
-from tests.python import gradients, problems
 from tests.python.guard import guarded
 
 FEATURES: dict[str, dict] = {

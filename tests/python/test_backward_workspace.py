@@ -9,8 +9,7 @@ import threading
 import numpy as np
 import pytest
 import tilekiln as tk
-
-from tests.python import gradients, judged, problems
+from tilekiln.reference import gradients, judged, problems
 
 
 @pytest.fixture(autouse=True)

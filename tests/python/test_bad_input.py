@@ -8,8 +8,7 @@ import pytest
 import tilekiln as tk
 from numpy.lib.stride_tricks import as_strided
 from tilekiln._core.dtypes import NUMPY
-
-from tests.python import problems
+from tilekiln.reference import problems
 
 
 def f32(*shape: int) -> np.ndarray:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 import tilekiln as tk
+from tilekiln.reference import gradients, problems
 
-from tests.python import gradients, problems
+from tests.python.attention_runs import run_gradients
 
 NARROW = "hdim_q=64 hdim_v=64 mask=window softcap=no sink=no"
 SIZES = problems.Sizes(lengths_q=(70, 3), lengths_k=(90, 65), hdim_q=64, hdim_v=64, causal=True)
@@ -34,7 +35,7 @@ def test_every_instance_computes(library):
     for instance in library.instances("family=fmha_bwd_dq_dk_dv"):
         problem = gradients.make(dict(instance.signature), SIZES)
         deterministic = bool(instance.signature["deterministic"])
-        gradients.run(library, problem, problem.reference(), instance=instance.number, deterministic=deterministic)
+        run_gradients(library, problem, problem.reference(), instance=instance.number, deterministic=deterministic)
 
 
 def test_it_is_number_5_and_has_no_bias(library, monkeypatch):

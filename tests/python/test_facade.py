@@ -18,10 +18,10 @@ import sys
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln.reference import problems
 
 from codegen.plan.plan import resolve
 from tests.gpu_run import ISAS
-from tests.python import problems
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

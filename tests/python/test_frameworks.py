@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln._core.dtypes import FLOATS, NUMPY
-
-from tests.python import problems
+from tilekiln.reference import problems
 
 PLAIN = {"dtype": "fp32", **problems.PLAIN, "mask": "window"}
 

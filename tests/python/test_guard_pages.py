@@ -7,8 +7,8 @@ import itertools
 
 import numpy as np
 import pytest
+from tilekiln.reference import problems
 
-from tests.python import problems
 from tests.python.guard import guarded
 
 FEATURES = {

@@ -7,8 +7,7 @@ import itertools
 
 import pytest
 import tilekiln as tk
-
-from tests.python import problems
+from tilekiln.reference import problems
 
 # Together these hold every signature of the forward and the backward. Of the forward ck_default all but fp32's, fp32
 # those, flash fp32 with a soft cap; of the backward aiter all. tests/python/test_kv.py does the same for KV caches.

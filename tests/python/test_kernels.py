@@ -9,8 +9,7 @@ import hypothesis
 import pytest
 import tilekiln as tk
 from hypothesis import strategies as st
-
-from tests.python import problems
+from tilekiln.reference import problems
 
 TILE = 64
 EDGES = (0, 1, 2, 15, 16, 17, TILE - 1, TILE, TILE + 1, 127, 128, 129, 131)

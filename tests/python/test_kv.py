@@ -17,10 +17,11 @@ import pytest
 import tilekiln as tk
 from tilekiln import reference
 from tilekiln._core.dtypes import FLOATS
+from tilekiln.reference import kv_problems
+from tilekiln.reference.kv_problems import FAMILIES, Sizes, i32
 
 from tests.gpu_run import CPU_TARGETS
-from tests.python import kv_problems
-from tests.python.kv_problems import FAMILIES, Sizes, i32
+from tests.python.attention_runs import run_cache
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ALL = "family=fmha_fwd_splitkv,fmha_fwd_pagedkv,fmha_fwd_appendkv,fmha_batch_prefill"
@@ -65,7 +66,7 @@ def test_edges(flash, edge, mask, mode, paged):
     values = signature(mask=mask, mode=mode, paged=paged)
     for seed, family in enumerate(FAMILIES[:2] if paged else FAMILIES[:1]):
         problem = kv_problems.make(family, values, EDGES[edge], seed)
-        problem.run(flash, problem.reference(), num_threads=1)
+        run_cache(flash, problem, num_threads=1)
 
 
 @pytest.mark.parametrize("edge", EDGES)
@@ -75,7 +76,7 @@ def test_append_edges(flash, edge, paged):
     for seed, new in enumerate((0, 1, 3, 20)):
         values = {"dtype": "bf16", "hdim_q": 64, "hdim_v": 64, "rope": "half", "paged": paged}
         made = kv_problems.make(FAMILIES[2], values, Sizes(**{**vars(sizes), "seqlen_new": new}), seed)
-        kv_problems.run_append(flash, made, num_threads=1)
+        run_cache(flash, made, num_threads=1)
 
 
 @pytest.mark.parametrize("wide", ["k", "v"])
@@ -117,7 +118,7 @@ def test_splits_change_rounding_only(flash, num_splits, threads):
         random = np.random.default_rng(seed)
         sizes = Sizes(lengths_k=tuple(random.integers(0, 400, 2).tolist()), num_splits=num_splits)
         problem = kv_problems.make("fmha_fwd_splitkv", signature(mask="window" if seed % 2 else "none"), sizes, seed)
-        problem.run(flash, problem.reference(), num_threads=threads)
+        run_cache(flash, problem, num_threads=threads)
 
 
 @pytest.mark.parametrize("nhead_k", [8, 2, 1])
@@ -201,10 +202,7 @@ def test_every_instance_computes(load, flash, receipt, family, dtype):
         expected = None if family == "fmha_fwd_appendkv" else problem.reference()
         for instance in instances:
             try:
-                if expected is None:
-                    kv_problems.run_append(library, problem, instance=instance.number, num_threads=1)
-                else:
-                    problem.run(library, expected, instance=instance.number, num_threads=1)
+                run_cache(library, problem, expected, instance=instance.number, num_threads=1)
             except (AssertionError, ValueError) as error:
                 raise AssertionError(f"{instance.name}: {error}") from None
 
@@ -230,10 +228,7 @@ def test_random_problems(flash):
             num_splits=int(random.integers(0, 9)),
         )
         problem = kv_problems.make(instance.family, instance.signature, sizes, seed)
-        if instance.family == "fmha_fwd_appendkv":
-            kv_problems.run_append(flash, problem)
-        else:
-            problem.run(flash, problem.reference())
+        run_cache(flash, problem)
 
 
 def test_results_that_the_call_makes(flash):
@@ -292,7 +287,7 @@ def test_padded_queries(flash, paged):
         if mode == "group":
             problem.inputs["seqstart_q"] = problem.inputs.pop("cu_seqlens_q")
         problem.inputs["seqlen_q"] = i32([3, 0])
-        problem.run(flash, problem.reference(), num_threads=1)
+        run_cache(flash, problem, num_threads=1)
 
 
 @pytest.mark.quick(1)
@@ -308,13 +303,13 @@ def test_one_query_over_a_long_cache(flash, dtype, nhead_q, nhead_k, paged):
         sizes = dataclasses.replace(sizes, window=(keys - 99, 0))
         problem = kv_problems.make("fmha_fwd_splitkv", signature(dtype, mask=mask, paged=paged), sizes, num_splits)
         expected = problem.reference()
-        problem.run(flash, expected, num_threads=threads)
+        run_cache(flash, problem, expected, num_threads=threads)
         for name in "qkv":
             problem.inputs[name] = np.ascontiguousarray(np.swapaxes(problem.inputs[name], 1, 2))
         problem.inputs["layout"] = "bhsd"
         heads_first = {name: np.swapaxes(getattr(expected, name), 1, 2) for name in ("out", "magnitude", "flushed")}
         swapped = dataclasses.replace(expected, layout="bhsd", **heads_first)
-        problem.run(flash, swapped, num_threads=threads)
+        run_cache(flash, problem, swapped, num_threads=threads)
 
 
 HIDDEN = {  # window, mask_origin; which of the 8 pages of 16 keys the first 2 and the first 70 queries do not need
@@ -343,14 +338,16 @@ def test_pages_that_no_query_needs_are_not_looked_at(flash, hidden, seqlen_q):
         )
         expected = problem.reference()
         problem.inputs["block_table"][0, list(unneeded[seqlen_q == 70])] = -1
-        problem.run(flash, expected, num_threads=1)
+        run_cache(flash, problem, expected, num_threads=1)
 
 
 FORCED = """
 import json, sys
 import tilekiln as tk
-from tests.python import kv_problems
-from tests.python.kv_problems import FAMILIES, Sizes
+from tilekiln.reference import kv_problems
+from tilekiln.reference.kv_problems import FAMILIES, Sizes
+
+from tests.python.attention_runs import run_cache
 
 library, target, seen = tk.Library(sys.argv[1]), sys.argv[2], []
 combines = library.instances("family=fmha_fwd_splitkv_combine target=" + target)
@@ -363,17 +360,14 @@ for number, combine in enumerate(combines):  # each behind a first stage of its 
     problem.lse = values["lse"]
     asked = {**problem.inputs, **problem.only_facade, "return_lse": problem.lse}
     assert library.fmha_fwd_splitkv_find(**asked)[1] == combine.number, combine.name
-    problem.run(library, problem.reference(), num_threads=1)
+    run_cache(library, problem, num_threads=1)
 for family in FAMILIES:
     instances = library.instances(f"family={family} target={target}")
     for number in range(0, len(instances), max(1, len(instances) // 30)):
         instance, queries = instances[number], ((1, 1), (2, 2), (70, 3))[number % 3]
         sizes = Sizes(less=number % 2, lengths_q=queries, lengths_k=(9, 150), num_splits=number % 3)
         problem = kv_problems.make(family, instance.signature, sizes, number)
-        if family == "fmha_fwd_appendkv":
-            kv_problems.run_append(library, problem, instance=instance.number, num_threads=1)
-        else:
-            problem.run(library, problem.reference(), instance=instance.number, num_threads=1)
+        run_cache(library, problem, instance=instance.number, num_threads=1)
 print(len(combines))
 """
 

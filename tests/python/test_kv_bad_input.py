@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln._core.dtypes import NUMPY
-
-from tests.python import problems
-from tests.python.kv_problems import i32
+from tilekiln.reference import problems
+from tilekiln.reference.kv_problems import i32
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

@@ -184,7 +184,7 @@ def test_drawn_problems(name: str, load: Made, pytestconfig: pytest.Config) -> N
     """Of every signature in turn, with strides, in place and empty, against float64."""
     library = narrow(load, name)
     held = cases.signatures(library, OnPaper.kernels)
-    of = {dtype: signatures for (operator, dtype), signatures in held.items() if operator == name}
+    of = {dtype: signatures for (operator, dtype, _), signatures in held.items() if operator == name}
     assert of
     for dtype, signatures in of.items():
         seed = f"{pytestconfig.option.sample_seed} {dtype}"

@@ -106,9 +106,9 @@ def library_test(options: argparse.Namespace) -> int:
         return int(suite.run(options.library, names) > 0)
     import tilekiln as tk
     import torch
+    from tilekiln.reference import attention_problems as attention
 
     from tests import cases as drawn
-    from tests.python import attention_problems as attention
     from tools.gpu import backward_behaviour, behaviour, builds, cases, devices, frameworks, kv_behaviour
 
     seed = int(time.time()) if options.seed is None else options.seed

@@ -14,11 +14,11 @@ import numpy as np
 import tilekiln as tk
 import torch
 from tilekiln._core.dtypes import TORCH, WORDS
+from tilekiln.reference import attention_problems as attention
 from tilekiln.reference.drawn import EDGES
 from tilekiln.reference.gemm import LOST_OF_BYTES
 
 from tests import cases
-from tests.python import attention_problems as attention
 from tests.python import sample_rules
 
 HANGS = 20.0  # s

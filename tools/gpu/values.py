@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import tilekiln as tk
 from tilekiln.bench.answers import answer
+from tilekiln.reference import attention_problems as attention
 from tilekiln.reference import drawn as drawer
+from tilekiln.reference import kv_problems, problems
 
 from tests import cases
 from tests.executor.ptx.device import Executed, device_name
-from tests.python import attention_problems as attention
-from tests.python import kv_problems, problems
 
 SEED, KEPT = 20261122, 24
 OF_OTHERS = 3
@@ -55,7 +55,9 @@ def drawn(library: tk.Library) -> list[dict[str, Any]]:
         for signature in draw.sample(held, min(len(held), 4)):
             sizes = attention.drawn_sizes(draw, family, signature, attention.EDGES["executor"])
             found.append({"family": family, "signature": signature, "sizes": dataclasses.asdict(sizes), "seed": SEED})
-    for (operator, _), own in cases.signatures(library, "_cuda_").items():
+    for (operator, _, hdim), own in cases.signatures(library, "_cuda_").items():
+        if hdim:
+            continue
         found += [{"family": operator, "signature": draw.choice(own), "seed": SEED + k} for k in range(OF_OTHERS)]
         rows = [signature for signature in own if signature.get("layout_out") == "row"]
         if operator == "gemm" and rows:

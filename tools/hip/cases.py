@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from tilekiln.reference import attention_problems as attention
 from tilekiln.reference.drawn import EDGES
 
 from tests import cases
-from tests.python import attention_problems as attention
 from tests.python.device_arrays import named_product
 from tools.hip.device import DeviceArray
 

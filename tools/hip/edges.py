@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 import tilekiln as tk
+from tilekiln.reference import attention_problems as attention
+from tilekiln.reference import kv_problems, problems
+from tilekiln.reference.attention_problems import BACKWARD
 
 from tests import cases, sampling
-from tests.python import attention_problems as attention
-from tests.python import kv_problems, problems
-from tests.python.attention_problems import BACKWARD
 from tools.executor.amdgcn.code_object import ARCHITECTURES
 from tools.hip.cases import Hip
 from tools.hip.device import HipError, emulated

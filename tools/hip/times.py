@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import tilekiln as tk
+from tilekiln.reference.problems import STORAGE
 
-from tests.python.problems import STORAGE
 from tools.hip.device import ROCM, DeviceArray, ask
 
 HEADS, BATCH, ROUNDS, CALLS = 16, 2, 5, 10

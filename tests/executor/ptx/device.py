@@ -10,10 +10,10 @@ from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
+from tilekiln.reference import attention_problems
 from tilekiln.reference.drawn import EDGES
 
 from tests import cases
-from tests.python import attention_problems
 from tests.python.device_arrays import OnDevice, named_product
 
 CUDA = 2  # DLPack's kDLCUDA

@@ -7,11 +7,11 @@ import sys
 import time
 
 import tilekiln as tk
+from tilekiln.reference import attention_problems as attention
 from tilekiln.reference.drawn import WIDE
 
 from tests import cases
 from tests.executor.ptx.device import TARGET, Executed
-from tests.python import attention_problems as attention
 
 
 def every_kind(library: tk.Library) -> dict[str, cases.Kind]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tilekiln.reference import attention_problems as attention
+from tilekiln.reference import problems
 
 from build_support.toolchains import hip
-from tests.python import attention_problems as attention
-from tests.python import problems
 from tools.executor.amdgcn.code_object import CodeObject, Pointer, llvm_tool, reads, wave_size, writes
 
 ROOT = Path(__file__).resolve().parents[3]

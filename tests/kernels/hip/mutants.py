@@ -29,11 +29,11 @@ from typing import Any
 
 import numpy as np
 import tilekiln as tk
+from tilekiln.reference import attention_problems as attention
+from tilekiln.reference import kv_problems, problems
 
 from tests import cases, sampling
 from tests.kernels.hip.waits import NOP, WAIT, weakened
-from tests.python import attention_problems as attention
-from tests.python import kv_problems, problems
 from tools.hip.cases import Hip
 from tools.hip.device import runtime
 

@@ -46,7 +46,7 @@ TWICE = """
 import sys
 import numpy as np
 import tilekiln as tk
-from tests.python import gradients, problems
+from tilekiln.reference import gradients, problems
 from tools.hip.device import DeviceArray
 library = tk.Library(sys.argv[1])
 signature = {"dtype": "fp16", "hdim_q": 64, "hdim_v": 64, "mode": "batch", "mask": "window", "bias": "none",
@@ -72,8 +72,8 @@ WORKSPACE = """
 import ctypes, sys
 import numpy as np
 import tilekiln as tk
-from tests.python import attention_problems as attention
-from tests.python import gradients, problems
+from tilekiln.reference import attention_problems as attention
+from tilekiln.reference import gradients, problems
 from tools.hip.device import ROCM, DeviceArray, ask
 library = tk.Library(sys.argv[1])
 signature = {"dtype": "fp16", "hdim_q": 64, "hdim_v": 64, "mode": "group", "mask": "none", "bias": "none",

@@ -53,8 +53,8 @@ import sys
 import numpy as np
 import tilekiln as tk
 from tests import cases
-from tests.python import attention_problems as attention
-from tests.python import kv_problems
+from tilekiln.reference import attention_problems as attention
+from tilekiln.reference import kv_problems
 from tools.hip.cases import Hip
 library = tk.Library(sys.argv[1])
 for page_size, layout in ((1, "linear"), (16, "vectorized"), (1024, "linear"), (1024, "vectorized")):

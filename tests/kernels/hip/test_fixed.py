@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tilekiln.reference import problems
 
 from build_support.toolchains import hip
 from codegen.plan.plan import resolve
 from codegen.schema.axes import CODES
 from tests.kernels.hip import forward, test_library
 from tests.kernels.hip.forward import Build
-from tests.python import problems
 from tools.executor.amdgcn.code_object import CodeObject
 
 pytestmark = [pytest.mark.xdist_group("hip"), pytest.mark.usefixtures("executor")]

@@ -10,12 +10,12 @@ import time
 import numpy as np
 import pytest
 from tilekiln import reference
+from tilekiln.reference import attention_problems as attention
+from tilekiln.reference import problems
+from tilekiln.reference.problems import PLAIN
 
 from tests.kernels.hip import forward
 from tests.kernels.hip.forward import Build
-from tests.python import attention_problems as attention
-from tests.python import problems
-from tests.python.problems import PLAIN
 from tools.executor.amdgcn.code_object import ARCHITECTURES, CodeObject
 
 EDGES = (0, 1, 17, 63, 64, 65, 127, 128, 129, 150)

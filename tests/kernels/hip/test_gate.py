@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 import yaml
+from tilekiln.reference import problems
+from tilekiln.reference.problems import PLAIN
 
 from codegen.emit import kernels
 from codegen.schema.tree import tree
 from tests.kernels.hip import forward
 from tests.kernels.hip.forward import Build
-from tests.python import problems
-from tests.python.problems import PLAIN
 from tools.executor.amdgcn import gate
 from tools.executor.amdgcn.code_object import ARCHITECTURES, CodeObject
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import pytest
+from tilekiln.reference import problems
+from tilekiln.reference.problems import PLAIN
 
 from tests.kernels.hip import forward
 from tests.kernels.hip.forward import Build
 from tests.kernels.hip.waits import NOP, WAIT, weakened
-from tests.python import problems
-from tests.python.problems import PLAIN
 from tools.executor.amdgcn.code_object import CodeObject, FaultError, disassemble
 
 ARCHITECTURES = ("gfx942", "gfx1100", "gfx1201")  # MFMA, WMMA whose halves repeat, WMMA whose halves do not

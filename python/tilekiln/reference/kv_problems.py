@@ -7,12 +7,13 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-import tilekiln as tk
-from tilekiln import reference
-from tilekiln._core.dtypes import FLOATS, NUMPY
 
-from tests.python.judged import excess
-from tests.python.problems import poisoned
+from .._core.dtypes import FLOATS, NUMPY
+from .attention import Result
+from .judged import excess
+from .kv import appendkv, batch_prefill, splitkv, vectorized_pages
+from .problems import poisoned
+from .tolerance import TOLERANCE
 
 FP8 = NUMPY["fp8"]
 STORAGE = {  # by value of the dtype axis: of q and the cache, and of out
@@ -59,10 +60,10 @@ class Problem:
     def reference(self) -> Any:
         """Expected results; appending writes inputs' own arrays, so give it copies."""
         if self.family == "fmha_fwd_appendkv":
-            return reference.appendkv(**self.inputs)
-        return (reference.batch_prefill if self.family == "fmha_batch_prefill" else reference.splitkv)(**self.inputs)
+            return appendkv(**self.inputs)
+        return (batch_prefill if self.family == "fmha_batch_prefill" else splitkv)(**self.inputs)
 
-    def outputs(self, expected: reference.Result) -> dict[str, np.ndarray]:
+    def outputs(self, expected: Result) -> dict[str, np.ndarray]:
         """Poisoned arrays for out, and lse and randval when the signature has them."""
         q, v = self.inputs["q"], self.inputs["v"]
         hdim_v = v.shape[3] if v.ndim == 5 else v.shape[-1]
@@ -74,16 +75,9 @@ class Problem:
             made["randval"] = poisoned(np.empty(expected.randval.shape, np.uint8))
         return made
 
-    def run(self, library: tk.Library, expected: reference.Result, **options: Any) -> None:
-        """Call the library and compare."""
-        made = self.outputs(expected)
-        result = getattr(library, self.family)(**self.inputs, **self.only_facade, **made, **options)
-        assert result is made["out"]
-        self.check(made, expected)
-
-    def check(self, made: dict[str, np.ndarray], expected: reference.Result) -> None:
+    def check(self, made: dict[str, np.ndarray], expected: Result) -> None:
         """Values within tolerance where the call writes, poison where it must not."""
-        worst = excess(reference.TOLERANCE[self.dtype], expected, made, self.inputs.get("layout", "bshd"))
+        worst = excess(TOLERANCE[self.dtype], expected, made, self.inputs.get("layout", "bshd"))
         assert worst <= 1, f"error {worst:.3g} times its bound"
 
 
@@ -178,7 +172,7 @@ def linear(family: str, signature: dict[str, Any], sizes: Sizes, seed: int) -> P
     inputs["k"] = make.arranged(make.normal(*shape, sizes.nhead_k, hdim_q, dtype=make.storage))
     inputs["v"] = make.arranged(make.normal(*shape, sizes.nhead_k, hdim_v, dtype=make.storage))
     columns = max(lengths)
-    make.scores(inputs, group, first[0] if group else first[1], columns)
+    make.scores(inputs, group, first[-1], columns)
     if signature["qscale"] == "pertensor":
         make.scales(inputs, "qkv")
         inputs["out_scale"] = np.array([1.25], np.float32)
@@ -202,7 +196,7 @@ def prefill(signature: dict[str, Any], sizes: Sizes, seed: int) -> Problem:
     k = make.normal(count, page_size, sizes.nhead_k, hdim_q, dtype=kept)
     v = make.normal(count, page_size, sizes.nhead_k, hdim_v, dtype=kept)
     if signature["layout"] == "vectorized":
-        k, v = reference.vectorized_pages(k, v)
+        k, v = vectorized_pages(k, v)
     elif page_size == 1 and seed % 2:
         k, v = k[:, 0], v[:, 0]
     inputs |= {"k": k, "v": v, "cu_seqlens_q": cu_q}
@@ -267,23 +261,3 @@ WRITTEN = ("q", "k", "v")
 def attends(problem: Problem) -> bool:
     """Can the call also attend: split-KV has no fp8 head dims above 128."""
     return problem.dtype != "fp8" or max(problem.inputs["q"].shape[-1], problem.inputs["v"].shape[-1]) <= 128
-
-
-def run_append(library: tk.Library, problem: Problem, **options: Any) -> None:
-    """Append with the library and with the reference: the same bytes everywhere, and attention within tolerance."""
-    ours = {**problem.inputs, **{name: problem.inputs[name].copy() for name in WRITTEN}}
-    expected = reference.appendkv(**{**problem.inputs, **{name: problem.inputs[name].copy() for name in WRITTEN}})
-    theirs = {**problem.inputs, **{name: problem.inputs[name].copy() for name in WRITTEN}}
-    assert reference.appendkv(**theirs, attend=False) is None
-    assert library.fmha_fwd_appendkv(**ours, attend=False, **options) is None
-    for name in WRITTEN:
-        assert ours[name].tobytes() == theirs[name].tobytes(), f"{name} differs"
-    if not attends(problem):
-        return
-    ours = {**problem.inputs, **{name: problem.inputs[name].copy() for name in WRITTEN}}
-    out = library.fmha_fwd_appendkv(**ours, **options)
-    for name in WRITTEN:
-        assert ours[name].tobytes() == theirs[name].tobytes(), f"{name} differs with attention"
-    assert out.dtype == STORAGE[problem.dtype][1]
-    worst = reference.excess(problem.dtype, expected, out)
-    assert worst <= 1, f"error {worst:.3g} times its bound"

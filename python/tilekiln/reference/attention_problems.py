@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import tilekiln as tk
-from tilekiln import reference
-from tilekiln.reference import of_gpus
-from tilekiln.reference.drawn import Call
-from tilekiln.reference.of_gpus import Bounds
 
-from tests.python import gradients, judged, kv_problems, problems
-from tests.python.problems import PLAIN
+from . import gradients, judged, kv_problems, of_gpus, problems
+from .attention import Result
+from .backward import Gradients
+from .drawn import Call
+from .kv import appendkv
+from .of_gpus import Bounds
+from .problems import PLAIN
 
 BACKWARD = "fmha_bwd_dq_dk_dv"
 FAMILIES = ("fmha_fwd", BACKWARD, *kv_problems.FAMILIES)
@@ -77,21 +77,6 @@ EDGES = {
 """By device, as those of tilekiln.reference.drawn."""
 
 
-def signatures(library: tk.Library, kernels: str) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
-    """Of the library's instances whose names hold this text and that the device here has, or of all where it has none,
-    by family, dtype and head dims; each once."""
-    named = [one for one in library.instances() if one.family in FAMILIES and kernels in one.name]
-    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for family in FAMILIES:
-        every = [one for one in named if one.family == family]
-        for one in [one for one in every if library.instance_usable(one.number)] or every:
-            s = dict(one.signature)
-            own = found.setdefault((family, str(s["dtype"]), f"{s['hdim_q']}x{s['hdim_v']}"), [])
-            if s not in own:
-                own.append(s)
-    return found
-
-
 def drawn_sizes(draw: random_.Random, family: str, signature: Signature, edges: Edges) -> Any:
     """Of a problem of this signature."""
     if family in kv_problems.FAMILIES:
@@ -106,8 +91,8 @@ def drawn_sizes(draw: random_.Random, family: str, signature: Signature, edges: 
         sizes = dataclasses.replace(sizes, nhead_q=8 * sizes.nhead_k)
     if not dtype.startswith("fp8") or edges.step_of_bytes == 8:
         return sizes
-    even = {"hdim_q": -(-sizes.hdim_q // 16) * 16, "hdim_v": hdim[1] - 16 * draw.choice((0, 0, 1))}
-    return dataclasses.replace(sizes, **even, strides=draw.choice(("dense", "exchanged")))
+    hdim_q, hdim_v = -(-sizes.hdim_q // 16) * 16, hdim[1] - 16 * draw.choice((0, 0, 1))
+    return dataclasses.replace(sizes, hdim_q=hdim_q, hdim_v=hdim_v, strides=draw.choice(("dense", "exchanged")))
 
 
 def _cache_sizes(draw: random_.Random, family: str, step: int, edges: Edges) -> kv_problems.Sizes:
@@ -161,7 +146,7 @@ def _named(
     return sizes | own, wanted
 
 
-ALONE = {"mask_origin": "top_left", "sink": True}
+ALONE: dict[str, Any] = {"mask_origin": "top_left", "sink": True}
 NAMED = {
     "full": _named([300] * 2, [500] * 2, (3, 3)),
     "one row": _named([1], [333], (2, 1)),
@@ -230,7 +215,7 @@ def _append(problem: kv_problems.Problem, given: dict[str, Any], bounds: Bounds,
     """Every byte of q and the cache is the reference's; attention over the grown cache is within its bound."""
     theirs = {**problem.inputs, **{name: problem.inputs[name].copy() for name in kv_problems.WRITTEN}}
     attend = given.pop("attend", True) and kv_problems.attends(problem)
-    expected = reference.appendkv(**theirs, attend=attend)
+    expected: Any = appendkv(**theirs, attend=attend)
     written = {name: problem.inputs[name] for name in kv_problems.WRITTEN}
 
     def judge(results: dict[str, np.ndarray]) -> float:
@@ -243,7 +228,7 @@ def _append(problem: kv_problems.Problem, given: dict[str, Any], bounds: Bounds,
     return Call(given, {**written, **outputs}, {name: name for name in written}, judge, said)
 
 
-def error(problem: Any, expected: reference.Result, bounds: Bounds, results: dict[str, np.ndarray]) -> float:
+def error(problem: Any, expected: Result, bounds: Bounds, results: dict[str, np.ndarray]) -> float:
     """The worst error of out and lse as a share of its bound. AssertionError: as of judged."""
     softcap, of_cache = float(problem.inputs.get("softcap", 0.0)), isinstance(problem, kv_problems.Problem)
     bound = bounds.forward(problem.dtype, softcap, of_cache)
@@ -251,7 +236,7 @@ def error(problem: Any, expected: reference.Result, bounds: Bounds, results: dic
     return judged.excess(bound, expected, results, problem.inputs.get("layout", "bshd"), more)
 
 
-def _gradient_error(problem: Any, expected: reference.Gradients, bounds: Bounds, results: dict[str, Any]) -> float:
+def _gradient_error(problem: Any, expected: Gradients, bounds: Bounds, results: dict[str, Any]) -> float:
     sizes, softcap = problem.sizes, float(problem.inputs.get("softcap", 0.0))
     terms = max(*sizes.lengths_q, *sizes.lengths_k, 1) * sizes.nhead_q // sizes.nhead_k
     bound, reach = bounds.gradients(problem.dtype, softcap, terms)
@@ -275,7 +260,7 @@ def subnormal_weights(problem: Any) -> float:
     return 2.0**-25 / (1 - float(problem.inputs.get("dropout_p", 0.0))) * float(np.nansum(v, keys).max(initial=0))
 
 
-def sums_of_bytes(problem: Any, expected: reference.Result) -> Any:
+def sums_of_bytes(problem: Any, expected: Result) -> Any:
     """Further loss of an element of out where P is e4m3 on a GPU; 0 for other dtypes.
 
     Scores as the tensor cores sum them, and half a step of a weight below 2^-6 of e4m3's 2^8.
@@ -307,8 +292,8 @@ def longest(family: str, problem: Any, sizes: Any) -> dict[str, int]:
 
 def poison_unused(inputs: dict[str, Any]) -> None:
     """NaN wherever no sequence has a key: in other pages, behind the last key of a page, in other rows of the cache."""
-    lengths = inputs.get("seqlen_k")
-    size, pages = _page_size(inputs), []
+    lengths: Any = inputs.get("seqlen_k")
+    size, pages = _page_size(inputs), list[Any]()
     if "kv_indptr" in inputs:
         pages = [inputs["kv_page_indices"][a:b] for a, b in itertools.pairwise(inputs["kv_indptr"])]
         last = inputs["kv_last_page_lens"]

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tilekiln import reference
-from tilekiln.reference.tolerance import Tolerance, has_tiles
+
+from .attention import Result
+from .backward import Gradients
+from .tolerance import Tolerance, has_tiles
 
 POISON = 0xA5  # fills every output before a call: rows that must stay untouched must still hold it after
 
@@ -43,9 +45,7 @@ def random_bytes(got: np.ndarray, expected: np.ndarray | None) -> None:
     assert still_poison(got[~drawn]), "randval was written where no byte belongs"
 
 
-def excess(
-    bound: Tolerance, expected: reference.Result, made: dict[str, np.ndarray], layout: str, more: Any = 0.0
-) -> float:
+def excess(bound: Tolerance, expected: Result, made: dict[str, np.ndarray], layout: str, more: Any = 0.0) -> float:
     """Of out, and lse and random bytes where they were made.
 
     layout: of out; lse lies as in the reference. more: further term of out's bound, of its shape or a number.
@@ -60,9 +60,7 @@ def excess(
     return worst
 
 
-def gradient_excess(
-    bound: Tolerance, expected: reference.Gradients, made: dict[str, np.ndarray], reach: float = 0.0
-) -> float:
+def gradient_excess(bound: Tolerance, expected: Gradients, made: dict[str, np.ndarray], reach: float = 0.0) -> float:
     """Of the gradients that were made, and of delta.
 
     reach: further error of a gradient but that of sinks, times the largest of its terms' factors.

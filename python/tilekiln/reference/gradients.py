@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tilekiln import reference
 
-from tests.python import problems
-from tests.python.judged import gradient_excess, random_bytes
-from tests.python.problems import STORAGE, Sizes, poisoned
+from . import problems
+from .attention import Result
+from .backward import Gradients, backward
+from .judged import gradient_excess, random_bytes
+from .problems import STORAGE, Sizes, poisoned
+from .tolerance import TOLERANCE
 
 
 @dataclasses.dataclass
@@ -24,11 +26,11 @@ class BackwardProblem:
     sizes: Sizes
     dbias: bool
     randval: bool
-    forward: reference.Result
+    forward: Result
 
-    def reference(self) -> reference.Gradients:
+    def reference(self) -> Gradients:
         """Expected gradients, from the very out and lse that the kernel gets."""
-        return reference.backward(**self.inputs)
+        return backward(**self.inputs)
 
     def outputs(self) -> dict[str, np.ndarray]:
         """Poisoned arrays for everything the call can write."""
@@ -50,9 +52,9 @@ class BackwardProblem:
             made["randval"] = poisoned(np.empty((*heads, keys), np.uint8))
         return made
 
-    def check(self, made: dict[str, np.ndarray], expected: reference.Gradients) -> None:
+    def check(self, made: dict[str, np.ndarray], expected: Gradients) -> None:
         """Values within tolerance where the call writes, poison where it must not."""
-        worst = gradient_excess(reference.TOLERANCE[self.dtype], expected, made)
+        worst = gradient_excess(TOLERANCE[self.dtype], expected, made)
         assert worst <= 1, f"error {worst:.3g} times its bound"
         if "randval" in made:
             random_bytes(made["randval"], self.forward.randval)
@@ -88,11 +90,3 @@ def make(
         "lse": exact.lse.astype(np.float32),
     }
     return BackwardProblem(forward.dtype, inputs, sizes, signature["dbias"], signature["dropout"] == "store", exact)
-
-
-def run(library: Any, problem: BackwardProblem, expected: reference.Gradients, **options: Any) -> dict[str, np.ndarray]:
-    """Run on a library, check, and return what was made."""
-    made = problem.outputs()
-    library.fmha_bwd(**problem.inputs, **made, **options)
-    problem.check(made, expected)
-    return made

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tilekiln import reference
-from tilekiln._core.dtypes import FLOATS, NUMPY
 
-from tests.python.judged import POISON, excess
+from .._core.dtypes import FLOATS, NUMPY
+from .attention import BLOCK_SCALE, Result, forward
+from .judged import POISON, excess
+from .tolerance import TOLERANCE
 
 STORAGE = {  # by value of the dtype axis: of q, k and v, and of out
     **{word: (dtype, dtype) for word, dtype in FLOATS.items()},
@@ -108,9 +109,9 @@ class Problem:
     lse: bool
     randval: bool
 
-    def reference(self) -> reference.Result:
+    def reference(self) -> Result:
         """Expected results."""
-        return reference.forward(**self.inputs)
+        return forward(**self.inputs)
 
     def outputs(self) -> dict[str, np.ndarray]:
         """Poisoned arrays for out, and lse and randval when the signature has them."""
@@ -127,9 +128,9 @@ class Problem:
             made["randval"] = poisoned(np.empty((*batch, heads, rows, keys), np.uint8))
         return made
 
-    def check(self, made: dict[str, np.ndarray], expected: reference.Result) -> None:
+    def check(self, made: dict[str, np.ndarray], expected: Result) -> None:
         """Values within tolerance where the call writes, poison where it must not."""
-        worst = excess(reference.TOLERANCE[self.dtype], expected, made, self.sizes.layout)
+        worst = excess(TOLERANCE[self.dtype], expected, made, self.sizes.layout)
         assert worst <= 1, f"error {worst:.3g} times its bound"
 
 
@@ -242,8 +243,8 @@ def make(signature: dict[str, Any], sizes: Sizes, seed: int = 0) -> Problem:
         inputs |= {f"{name}_descale": random.uniform(0.5, 1.5, (1,)).astype(np.float32) for name in "qkv"}
     elif signature["qscale"] == "blockscale":
         for side_name, lengths, names in (("q", logical_q, "q"), ("k", logical_k, "kv")):
-            blocks = [-(-length // reference.BLOCK_SCALE) for length in lengths]
-            total = sum(blocks) if group else -(-(rows_q if side_name == "q" else rows_k) // reference.BLOCK_SCALE)
+            blocks = [-(-length // BLOCK_SCALE) for length in lengths]
+            total = sum(blocks) if group else -(-(rows_q if side_name == "q" else rows_k) // BLOCK_SCALE)
             for name in names:
                 heads = sizes.nhead_q if name == "q" else sizes.nhead_k
                 inputs[f"{name}_descale"] = random.uniform(0.5, 1.5, (*first, heads, total)).astype(np.float32)
