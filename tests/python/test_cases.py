@@ -42,13 +42,17 @@ def test_modules_are_those_of_the_declarations() -> None:
 @pytest.mark.quick(each="operator")
 @pytest.mark.parametrize(("operator", "dtype"), [(name, dtype) for name in DRAWN for dtype in of(name)])
 def test_drawn_problems(lib: tk.Library, operator: str, dtype: str, pytestconfig: pytest.Config) -> None:
+    draw_and_judge(lib, operator, dtype, pytestconfig.option.sample_seed)
+
+
+def draw_and_judge(lib: tk.Library, operator: str, dtype: str, seed: object, count: int = CALLS) -> None:
     """Kernels of any ISA and signature in turn."""
-    random = Random(f"{pytestconfig.option.sample_seed} {operator} {dtype}", Host.edges)
+    random = Random(f"{seed} {operator} {dtype}", Host.edges)
     every = [one for one in lib.instances(f"family={operator}") if lib.instance_usable(one.number)]
     usable = [one for one in every if dtype in one.signature.values() or dtype == "any"]
     usable = [one for one in usable if one.signature.get("y_dtype") != "as_x"]
     order = random.some(usable, len(usable))
-    for k in range(CALLS):
+    for k in range(count):
         one = order[k % len(order)]
         call = drawn.draw(operator, random, one.signature)
         number = random.one(cases.serving(lib, operator, call, usable))

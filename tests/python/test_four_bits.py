@@ -12,9 +12,10 @@ import pytest
 import tilekiln as tk
 from tilekiln._core.dtypes import NUMPY
 from tilekiln.reference import gemm as reference
-from tilekiln.reference import moe
+from tilekiln.reference.panels import GROUPS, quantised
 
 from tests.python.guard import guarded
+from tests.python.test_cases import draw_and_judge
 from tests.python.test_gemm import TARGETS, draw
 from tests.python.test_gemm_lists import check, kernel
 
@@ -29,62 +30,13 @@ def library(load: Callable[..., tk.Library]) -> tk.Library:
     return load("four_bits", targets="all")
 
 
-def e2m1(codes: np.ndarray) -> np.ndarray:
-    from tilekiln.api.quantised_weight import E2M1
-
-    return np.array(E2M1, F32)[codes]
-
-
-def e8m0(scales: np.ndarray) -> np.ndarray:
-    from tilekiln.api import quantised_weight
-
-    return quantised_weight.e8m0(scales)
-
-
-def packed_mxfp4(random: np.random.Generator, n: int, k: int) -> tuple[tk.QuantisedWeight, np.ndarray, np.ndarray]:
-    """A weight, its numbers and its fp32 factors."""
-    blocks = random.integers(0, 256, (n, k // 32, 16), np.uint8)
-    scales = random.integers(118, 130, (n, k // 32), np.uint8)
-    codes = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(n, k)
-    return tk.QuantisedWeight.from_mxfp4(blocks, scales), e2m1(codes), e8m0(scales)
-
-
-def packed_uint4(random: np.random.Generator, n: int, k: int, group: int) -> tuple[tk.QuantisedWeight, Any, Any]:
-    values, groups = random.integers(0, 16, (n, k), np.uint8), -(-k // group)
-    zero = random.integers(0, 17, (n, groups), np.uint8)
-    scale = ((random.random((n, groups)) + 0.5) / 8).astype(np.float16)
-    numbers = values.astype(F32) - np.repeat(zero, group, axis=1)[:, :k]
-    return tk.QuantisedWeight.from_uint4(values, scale, zero, group=group), numbers, scale.astype(F32)
-
-
-def packed_mxfp8(random: np.random.Generator, n: int, k: int) -> tuple[tk.QuantisedWeight, np.ndarray, np.ndarray]:
-    values = random.standard_normal((n, k)).astype(NUMPY["fp8"])
-    scales = random.integers(118, 130, (n, k // 32), np.uint8)
-    return tk.QuantisedWeight.from_mxfp8(values, scales), values.astype(F32), e8m0(scales)
-
-
-def packed_nvfp4(random: np.random.Generator, n: int, k: int) -> tuple[tk.QuantisedWeight, np.ndarray, np.ndarray]:
-    """Its fp32 factors have the global one in them."""
-    halves = random.integers(0, 256, (n, k // 2), np.uint8)
-    scales = (random.random((n, k // 16)) + 0.25).astype(NUMPY["fp8"])
-    codes = np.stack([halves & 15, halves >> 4], axis=-1).reshape(n, k)
-    return (
-        tk.QuantisedWeight.from_nvfp4(halves, scales, 0.375),
-        e2m1(codes),
-        scales.astype(F32) * F32(0.375),
-    )
-
-
-OF_BLOCKS = {"mxfp4": (packed_mxfp4, 32), "mxfp8": (packed_mxfp8, 32), "nvfp4": (packed_nvfp4, 16)}
-
-
 @pytest.mark.parametrize("kind", ["mxfp4", "uint4", "mxfp8", "nvfp4"])
 @pytest.mark.parametrize(("dtype", "quantise"), [("bf16", False), ("fp16", False), ("bf16", True), ("fp16", True)])
 @pytest.mark.parametrize("target", TARGETS)
 def test_against_float64(library: tk.Library, target: str, dtype: str, quantise: bool, kind: str) -> None:
     random = np.random.default_rng(1)
     if quantise and kind in ("mxfp8", "nvfp4"):
-        weight = OF_BLOCKS[kind][0](random, 64, 32)[0]
+        weight = quantised(kind, random, 64, 32, GROUPS[kind])[0]
         rows, call = np.zeros((1, 32), NUMPY[dtype]), {"group": weight.group, "quantise_a": True}
         with pytest.raises(tk.NoKernelError, match="rows stay fp16 or bf16"):
             library.flatmm_quant(rows, weight.panels, weight.scale, **call)
@@ -93,12 +45,9 @@ def test_against_float64(library: tk.Library, target: str, dtype: str, quantise:
         itertools.product((dtype, "fp32"), (False, True), ("none", "gelu"), ("group", "row", None))
     )
     for m, n, k, group in SHAPES:
-        if kind in OF_BLOCKS:
-            pack, group = OF_BLOCKS[kind]
-            k = k // 32 * 32
-            weight, values, scale = pack(random, n, k)
-        else:
-            weight, values, scale = packed_uint4(random, n, k, group)
+        if kind in GROUPS:
+            k, group = k // 32 * 32, GROUPS[kind]
+        weight, values, scale = quantised(kind, random, n, k, group)
         assert np.array_equal(weight.dequantised(), values * np.repeat(scale, group, axis=1)[:, :k])
         to, with_bias, activation, factors = next(choices)
         wide = draw(random, m, k + 5, dtype, False)
@@ -153,12 +102,14 @@ def test_every_code_and_factor(library: tk.Library, target: str) -> None:
 
 
 def test_mxfp4_is_quantised_to_the_nearest_and_stays() -> None:
+    from tilekiln.api.quantised_weight import E2M1
+
     random = np.random.default_rng(7)
-    weight, _, _ = packed_mxfp4(random, 70, 96)
+    weight, _, _ = quantised("mxfp4", random, 70, 96, 32)
     again = tk.QuantisedWeight(weight.dequantised(), bits="mxfp4")
     assert np.array_equal(again.dequantised(), weight.dequantised())
     assert tk.QuantisedWeight(again.dequantised(), bits="mxfp4").panels.tobytes() == again.panels.tobytes()
-    numbers = e2m1(np.arange(8))
+    numbers = np.array(E2M1[:8], F32)
     ties = np.concatenate([numbers, (numbers[1:] + numbers[:-1]) / 2, [0.2, 0.26, 7.9]])
     row = np.zeros((1, 32), F32)
     row[0, : len(ties)] = -ties
@@ -174,10 +125,8 @@ def test_linear_and_bits(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("tilekiln.api.operators._at_hand", lambda: [library])
     random = np.random.default_rng(4)
     x = draw(random, 6, 512, "bf16", False)
-    for weight, most in (
-        (packed_mxfp4(random, 128, 512)[0], 4.25), (packed_uint4(random, 128, 512, 128)[0], 4.2),
-        (packed_nvfp4(random, 128, 512)[0], 4.5), (packed_mxfp8(random, 128, 512)[0], 8.25),
-    ):  # fmt: skip
+    for kind, most in (("mxfp4", 4.25), ("uint4", 4.2), ("nvfp4", 4.5), ("mxfp8", 8.25)):
+        weight, _, _ = quantised(kind, random, 128, 512, GROUPS.get(kind, 128))
         held = [weight.panels, weight.scale, *([] if weight.zero is None else [weight.zero])]
         assert 8 * sum(one.nbytes for one in held) / (128 * 512) <= most
         for quantise in (False, True) if weight.kind in ("mxfp4", "uint4") else (False,):
@@ -186,42 +135,11 @@ def test_linear_and_bits(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -
             assert np.linalg.norm(made - right) < (0.02 if quantise else 0.005) * np.linalg.norm(right)
 
 
-@pytest.mark.parametrize("quantise", [False, True])
-@pytest.mark.parametrize("activation", ["silu", "clamped_swiglu"])
+@pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_experts_of_mxfp4(library: tk.Library, dtype: str, activation: str, quantise: bool) -> None:
-    random = np.random.default_rng(5)
-    experts, hidden, inter, tokens = 3, 96, 64, 21
-    parts = [[packed_mxfp4(random, inter, hidden) for _ in range(2)] for _ in range(experts)]
-    downs = [packed_mxfp4(random, hidden, inter) for _ in range(experts)]
-    for halves, (down, _, _) in zip(parts, downs, strict=True):
-        for one in (*(half for half, _, _ in halves), down):
-            one.scale = one.scale - np.uint8(4)  # results of fp16 stay finite
-    gate_up = np.stack([np.concatenate([half.dequantised() for half, _, _ in one]) for one in parts])
-    down = np.stack([one.dequantised() for one, _, _ in downs])
-    given = [
-        np.stack([np.concatenate([getattr(half, name) for half, _, _ in one]) for one in parts])
-        for name in ("panels", "scale")
-    ]
-    of_down = [np.stack([getattr(one, name) for one, _, _ in downs]) for name in ("panels", "scale")]
-    x = draw(random, tokens, hidden, dtype, False)
-    ids = random.integers(0, experts, (tokens, 2)).astype(np.int32)
-    weights = random.random((tokens, 2), F32)
-    bias = random.standard_normal((experts, 2 * inter)).astype(F32)
-    call: dict[str, Any] = {
-        "gate_up_scale": given[1], "down_scale": of_down[1], "activation": activation, "quantise_x": quantise,
-        "gate_up_bias": bias.reshape(experts, 2, 64),
-    }  # fmt: skip
-    want = moe.fused_moe(
-        x, ids, weights, gate_up, down, activation=activation, quantised=quantise, gate_up_bias=bias, dtype=dtype
-    )
-    clause = f"family=fused_moe dtype={dtype} activation={activation} masked=no gated=yes"
-    numbers = [one.number for one in library.instances(clause) if library.instance_usable(one.number)]
-    assert numbers
-    for number in numbers:
-        for many in (1, 2):
-            made = library.fused_moe(x, ids, weights, given[0], of_down[0], instance=number, num_threads=many, **call)
-            check(made, want)
+@pytest.mark.parametrize("operator", ["flatmm_quant", "fused_moe"])
+def test_drawn_problems(library: tk.Library, operator: str, dtype: str, part: int, pytestconfig: pytest.Config) -> None:
+    draw_and_judge(library, operator, dtype, f"{pytestconfig.option.sample_seed} {part}", count=10)
 
 
 ROWS, PANELS = np.zeros((2, 64), NUMPY["bf16"]), np.zeros((1, 8, 64, 4), np.uint8)

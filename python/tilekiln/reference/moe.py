@@ -233,27 +233,30 @@ def _draw_sorting(random: Random, signature: Signature) -> Call:
 
 
 def dequantised(
-    panels: NDArray[Any], scale: NDArray[np.float32], group: int, columns: int, rows: int, parts: int = 1
+    panels: NDArray[Any], scale: NDArray[Any], group: int, columns: int, rows: int, parts: int = 1
 ) -> Float:
-    """Panels of int8 and int4 times their factors: (experts, parts rows, columns), each part in panels of its own."""
+    """Panels of int8, int4 and, with factors of uint8, mxfp4 times their factors: (experts, parts rows, columns), each
+    part in panels of its own."""
+    from ..api.quantised_weight import E2M1, e8m0
+
     numbers = panels ^ np.int8(-128) if panels.dtype == np.int8 else panels
     if panels.dtype == np.uint8:
-        numbers = np.concatenate([panels & 15, panels >> 4], axis=4).astype(np.int8) - np.int8(8)
+        numbers = np.concatenate([panels & 15, panels >> 4], axis=4).astype(np.int8)
+        numbers = numbers - np.int8(8) if scale.dtype != np.uint8 else np.array(E2M1, np.float32)[numbers]
+    scale = e8m0(scale) if scale.dtype == np.uint8 else scale
     experts, height = panels.shape[0], panels.shape[1] * 64
     wide = numbers.transpose(0, 1, 3, 2, 4).reshape(experts, height, columns).astype(np.float64)
     factors = scale.transpose(0, 1, 3, 2).reshape(experts, height, scale.shape[2])
-    whole = wide * np.repeat(factors, group, axis=2)[:, :, :columns]
+    whole: Float = wide * np.repeat(factors, group, axis=2)[:, :, :columns]
     return whole.reshape(experts, parts, height // parts, columns)[:, :, :rows].reshape(experts, parts * rows, columns)
 
 
 def _draw_experts(random: Random, signature: Signature) -> Call:
     """Experts without a token, tokens that name one twice or none; lengths are multiples of 8.
 
-    Kernels of GPUs ask for these, and quantised weights. Other formats than int4 and int8 have tests of their own: in
-    place of theirs a call of int4 is drawn.
+    Kernels of GPUs ask for these, and quantised weights.
     """
-    dtype, kind, gated = str(signature["dtype"]), signature["weights"], bool(signature["gated"])
-    kind = kind if kind in ("same", "int8", "fp8") else "int4"
+    dtype, kind, gated = str(signature["dtype"]), str(signature["weights"]), bool(signature["gated"])
     tokens, every, topk = random.one((0, 1, 2, 7, 140, 9 * random.times)), random.whole(1, 9), random.whole(1, 4)
     sizes = (128, 256, 384) if kind == "fp8" else (8, 16, 64, 72, 128, 136, 192, 264)
     hidden, inter = random.one(sizes), random.one(sizes)
@@ -300,12 +303,12 @@ def _draw_experts(random: Random, signature: Signature) -> Call:
         return Call({**given, **biases}, made)
     from ..api.packed_experts import PackedExperts
 
-    bits = {"same": None, "int8": 8, "int4": 4}[kind]
-    group = random.one((None, 64, 96, 128)) if bits else None
+    bits: Any = {"same": None, "int8": 8, "int4": 4, "mxfp4": "mxfp4"}[kind]
+    group = random.one((None, 64, 96, 128)) if bits in (4, 8) else None
     packed = PackedExperts(matrices["gate_up"], matrices["down"], bits=bits, group=group, **smooth, **biases)
     names = ("gate_up", "down", "gate_up_scale", "down_scale", "gate_up_bias", "down_bias")
     call = {**given, **smooth, **{name: getattr(packed, name) for name in names if getattr(packed, name) is not None}}
-    rows_as_they_are = kind == "int4" and not smooth and random.chance(0.5)
+    rows_as_they_are = kind in ("int4", "mxfp4") and not smooth and random.chance(0.5)
     if bits:
         call |= {"group": packed.group, "quantise_x": not rows_as_they_are}
         matrices = {

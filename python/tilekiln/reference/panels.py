@@ -12,6 +12,8 @@ from .drawn import Call, Random, Signature
 from .gemm import Array, excess, flatmm_quant, gemm
 
 Given = dict[str, Any]
+GROUPS = {"mxfp4": 32, "mxfp8": 32, "nvfp4": 16}
+"""Numbers along k that share a factor, of formats that say it."""
 
 
 def draw(operator: str, random: Random, signature: Signature) -> Call:
@@ -56,23 +58,14 @@ def _beside(random: Random, signature: Signature, m: int, n: int, width: int, dt
 
 
 def _draw_words(random: Random, signature: Signature) -> Call:
-    """Of a weight that is quantised and packed: rows begin at multiples of 8 elements, as kernels of GPUs ask for.
-
-    Other formats than int4, int8 and fp8 have tests of their own: in place of theirs a call of int4 is drawn.
-    """
-    from ..api.quantised_weight import QuantisedWeight
-
+    """Of a weight that is quantised and packed: rows begin at multiples of 8 elements, as kernels of GPUs ask for."""
     dtype, kind, to = (str(signature[name]) for name in ("dtype", "weights", "out_dtype"))
-    kind = kind if kind in ("int8", "fp8") else "int4"
     m, n = random.turn(random.edges.lines), random.one((1, 63, 64, 65, 130, 200))
     k, group = 8 * random.one((1, 3, 4, 5, 8, 13, 32, 64, 129)), random.one((32, 32, 64, 128))
+    if kind in GROUPS:
+        k, group = -(-k // 32) * 32, GROUPS[kind]
     groups = -(-k // group)
-    drawn = random.numbers.standard_normal((n, k), np.float32).astype(NUMPY["fp8"])
-    values = random.numbers.integers(-8, 8, (n, k)).astype(np.int8) if kind == "int4" else drawn
-    if kind == "int8":
-        values = random.numbers.integers(-128, 128, (n, k)).astype(np.int8)
-    scale = (random.numbers.random((n, groups), np.float32) + np.float32(0.5)) / 8
-    packed = QuantisedWeight.from_values(values, scale, bits=4 if kind == "int4" else 8, group=group)
+    packed, values, scale = quantised(kind, random.numbers, n, k, group)
     width = packed.panels.shape[0] * 64
     a = random.numbers.integers(-128, 128, (m, k)).astype(np.int8) if dtype == "int8" else None
     rows = random.numbers.standard_normal((m, k), np.float32).astype(NUMPY[dtype]) if a is None else a
@@ -80,6 +73,10 @@ def _draw_words(random: Random, signature: Signature) -> Call:
     wide[:, :k] = rows
     given: dict[str, Any] = {"a": wide[:, :k], "b": packed.panels, "b_scale": packed.scale}
     given |= {"group": group, "quantise_a": bool(signature["quantise_a"]), "activation": signature["activation"]}
+    if packed.zero is not None:
+        given["b_zero"] = packed.zero
+    if kind == "nvfp4":
+        given["b_factor"] = packed.factor
     more, known = _beside(random, signature, m, n, width, to)
     given |= more
     factors = random.one((0, 1, groups))
@@ -104,3 +101,37 @@ def _draw_words(random: Random, signature: Signature) -> Call:
         return excess(results["out"].reshape(m, width)[:, :n], right)
 
     return Call(given, {"out": random.blank(m, width, dtype=to).copy().reshape(m, width // 64, 64)}, judge=judge)
+
+
+def quantised(kind: str, numbers: np.random.Generator, n: int, k: int, group: int) -> tuple[Any, Array, Array]:
+    """A QuantisedWeight (n, k), its numbers, and their fp32 factors (n, groups); of nvfp4 with the global one in them.
+
+    k is a multiple of 8, of kinds of GROUPS one of 32, whose group is that there.
+    """
+    from ..api.quantised_weight import E2M1, QuantisedWeight, e8m0
+
+    groups, codes = -(-k // group), np.array(E2M1, np.float32)
+    if kind in ("int4", "int8", "fp8"):
+        drawn = numbers.standard_normal((n, k), np.float32).astype(NUMPY["fp8"])
+        most = {"int4": 8, "int8": 128, "fp8": 0}[kind]
+        values = numbers.integers(-most, most, (n, k)).astype(np.int8) if most else drawn
+        scale = (numbers.random((n, groups), np.float32) + np.float32(0.5)) / 8
+        return QuantisedWeight.from_values(values, scale, bits=4 if most == 8 else 8, group=group), values, scale
+    if kind == "uint4":
+        bits = numbers.integers(0, 16, (n, k), np.uint8)
+        zero = numbers.integers(0, 17, (n, groups), np.uint8)
+        halves = ((numbers.random((n, groups)) + 0.5) / 8).astype(np.float16)
+        values = bits - np.repeat(zero, group, axis=1)[:, :k].astype(np.float32)
+        return QuantisedWeight.from_uint4(bits, halves, zero, group=group), values, halves.astype(np.float32)
+    if kind == "mxfp8":
+        values = numbers.standard_normal((n, k)).astype(NUMPY["fp8"])
+        exponents = numbers.integers(118, 130, (n, groups), np.uint8)
+        return QuantisedWeight.from_mxfp8(values, exponents), values.astype(np.float32), e8m0(exponents)
+    pairs = numbers.integers(0, 256, (n, groups, group // 2), np.uint8)
+    values = codes[np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(n, k)]
+    if kind == "mxfp4":
+        exponents = numbers.integers(118, 130, (n, groups), np.uint8)
+        return QuantisedWeight.from_mxfp4(pairs, exponents), values, e8m0(exponents)
+    factors = (numbers.random((n, groups)) + 0.25).astype(NUMPY["fp8"])
+    packed = QuantisedWeight.from_nvfp4(pairs.reshape(n, k // 2), factors, 0.375)
+    return packed, values, factors.astype(np.float32) * np.float32(0.375)
