@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import tilekiln as tk
@@ -138,35 +138,6 @@ def further(library: tk.Library) -> int:
         if any(one.family == "gemm" and one.signature["dtype"] == dtype for one in library.instances()):
             checks[f"gemm {dtype}, large"] = partial(large, library, dtype)
     return sum(report(name, lambda check=check: check() or None) for name, check in checks.items())  # type: ignore[misc]
-
-
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("odd head dim", {"hdim": 60}, "head dim"),
-    ("reversed", {"flip": True}, ""),
-    ("negative scale", {"softmax_scale": -0.1}, "softmax_scale: was -0.1, must be above 0 on cuda"),
-]
-
-
-def refusals(library: tk.Library) -> int:
-    """Count of wrong refusals: an error that the device alone finds names the argument, and nothing is written."""
-    bad = 0
-    for name, change, said in REFUSED:
-        if "flip" in change:  # torch has no negative strides: one that is no multiple of 8
-            q = torch.zeros(1, 40, 2, 68, device="cuda", dtype=torch.bfloat16)[..., :64]
-            said = "q: a stride was 68 elements, must be a multiple of 8"
-        else:
-            q = torch.zeros(1, 40, 2, change.get("hdim", 64), device="cuda", dtype=torch.bfloat16)
-        out = torch.full(q.shape, 7.0, device="cuda", dtype=q.dtype)
-        more = {key: value for key, value in change.items() if key not in ("flip", "hdim")}
-        try:
-            library.fmha_fwd(q, q, q, out=out, **more)
-            text = "it ran"
-        except tk.ArgumentError as error:
-            text = str(error)
-        ok = said in text and bool((out == 7).all())
-        bad += not ok
-        print(f"{'ok ' if ok else 'BAD'} refused, {name}: {text}", flush=True)
-    return bad
 
 
 def report(name: str, check: Callable[[], str | None]) -> int:
