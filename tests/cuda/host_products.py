@@ -11,10 +11,11 @@ import numpy as np
 import tilekiln as tk
 
 from tests.cuda.few_rows import few_rows, few_words
-from tests.cuda.host_side import Device, ints, number, numbers, refused, stub
+from tests.cuda.host_side import Device, counts, ints, last, number, numbers, refused, stub
 
 OUT_FP32, WIDE_OUT, WIDE_EXTRAS, GATHER_A, GATHER_B, ALIGNED, OUT_SUMS, BARE = 1, 2, 4, 16, 32, 64, 128, 2048
 """Features, as kernels/gemm/gemm/cuda/params.h has them."""
+NO_BYTES = "...its tensor cores turn no bytes..."
 NAMES = "m n k tiles_m tiles_n tiles a_batches b_batches activation features steps whole shared".split()
 
 
@@ -46,18 +47,14 @@ def shared(library: tk.Library, function: str, *sizes: int) -> tuple[int, ...]:
     return said.pop() if len(said) == 1 else ()
 
 
-def last() -> str:
-    return ctypes.c_char_p(ctypes.addressof(ctypes.c_char.in_dll(stub, "stub_name"))).value.decode()  # type: ignore[union-attr]
-
-
 def products(library: tk.Library) -> None:
     """A linear layer: maps of both operands, tiles, and what is gathered where TMA cannot follow."""
     x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
     library.gemm(x, w, out=out)
-    assert (last(), number("launches").value, number("maps").value) == ("gemm_hopper_64", 1, 2)
+    assert (last(), *counts("launches maps")) == ("gemm_hopper_64", 1, 2)
     expected = (300, 1000, 520, 3, 16, 48, 0, 0, 0, WIDE_OUT | WIDE_EXTRAS | ALIGNED | BARE, 9, 48, 0)
     assert row() == dict(zip(NAMES, expected, strict=True))
-    assert (number("grid").value, number("threads").value) == (48, 384)
+    assert counts("grid threads") == (48, 384)
     assert 0 < number("shared_bytes").value <= 232448
     assert numbers("lengths", ctypes.c_uint64, 3, 5).tolist()[:2] == [[520, 300, 1, 1, 1], [520, 1000, 1, 1, 1]]
     assert numbers("strides", ctypes.c_uint64, 3, 4)[:2, 0].tolist() == [1040, 1040]
@@ -79,7 +76,7 @@ def products(library: tk.Library) -> None:
         a.exported.managed.tensor.shape[1] = k
         library.gemm(a, matrix(k, 3072, strides=(1, k)), out=matrix(m, 3072))
         assert (last() == "gemm_few_rows") == few, (m, k, between)
-        assert not few or (number("grid").value, number("threads").value) == (132, 256)
+        assert not few or counts("grid threads") == (132, 256)
     few_rows(library, matrix, row)
     # Few rows take narrow tiles, whose steps two or four blocks share, a cluster; ragged turns all, by way of memory.
     assert shared(library, "gemm_hopper_64", 16, 4096, 4096) == (64, 64, 0, 128)
@@ -103,9 +100,9 @@ def products(library: tk.Library) -> None:
         expected = (-(-300 // m), -(-1000 // n), -(-520 // (2 * words)), 128 + 128 * groups)
         assert (*(row()[name] for name in ("tiles_m", "tiles_n", "steps")), number("threads").value) == expected
     tile = {"out": matrix(300, 1000), "instance": one.number}
-    assert "b_up: was given for 300 x 520" in refused(lambda: library.gemm(x, w, b_up=w, **tile), ValueError)
+    refused("...b_up: was given for 300 x 520...", library.gemm, x, w, b_up=w, **tile, error=ValueError)
     number("encode_error").value = 1
-    assert "cuda:0: a: as the stub was told" in refused(lambda: library.gemm(x, w, out=out), RuntimeError)
+    refused("...cuda:0: a: as the stub was told...", library.gemm, x, w, out=out, error=RuntimeError)
 
 
 def column_major(k: int, n: int, dtype: str = "fp8") -> Device:
@@ -134,14 +131,13 @@ def of_bytes(library: tk.Library) -> None:
     blocks = {"a_scale": Device(m, 33, dtype="fp32"), "b_scale": Device(32, 33, dtype="fp32")}
     library.gemm(x, w, out=out, **blocks)
     assert (last(), row()["steps"]) == ("gemm_hopper", 33)
-    said = refused(lambda: library.gemm(x, w, out=out, a_scale=blocks["a_scale"], b_scale=blocks["a_scale"]))
-    assert "b_scale: shape was (4096, 33), must be (32, 33)" in said, said
+    twice = {**blocks, "b_scale": blocks["a_scale"]}
+    refused("...b_scale: shape was (4096, 33), must be (32, 33)...", library.gemm, x, w, out=out, **twice)
     # Fullest turns of blocks for products that memory bounds: 112 of 132 by 64 columns; 128 by 192, not 384 by 64.
     for rows, columns, steps, *expected in ((128, 7168, 2048, "_64", 112), (16, 24576, 1536, "_192", 128)):
         library.gemm(Device(rows, steps, dtype="fp8"), column_major(steps, columns), out=matrix(rows, columns))
         assert [last().removeprefix("gemm_hopper"), number("grid").value] == expected
-    said = refused(lambda: library.gemm(x, turned, out=out), tk.NoKernelError)
-    assert "its tensor cores turn no bytes" in said, said
+    refused(NO_BYTES, library.gemm, x, turned, out=out, error=tk.NoKernelError)
 
 
 def sums(library: tk.Library) -> None:
@@ -155,11 +151,9 @@ def sums(library: tk.Library) -> None:
     library.batched_gemm(batch, one, out=Device(3, 300, 1, dtype="int32"))
     assert row()["features"] & (OUT_SUMS | GATHER_A | GATHER_B) == OUT_SUMS
     turned = Device(4112, 4096, dtype="int8")
-    said = refused(lambda: library.gemm(x, turned, out=Device(4096, 4096, dtype="int32")), tk.NoKernelError)
-    assert "its tensor cores turn no bytes" in said, said
-    three = [Device(3, 16, 16, dtype="int8") for _ in range(2)]
-    said = refused(lambda: library.batched_gemm(*three, out=Device(3, 16, 16, dtype="int32")), tk.NoKernelError)
-    assert "its tensor cores turn no bytes" in said, said
+    refused(NO_BYTES, library.gemm, x, turned, out=Device(4096, 4096, dtype="int32"), error=tk.NoKernelError)
+    three, made = Device(3, 16, 16, dtype="int8"), Device(3, 16, 16, dtype="int32")
+    refused(NO_BYTES, library.batched_gemm, three, three, out=made, error=tk.NoKernelError)
 
 
 def groups(library: tk.Library) -> None:
@@ -169,8 +163,8 @@ def groups(library: tk.Library) -> None:
     w.exported.managed.tensor.strides[1], w.exported.managed.tensor.strides[2] = 1, 512
     number("cluster").value = 0
     library.grouped_gemm(a, w, starts, out=out)
-    assert (last(), number("launches").value, number("maps").value) == ("gemm_groups", 1, 2)
-    assert (number("grid").value, number("threads").value, number("cluster").value) == (72, 384, 2)
+    assert (last(), *counts("launches maps")) == ("gemm_groups", 1, 2)
+    assert counts("grid threads cluster") == (72, 384, 2)
     assert numbers("boxes", ctypes.c_uint32, 2, 5)[:, :2].tolist() == [[64, 64], [64, 256]]
     odd, one = matrix(500, 512, strides=(1001, 1)), matrix(1000, 256)
     odd.exported.managed.tensor.shape[1] = 500
@@ -182,10 +176,9 @@ def groups(library: tk.Library) -> None:
         launches = number("launches").value
         library.grouped_gemm(*none[:2], starts, out=none[2])
         assert number("launches").value == launches
-    assert "starts: device was cpu" in refused(lambda: library.grouped_gemm(a, w, np.zeros(5, np.int32), out=out))
-    panels = Device(4, 12, 256, 64, 2)
-    said = refused(lambda: library.grouped_gemm(a, panels, starts, out=Device(1000, 12, 64)), tk.NoKernelError)
-    assert "panels are the CPU's" in said, said
+    refused("...starts: device was cpu...", library.grouped_gemm, a, w, np.zeros(5, np.int32), out=out)
+    panels, made = Device(4, 12, 256, 64, 2), Device(1000, 12, 64)
+    refused("...panels are the CPU's...", library.grouped_gemm, a, panels, starts, out=made, error=tk.NoKernelError)
 
 
 def experts(library: tk.Library) -> None:
@@ -195,13 +188,13 @@ def experts(library: tk.Library) -> None:
     ids.exported.managed.tensor.data = 64  # no memory of the host
     library.fused_moe(x, ids, weights, gate_up, down, out=out)
     allocated = number("allocated").value
-    assert (last(), number("launches").value, number("maps").value) == ("moe_sums", 5, 4)
-    assert (number("grid").value, number("threads").value) == (100, 128)
+    assert (last(), *counts("launches maps")) == ("moe_sums", 5, 4)
+    assert counts("grid threads") == (100, 128)
     assert number("early").value == 4  # all but the first, before which memory is taken
     assert numbers("boxes", ctypes.c_uint32, 3, 5)[:, :2].tolist() == [[64, 64], [64, 64], [64, 64]]
     few = (matrix(3, 512), Device(3, 2, dtype="int32"), Device(3, 2, dtype="fp32"))
     library.fused_moe(*few, gate_up, down, out=matrix(3, 512))
-    assert (number("launches").value, number("maps").value) == (9, 8)
+    assert counts("launches maps") == (9, 8)
     assert number("allocated").value == allocated
     for tokens, of in ((0, 4), (3, 0)):  # nothing; zeros, by two launches
         given = (matrix(tokens, 512), Device(tokens, 2, dtype="int32"), Device(tokens, 2, dtype="fp32"))
@@ -212,12 +205,10 @@ def experts(library: tk.Library) -> None:
     rest = (Device(99, 2, dtype="int32"), Device(99, 2, dtype="fp32"))
     library.fused_moe(odd, *rest, gate_up, down, out=matrix(99, 512))
     narrow = (matrix(4, 24, 512), matrix(4, 512, 12))
-    said = refused(lambda: library.fused_moe(x, ids, weights, *narrow, out=out))
-    assert said.startswith("down: rows began at "), said
-    assert "24 bytes apart" in said, said
+    refused("down: rows began at ...24 bytes apart...", library.fused_moe, x, ids, weights, *narrow, out=out)
     panels = (Device(4, 8, 256, 64, 2), Device(4, 8, 128, 64, 2))
-    said = refused(lambda: library.fused_moe(x, ids, weights, *panels, out=out), tk.NoKernelError)
-    assert "panels are the CPU's" in said, said
+    given = (x, ids, weights, *panels)
+    refused("...panels are the CPU's...", library.fused_moe, *given, out=out, error=tk.NoKernelError)
 
 
 def words(library: tk.Library) -> None:
@@ -225,18 +216,18 @@ def words(library: tk.Library) -> None:
     b, scale = Device(5, 16, 64, 4, dtype="uint8"), Device(5, 4, 64, dtype="fp32")
     for m, name, threads in ((1, "words_few_int4", 256), (8, "words_few_int4", 256), (9, "words_16_many", 512)):
         library.flatmm_quant(matrix(m, 128), b, scale, out=Device(m, 5, 64))
-        assert (last(), number("grid").value, number("threads").value) == (name, 10, threads)
+        assert (last(), *counts("grid threads")) == (name, 10, threads)
     few_words(library, matrix, b, scale)
     for m, name, grid in ((17, "panels_64", 3), (64, "panels_64", 3), (300, "panels_128", 9)):
         library.flatmm_quant(matrix(m, 128), b, scale, out=Device(m, 5, 64))
-        assert (last(), number("grid").value, number("threads").value) == (name, grid, 384)
+        assert (last(), *counts("grid threads")) == (name, grid, 384)
     launches = number("launches").value
     library.flatmm_quant(matrix(0, 128), b, scale, out=Device(0, 5, 64))
     assert number("launches").value == launches
     odd = matrix(3, 128, strides=(129, 1))
     odd.exported.managed.tensor.shape[0] = 2
-    said = refused(lambda: library.flatmm_quant(odd, b, scale, out=Device(2, 5, 64)))
-    assert "were 258 bytes apart, must be at multiples of 16 bytes on cuda" in said, said
+    said = "...were 258 bytes apart, must be at multiples of 16 bytes on cuda..."
+    refused(said, library.flatmm_quant, odd, b, scale, out=Device(2, 5, 64))
     library.flatmm_quant(matrix(3, 128), b, scale, out=Device(3, 5, 64), quantise_a=True)
 
 
@@ -257,10 +248,10 @@ def ampere(library: tk.Library) -> None:
     """The same without tensor maps, a block of threads a tile."""
     x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
     library.gemm(x, w, out=out)
-    assert (last(), number("launches").value, number("maps").value) == ("gemm_ampere", 1, 0)
+    assert (last(), *counts("launches maps")) == ("gemm_ampere", 1, 0)
     expected = (300, 1000, 520, 3, 8, 24, 0, 0, 0, WIDE_OUT | WIDE_EXTRAS | ALIGNED | BARE, 17, 0, 408)
     assert row() == dict(zip(NAMES, expected, strict=True))
-    assert (number("grid").value, number("threads").value) == (102, 128)  # four stages each
+    assert counts("grid threads") == (102, 128)  # four stages each
     assert shared(library, "gemm_ampere", 16, 4096, 4096) == (32, 0, 4096, 264)
     odd = matrix(300, 520, strides=(521, 1))
     odd.exported.managed.tensor.shape[0] = 200
@@ -278,7 +269,7 @@ def rows(library: tk.Library) -> None:
         (3, 40001, "rows", 3, 1024),
     ):
         library.softmax(Device(count, columns), y=Device(count, columns))
-        assert (last(), number("grid").value, number("threads").value) == (name, grid, threads)
+        assert (last(), *counts("grid threads")) == (name, grid, threads)
     launches = number("launches").value
     library.softmax(Device(0, 64), y=Device(0, 64))
     assert number("launches").value == launches
