@@ -5,24 +5,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import tilekiln as tk
-from tilekiln import reference
+from tilekiln.reference import attention_problems as attention
 from tilekiln.reference import gradients, kv_problems, problems
+from tilekiln.reference.drawn import Call as Drawn
 from tilekiln.reference.drawn import drawer
 
+from tests import cases
 from tests.fuzz.draw import Draw, attention_sizes, cache_sizes, change_values, many_keys
 from tests.fuzz.layouts import relaid
 from tests.fuzz.memory import ENDS, Placed
 from tests.python.drawn import OPERATORS
 
-FAMILIES = {  # by operator: the family whose instances it is called with
-    "fmha_fwd": "fmha_fwd",
-    "fmha_bwd": "fmha_bwd_dq_dk_dv",
-    **{family: family for family in kv_problems.FAMILIES},
-}
+FAMILIES = {operator: family for family, operator in attention.OPERATORS.items()}
+"""By operator: the family whose instances it is called with."""
 
 
 # Right calls, whose values are compared; wrong ones, which must be refused; calls of any declared operator, right
@@ -147,13 +147,16 @@ class Call:
 
     def run(self) -> None:
         """Raises MismatchError, with what was wrong."""
+        asked = {"attend": self._attends()} if self.case.operator == "fmha_fwd_appendkv" else {}
+        drawn = attention.call(FAMILIES[self.case.operator], self.problem, attention.CPU, **asked)
+        drawn = drawn._replace(given={name: one for name, one in drawn.given.items() if name not in self.options})
         try:
-            if self.case.operator == "fmha_fwd_appendkv":
-                self._append()
-            else:
-                self._compute()
-        except AssertionError as error:
-            raise MismatchError(str(error)) from None
+            made = SimpleNamespace(**{self.case.operator: self.call})
+            error = cases.share(made, self.case.operator, drawn, Placing(self, drawn))  # type: ignore[arg-type]
+        except AssertionError as wrong:
+            raise MismatchError(str(wrong)) from None
+        if not error <= 1:
+            raise MismatchError(f"error {error:.3g} times its bound")
         for name, placed in self.read.items():
             if placed.changed():
                 raise MismatchError(f"{name} was written, and the call only reads it")
@@ -161,40 +164,15 @@ class Call:
             if placed.strayed():
                 raise MismatchError(f"memory beside {name} was written")
 
-    def _compute(self) -> None:
-        expected = self.problem.reference()
-        inputs = self.place(self.problem.inputs, self.read)
-        made = self.place(self.outputs(expected), self.written)
-        self.call(**inputs, **made)
-        self.problem.check(made, expected)
-
     def outputs(self, expected: Any) -> dict[str, np.ndarray]:
         """Poisoned arrays for all that the call can write."""
-        if isinstance(self.problem, kv_problems.Problem):
-            return self.problem.outputs(expected)
-        return dict(self.problem.outputs())
+        return dict(self.problem.outputs(*[expected] * isinstance(self.problem, kv_problems.Problem)))
 
-    def _append(self) -> None:
-        """The appended cache is that of the reference to the byte; attention over it within tolerance."""
-        attend = bool(self.draw.random.integers(2)) and kv_problems.attends(self.problem) and self._can_attend()
-        ours = self.place({name: _copy(value) for name, value in self.problem.inputs.items()}, self.read)
-        for name in kv_problems.WRITTEN:
-            self.written[name] = self.read.pop(name)
-        theirs = {name: _copy(value) for name, value in self.problem.inputs.items()}
-        expected = reference.appendkv(**theirs, attend=attend)
-        result = self.call(**ours, attend=attend)
-        for name in kv_problems.WRITTEN:
-            if ours[name].tobytes() != theirs[name].tobytes():
-                raise MismatchError(f"{name} differs from the reference's")
-        if attend:
-            worst = reference.excess(self.problem.dtype, expected, result)
-            if not worst <= 1:
-                raise MismatchError(f"error {worst:.3g} times its bound")
-
-    def _can_attend(self) -> bool:
-        """Whether the library has the kernels of an append's attention."""
+    def _attends(self) -> bool:
+        """Whether an append attends, for which the library must have kernels."""
         dtype = self.instance.signature["dtype"]
-        return any(one.signature["dtype"] == dtype for one in instances(self.library, "fmha_fwd_splitkv"))
+        held = any(one.signature["dtype"] == dtype for one in instances(self.library, "fmha_fwd_splitkv"))
+        return bool(self.draw.random.integers(2)) and held
 
     def __str__(self) -> str:
         return self.shown({**self.problem.inputs, **self.options})
@@ -206,8 +184,19 @@ class Call:
         return f"{instance}{self.case.operator}({', '.join(words)})"
 
 
-def _copy(value: Any) -> Any:
-    return value.copy() if isinstance(value, np.ndarray) else value
+class Placing(cases.Device):
+    """Places the arrays of a call as the call does."""
+
+    def __init__(self, call: Call, drawn: Drawn) -> None:
+        self.call, self.names = call, {id(one): name for name, one in {**drawn.given, **drawn.made}.items()}
+
+    def put(self, array: np.ndarray, written: bool) -> np.ndarray:
+        name = self.names[id(array)]
+        placed: np.ndarray = self.call.place({name: array}, self.call.written if written else self.call.read)[name]
+        return placed
+
+    def back(self, there: np.ndarray, like: np.ndarray) -> np.ndarray:
+        return there
 
 
 def _shown(value: Any) -> str:

@@ -19,7 +19,6 @@ from tools.gpu.timing import interleaved
 BATCH, LENGTH = 32, 8
 """Images of a call, and sequences."""
 BEYOND_L2 = 120 << 20  # bytes of arrays that a graph goes round, where they are few
-BURST_US = 400.0
 
 
 def laid(array: torch.Tensor, last: bool) -> torch.Tensor:

@@ -11,10 +11,14 @@ from .tolerance import TOLERANCE, Tolerance
 
 
 class Bounds(NamedTuple):
-    """Exactness of a device's kernels, by dtype. tanh: relative error of that of a soft cap."""
+    """Exactness of a device's kernels, by dtype. tanh: relative error of that of a soft cap.
+
+    narrow: P and dS of gradients are rounded to the dtype, and the forward makes no random bytes.
+    """
 
     of: Mapping[str, Tolerance]
     tanh: float = 0.0
+    narrow: bool = True
 
     def forward(self, dtype: str, softcap: float, of_cache: bool = False) -> Tolerance:
         base = self.of.get(f"{dtype} of a cache" if of_cache else dtype, self.of[dtype])
@@ -27,6 +31,8 @@ class Bounds(NamedTuple):
         terms: rows or keys that a gradient sums over. A soft cap's slope 1 - tanh^2 errs by twice as much as its tanh.
         """
         base = self.of[dtype]
+        if not self.narrow:
+            return base, 0.0
         tiny = terms * 2.0**-24 if dtype == "fp16" else base.tiny
         weight = base.weight + base.out + ((softcap + 2) * self.tanh if softcap else 0.0)
         return dataclasses.replace(base, weight=weight, tiny=tiny), tiny / 2 if dtype == "fp16" else 0.0
@@ -35,6 +41,7 @@ class Bounds(NamedTuple):
 P_OF_E4M3 = 2.0**-4 + 2.0**-7
 """Tolerance.weight of kernels of CUDA whose P is e4m3 and whose tensor cores keep some 13 bits of the sum of a row."""
 _CPU = TOLERANCE
+CPU = Bounds(TOLERANCE, narrow=False)
 CUDA = Bounds(
     # P is rounded to the dtype (one u more for fp16), and ex2.approx and lg2.approx are good to 2^-22.
     {

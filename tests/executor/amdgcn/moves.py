@@ -287,7 +287,6 @@ def _packed(kind: str, dtype: type) -> Callable[[np.ndarray], np.ndarray]:
 
 
 FLOATS = "v_and_b32 v4, 0x7fffff, v4\nv_or_b32 v4, 1.0, v4\nv_and_b32 v5, 0x7fffff, v5\nv_or_b32 v5, 1.0, v5\n"
-F32_ATOMICS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
 
 
 def _global_atomic(name: str, prepare: str, expected: Callable[[np.ndarray], np.ndarray], on: tuple[str, ...]) -> Move:
