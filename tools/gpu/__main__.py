@@ -109,7 +109,7 @@ def library_test(options: argparse.Namespace) -> int:
     from tilekiln.reference import attention_problems as attention
 
     from tests import cases as drawn
-    from tools.gpu import backward_behaviour, behaviour, builds, cases, devices, frameworks, kv_behaviour, timing
+    from tools.gpu import behaviour, builds, cases, devices, frameworks, timing
 
     seed = int(time.time()) if options.seed is None else options.seed
     libraries = [tk.load(path) for path in options.library]
@@ -118,10 +118,10 @@ def library_test(options: argparse.Namespace) -> int:
     for library in (one for one in libraries if "fmha_fwd" in one.operators):
         if options.only in (None, "behaviour"):
             timing.first_uses(library)
-            bad += behaviour.run(library) + backward_behaviour.run(library)
+            bad += behaviour.run(library, "behaviour")
             timing.call_times(library)
         if options.only in (None, "cache"):
-            bad += kv_behaviour.run(library)
+            bad += behaviour.run(library, "cache")
         if options.only in (None, "devices"):
             bad += devices.run(library)
         if options.only in (None, "frameworks"):

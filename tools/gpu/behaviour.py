@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Behaviour of a library on a GPU, beside arithmetic: streams, graphs, threads.
+"""Behaviour of a library on a GPU, beside arithmetic: streams, graphs, threads, workspaces, pools of a KV cache.
 
-What is refused is the host's to find (tests/cuda/host_side.py); CuPy's arrays have tools/gpu/frameworks.py.
+What is refused is the host's to find (tests/cuda/host_side.py); CuPy's arrays have tools/gpu/frameworks.py. Autograd's
+ways to a backward are tests that run on a GPU, too: backward_torch, torch_operators and flash_attn of suite.py.
 """
 
 from __future__ import annotations
@@ -231,8 +232,181 @@ def long_rows(library: tk.Library) -> str | None:
     return equal(out[-1:], library.fmha_fwd(alone, alone[:, :, :1], alone[:, :, :1]))
 
 
-def run(library: tk.Library) -> int:
-    checks: dict[str, Callable[[tk.Library], str | None]] = {
+def saved(library: tk.Library, *shape: int, **more: Any) -> dict[str, torch.Tensor]:
+    """Arguments of a backward, from a forward of random tensors."""
+    q, k, v = tensors(*shape)
+    out, lse = library.fmha_fwd(q, k, v, return_lse=True, **more)
+    return {"dout": torch.randn_like(out), "q": q, "k": k, "v": v, "out": out, "lse": lse}
+
+
+def backward_graph(library: tk.Library) -> str | None:
+    given = saved(library, 500, 64, 2, 4, causal=True)
+    places = {f"d{name}": torch.empty_like(given[name]) for name in "qkv"}
+    call = partial(library.fmha_bwd, **given, causal=True)
+    change = partial(refill, given.values(), lambda: saved(library, 500, 64, 2, 4, causal=True).values())
+    return replayed(partial(call, **places), [*places.values()], [change] * 3, call)
+
+
+def backward_packed_graph(library: tk.Library) -> str | None:
+    """Replays read the index arrays anew."""
+    q, starts = torch.randn(300, 2, 128, device="cuda").bfloat16(), starts_of(0, 100, 300)
+    arguments: dict[str, Any] = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "causal": True}
+    arguments |= {"max_seqlen_q": 300, "max_seqlen_k": 300}
+    out, lse = library.fmha_fwd(q, q, q, return_lse=True, **arguments)
+    dout, places = torch.randn_like(out), {name: torch.empty_like(q) for name in ("dq", "dk", "dv")}
+    backward = partial(library.fmha_bwd, dout, q, q, q, out, lse, **arguments)
+
+    def call() -> None:
+        library.fmha_fwd(q, q, q, out=out, lse=lse, **arguments)
+        backward(**places)
+
+    changes = [partial(starts.copy_, starts_of(0, middle, 300)) for middle in (100, 7, 0, 300)]
+    return replayed(call, [*places.values()], changes, backward)
+
+
+def at_once(library: tk.Library) -> str | None:
+    """Kernels whose blocks wait for each other, in streams of two priorities, beside products."""
+
+    def calls(seed: int) -> str | None:
+        with torch.cuda.stream(torch.cuda.Stream(priority=-(seed % 2))):
+            given = saved(library, 1500, 64 if seed % 2 else 128, 1, 7 + seed, causal=bool(seed & 2))
+            big = torch.randn(2048, 2048, device="cuda").bfloat16()
+            first = library.fmha_bwd(**given, causal=bool(seed & 2))
+            for _ in range(30):
+                big @ big
+                again = library.fmha_bwd(**given, causal=bool(seed & 2))
+            torch.cuda.current_stream().synchronize()
+            return all_equal(first, again)
+
+    return in_six_threads(calls)
+
+
+def workspaces(library: tk.Library) -> str | None:
+    given = saved(library, 700, 128, 2, 3)
+    expected = library.fmha_bwd(**given)
+    places = {name: torch.empty_like(given[name[1]]) for name in ("dq", "dk", "dv")}
+    size = library.fmha_bwd_workspace_size(**given, **places)
+    workspace = torch.full((size,), 255, dtype=torch.uint8, device="cuda")
+    library.fmha_bwd(**given, **places, workspace=workspace)
+    if wrong := all_equal(places.values(), expected):
+        return wrong
+    try:
+        library.fmha_bwd(**given, **places, workspace=workspace[:-1])
+        return "a workspace that is too small was taken"
+    except tk.ArgumentError as error:
+        return None if f"workspace: had {size - 1} bytes, must have {size}" in str(error) else str(error)
+
+
+def launcher(library: tk.Library) -> str | None:
+    """A workspace prepared in stream order, from starts that earlier work of the stream writes."""
+    q = torch.randn(900, 4, 64, device="cuda").bfloat16()
+    lengths = {"max_seqlen_q": 500, "max_seqlen_k": 500}
+    right = starts_of(0, 400, 900)
+    out, lse = library.fmha_fwd(q, q, q, return_lse=True, cu_seqlens_q=right, cu_seqlens_k=right, **lengths)
+    dout, arrays = torch.randn_like(out), {name: torch.full_like(q, float("nan")) for name in ("dq", "dk", "dv")}
+    expected = library.fmha_bwd(dout, q, q, q, out, lse, cu_seqlens_q=right, cu_seqlens_k=right, **lengths)
+    shape = {"hdim_q": 64, "hdim_v": 64, "nhead_q": 4, "batch": 2, "seqlen_q": 900, "seqlen_k": 500}
+    made = tk.BackwardLauncher(library=library, dtype="bf16", mode="group", device=(2, 0), max_seqlen_q=500, **shape)
+    workspace = torch.full((made.workspace_size,), 77, dtype=torch.uint8, device="cuda")
+    big, starts = torch.randn(8192, 8192, device="cuda").bfloat16(), torch.zeros_like(right)
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    stream = tk.Stream(device=(2, 0), native=side.cuda_stream)
+    with torch.cuda.stream(side):
+        for _ in range(4):
+            big @ big
+        starts.copy_(right)
+        made.prepare(workspace, starts, starts, stream=stream)
+        for _ in range(2):  # one prepare does for all
+            where = {"seqstart_q": starts, "seqstart_k": starts, "workspace": workspace, "stream": stream}
+            made.run(dout, q, q, q, out, lse, **arrays, **where)
+    if side.query():
+        return "it waited for its stream"
+    del made
+    stream.synchronize()
+    if wrong := all_equal(arrays.values(), expected):
+        return wrong
+    again = tk.BackwardLauncher(library=library, dtype="bf16", mode="group", device=(2, 0), max_seqlen_q=500, **shape)
+    starts.copy_(starts_of(0, 950, 900))
+    torch.cuda.synchronize()
+    again.prepare(workspace, starts, starts, stream=stream)
+    try:
+        stream.synchronize()
+        return "wrong starts were prepared from"
+    except tk.ArgumentError as error:
+        return None if "seqstart_q: must not decrease" in str(error) else str(error)
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+
+
+def growing_graph(library: tk.Library) -> str | None:
+    """A captured step of generation, append and attention; replays read lengths and tables anew."""
+    q, k, v = random(2, 1, 8, 128), random(64, 16, 2, 128), random(64, 16, 2, 128)
+    knew, vnew, lengths = random(2, 1, 2, 128), random(2, 1, 2, 128), starts_of(100, 7)
+    table = torch.randperm(64, device="cuda").int().view(2, 32)
+    arguments: dict[str, Any] = {"seqlen_k": lengths, "block_table": table, "causal": True}
+    out = torch.empty_like(q)
+    step = partial(library.fmha_fwd_appendkv, q, k, v, knew, vnew, out=out, **arguments)
+
+    def change(length: int) -> None:
+        lengths.fill_(length)
+        table.copy_(torch.randperm(64, device="cuda").int().view(2, 32))
+        knew.copy_(random(*knew.shape))
+
+    def again() -> list[torch.Tensor]:
+        step(max_seqlen_k=512)
+        unread = out.clone()
+        step()  # the host reads the arrays
+        apart = float((out.float() - unread.float()).abs().max())
+        assert apart <= 0.02, f"the arrays that the host reads give what is {apart} apart"
+        return [unread, k, v]
+
+    changes = [partial(change, length) for length in (0, 1, 15, 16, 300, 511)]
+    return replayed(partial(step, max_seqlen_k=512), [out], changes, again, written=(k, v))
+
+
+def wrong_numbers_of_caches(library: tk.Library) -> str | None:
+    """Lengths, starts and pages that mean nothing stay within the arrays; to be run under memcheck."""
+    q, k, v, knew = random(8, 1, 8, 128), random(64, 16, 2, 128), random(64, 16, 2, 128), random(8, 1, 2, 128)
+    packed, starts = random(300, 8, 128), starts_of(0, -7, 2**30, 5)
+    table = torch.randint(-(2**31), 2**31 - 1, (8, 4), device="cuda", dtype=torch.int64).int()
+    for length in (2**31 - 1, -5, 100000):
+        lengths = torch.full((8,), length, dtype=torch.int32, device="cuda")
+        library.fmha_fwd_splitkv(q, k, v, block_table=table, seqlen_k=lengths, max_seqlen_q=1, max_seqlen_k=64)
+        where: dict[str, Any] = {"block_table": table[:3].contiguous(), "seqlen_k": lengths[:3].contiguous()}
+        for most in (8, 300):
+            library.fmha_batch_prefill(packed, k, v, cu_seqlens_q=starts, max_seqlen_q=most, max_seqlen_k=64, **where)
+        library.fmha_fwd_appendkv(
+            q, k, v, knew, knew, seqlen_k=lengths, block_table=table, max_seqlen_k=64, attend=False
+        )
+    torch.cuda.synchronize()
+    return None
+
+
+def beyond_2_gb(library: tk.Library) -> str | None:
+    """The last pages of a pool of 5 GB, by both engines, as in a pool of their own."""
+    if torch.cuda.mem_get_info()[0] < 14 << 30:
+        return None
+    page, keys, queries = 64, 3000, 200
+    count, need = (5 << 30) // (page * 8 * 128 * 2), -(-keys // page)
+    k, v = (torch.empty(count, page, 8, 128, device="cuda", dtype=torch.bfloat16).normal_() for _ in range(2))
+    q = random(queries, 16, 128)
+    pages = torch.arange(count - need, count, device="cuda").flip(0)
+    for rows in (queries, 1):
+        arguments: dict[str, Any] = {"cu_seqlens_q": starts_of(0, rows), "seqlen_k": starts_of(keys), "causal": True}
+        arguments |= {"max_seqlen_q": rows, "max_seqlen_k": keys}
+        far = library.fmha_batch_prefill(q[:rows], k, v, block_table=pages.int()[None], **arguments)
+        own = torch.arange(need, device="cuda").int()[None]
+        near = library.fmha_batch_prefill(q[:rows], k[pages], v[pages], block_table=own, **arguments)
+        if not torch.equal(far, near):
+            return f"{rows} queries differ"
+    return None
+
+
+CHECKS: dict[str, dict[str, Callable[[tk.Library], str | None]]] = {
+    "behaviour": {
         "a CUDA graph replays calls": graph,
         "a CUDA graph of packed calls": packed_graph,
         "wrong starts on the device": wrong_starts,
@@ -243,5 +417,20 @@ def run(library: tk.Library) -> int:
         "rows that no sequence has read as zero": untouched_rows_are_zero,
         "host and device in one library": host_and_device,
         "arrays beyond 4 GB": long_rows,
-    }
-    return sum(report(name, lambda check=check: check(library)) for name, check in checks.items())
+        "backward: a CUDA graph": backward_graph,
+        "backward: a CUDA graph of packed calls": backward_packed_graph,
+        "backward: six streams of two priorities at once": at_once,
+        "backward: a workspace of the caller's": workspaces,
+        "backward: a launcher that prepares in stream order": launcher,
+    },
+    "cache": {
+        "a CUDA graph of appends and attention": growing_graph,
+        "index arrays full of wrong numbers": wrong_numbers_of_caches,
+        "pools beyond 2 GB": beyond_2_gb,
+    },
+}
+
+
+def run(library: tk.Library, of: str) -> int:
+    """Of CHECKS, how many are wrong."""
+    return sum(report(name, lambda check=check: check(library)) for name, check in CHECKS[of].items())
