@@ -113,8 +113,8 @@ def _fits(find: Callable[..., int], kernel: tk.Instance) -> bool:
 
 
 def signatures(library: tk.Library, kernels: str) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
-    """Of the library's instances whose names hold this text and that the device here has, or of all where it has none:
-    by family, dtype (of moves: element) and head dims of attention, which comes first; each once."""
+    """Of the library's instances whose names hold this text, of attention those that the device here has, or all where
+    it has none: by family, dtype (of moves: element) and head dims of attention, which comes first; each once."""
     order = {family: number for number, family in enumerate(attention.FAMILIES)}
     named = [
         one
@@ -122,7 +122,7 @@ def signatures(library: tk.Library, kernels: str) -> dict[tuple[str, str, str], 
         if kernels in one.name and (one.family in order or drawn.drawer(one.family))
         if one.signature.get("y_dtype") != "as_x"  # CK lists it; no call asks for it
     ]
-    here = {one.family for one in named if library.instance_usable(one.number)}
+    here = {one.family for one in named if one.family in order and library.instance_usable(one.number)}
     found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for one in sorted(named, key=lambda one: order.get(one.family, len(order))):
         if one.family in here and not library.instance_usable(one.number):
