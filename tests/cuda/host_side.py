@@ -103,7 +103,7 @@ def refused(
 
 
 def for_gradients(q: tuple[int, ...], k: tuple[int, ...], **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a backward of q, and of k and v, of these shapes reads, and what it makes."""
+    """Arrays that a backward of q, and of k and v, of these shapes reads, and those that it makes."""
     queries, keys = Device(*q), Device(*k)
     lse = Device(*q[:-3], q[-2], q[-3], dtype="fp32")
     read = {"dout": queries, "q": queries, "k": keys, "v": keys, "out": queries, "lse": lse, **more}

@@ -15,7 +15,7 @@ from tilekiln.reference.kv_problems import STORAGE, WRITTEN, Problem, attends
 def run_gradients(
     library: tk.Library, problem: BackwardProblem, expected: reference.Gradients, **options: Any
 ) -> dict[str, np.ndarray]:
-    """What was made."""
+    """Gradients as the call made them."""
     made = problem.outputs()
     library.fmha_bwd(**problem.inputs, **made, **options)
     problem.check(made, expected)

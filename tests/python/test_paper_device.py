@@ -134,6 +134,8 @@ ALONE = {
     *("topk_gating", "topk_softmax", "moe_sorting", "conv_fwd", "conv_bwd_data", "conv_bwd_weight", "pooling_bwd"),
 }
 """Operators with tests of their own below."""
+FEW_ROWS = ("a_norm", "b_up", "b_up_scale")
+"""Arrays of products of few rows on a Hopper GPU, which a launch elsewhere refuses."""
 DECLARED = sorted(OPERATORS.keys() - MOVED.keys() - ALONE)
 
 
@@ -152,7 +154,7 @@ def test_as_declared(name: str, flash: tk.Library, load: Made) -> None:
 
     given, find = numbers(call.required), getattr(library, f"{name}_find")
     known = {a.name: call.array(a) for a in operator.arrays}
-    others = {a.name: known[a.name] for a in operator.arrays if a.kind == "array" and a.name not in given}
+    others = {a.name: known[a.name] for a in operator.arrays if a.kind == "array" and a.name not in {*given, *FEW_ROWS}}
     for more in ({}, others):
         for one, array in more.items():
             with suppress(tk.NoKernelError, tk.ArgumentError):
