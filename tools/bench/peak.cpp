@@ -95,8 +95,8 @@ Burst burst_of(int kind) {
   if (kind == 2) return has_tiles() ? bf16_tiles : nullptr;
   const bool avx512 = __builtin_cpu_supports("avx512f");
   if (kind == 1) return avx512 && __builtin_cpu_supports("avx512bf16") ? bf16_avx512 : nullptr;
-  if (kind != 0) return nullptr;
-  return avx512 ? fma_avx512 : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? fma_avx2 : nullptr;
+  if (kind != 0 && kind != 3) return nullptr;
+  return avx512 && kind == 0 ? fma_avx512 : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? fma_avx2 : nullptr;
 }
 #else
 typedef float Lanes __attribute__((vector_size(16)));
@@ -116,7 +116,7 @@ Burst burst_of(int kind) { return kind == 0 ? fma_portable : nullptr; }
 
 }  // namespace
 
-// kind 0: fp32 fused multiply-add; 1: bf16 dot product into fp32; 2: tiles of bf16.
+// kind 0: fp32 fused multiply-add; 1: bf16 dot product into fp32; 2: tiles of bf16; 3: fp32 of AVX2.
 extern "C" __attribute__((visibility("default"))) double tilekiln_peak(int kind, double seconds) {
   const Burst burst = burst_of(kind);
   if (burst == nullptr) return 0;

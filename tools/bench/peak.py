@@ -12,7 +12,7 @@ import subprocess
 
 SOURCE = pathlib.Path(__file__).with_suffix(".cpp")
 BUILD = SOURCE.parents[2] / "build" / "tools"
-KINDS = {"fma": 0, "bf16": 1, "tiles": 2}
+KINDS = {"fma": 0, "bf16": 1, "tiles": 2, "avx2": 3}
 
 
 def compiled(source: pathlib.Path, *flags: str) -> pathlib.Path:
@@ -37,8 +37,8 @@ def _function() -> ctypes._CFuncPtr:
 
 
 def peak(kind: str, seconds: float = 0.1) -> float:
-    """Peak of this core in flop/s, 0.0 when the CPU lacks the kind: "fma" (fp32), "bf16" (dot product into fp32) or
-    "tiles" (of bf16, AMX)."""
+    """Peak of this core in flop/s, 0.0 when the CPU lacks the kind: "fma" (fp32), "avx2" (fp32, 8 lanes), "bf16" (dot
+    product into fp32) or "tiles" (of bf16, AMX)."""
     return float(_function()(KINDS[kind], seconds))
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import pathlib
 import time
 from collections.abc import Callable
@@ -55,8 +56,9 @@ def _cpu(threads: int) -> Bounds:
         def at_once(call: Callable[[int], float]) -> list[float]:
             return list(pool.map(call, range(threads)))
 
-        fma = sum(at_once(lambda _: peak("fma", 0.05)))
-        bf16 = max(sum(at_once(lambda _, kind=kind: peak(kind, 0.05))) for kind in ("bf16", "tiles"))
+        held = os.environ.get("TILEKILN_ISA") == "avx2"
+        fma = sum(at_once(lambda _: peak("avx2" if held else "fma", 0.05)))
+        bf16 = 0.0 if held else max(sum(at_once(lambda _, kind=kind: peak(kind, 0.05))) for kind in ("bf16", "tiles"))
         data = np.ones(READ, np.uint8)
         if threads == 1:
             memory = read_speed(data)

@@ -21,6 +21,9 @@ PAGE = ROOT / "docs/measurements/field.md"
 RECEIPTS = "flash,pytorch,fp32,gemm_default,gemm_linear,norm_default,moe_default,conv"
 AGAIN = "TILEKILN_FIELD_THREADS"
 """Set in the process of one count of threads: how many."""
+HELD = {"avx2": {"TILEKILN_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}}
+HELD["avx2"] |= {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}
+"""By instruction set, what holds Tilekiln, PyTorch (inductor too) and OpenVINO to it. ONNX Runtime has no such switch."""
 
 
 def arguments(argv: Sequence[str], machine: str) -> argparse.Namespace:
@@ -71,6 +74,7 @@ def arguments(argv: Sequence[str], machine: str) -> argparse.Namespace:
     parser.add_argument("--machine", default="", help="the machine's name in the table [what it says of itself]")
     if machine == "cpu":
         parser.add_argument("--threads", default="1", help="one or more counts, as 1,all [%(default)s]")
+        parser.add_argument("--isa", choices=HELD, help="hold both sides to it, all but ONNX Runtime [what the machine has]")
         parser.add_argument("--no-build", action="store_true", help="time the libraries that are there")
     given = parser.parse_args(argv)
     try:
@@ -106,8 +110,10 @@ def main(argv: Sequence[str], machine: str) -> int:
         return 2
     if machine == "gpu" or AGAIN in os.environ:
         return _run(given, machine, cells, int(os.environ.get(AGAIN, "0")))
+    os.environ |= HELD.get(given.isa, {})
     if not given.no_build:
-        command = [sys.executable, "-m", "SCons", "-Q", f"receipt={RECEIPTS}", "target=native", "default", "torch"]
+        target = f"target={f'cpu-{given.isa}' if given.isa else 'native'}"
+        command = [sys.executable, "-m", "SCons", "-Q", f"receipt={RECEIPTS}", target, "default", "torch"]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     code = 0
     for count in dict.fromkeys(given.counts):  # a process each: libraries and peers read their threads once
@@ -182,6 +188,8 @@ def _run(given: argparse.Namespace, machine: str, cells: list[Cell], threads: in
     speeds += f"; memory {rates.memory / 1e9:,.1f} GB/s"
     about = f"Tilekiln {tk.__version__} ({at}), {peers.versions(machine, given.without)}"
     about += ", without torch.compile" if given.no_compile else ""
+    if machine == "cpu" and given.isa:
+        about += f", held to {given.isa.upper()}" + ("" if "onnxruntime" in given.without else " but for onnxruntime")
     print(f"{name}; {f'{threads} threads; ' if machine == 'cpu' else ''}{about}\n{speeds}\n")
     print(f"{'row | dtype':38} {'ours':>9} {'best peer':20} {'its time':>9} {'its / ours':11} of the bound", flush=True)
     found: list[tuple[Cell, measure.Figures]] = []
