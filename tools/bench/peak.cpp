@@ -96,7 +96,9 @@ Burst burst_of(int kind) {
   const bool avx512 = __builtin_cpu_supports("avx512f");
   if (kind == 1) return avx512 && __builtin_cpu_supports("avx512bf16") ? bf16_avx512 : nullptr;
   if (kind != 0 && kind != 3) return nullptr;
-  return avx512 && kind == 0 ? fma_avx512 : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? fma_avx2 : nullptr;
+  return avx512 && kind == 0                                               ? fma_avx512
+         : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? fma_avx2
+                                                                           : nullptr;
 }
 #else
 typedef float Lanes __attribute__((vector_size(16)));

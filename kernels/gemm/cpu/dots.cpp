@@ -48,7 +48,7 @@ TILEKILN_INLINE void dots(const char* a, i64 a_row, const char* b, i64 b_row, i6
   i64 k = 0;
   for (; k + 64 <= bytes; k += 64) {
     if constexpr (Ahead == 0) {
-      TILEKILN_UNROLL(8) for (int j = 0; j < B; ++j) __builtin_prefetch(b + j * b_row + k + 1024, 0, 3);
+      TILEKILN_UNROLL(8) for (int j = 0; j < B; ++j) __builtin_prefetch(b + j * b_row + k + kDotsAhead, 0, 2);
     } else {
       TILEKILN_UNROLL(2) for (int j = 0; j < Ahead; ++j) __builtin_prefetch(ahead + j * b_row + k, 0, 3);
     }

@@ -25,6 +25,9 @@ constexpr int kDotRows = 18;
 // Rows for which elements are widened for every row of A again. AVX2's panels are as fast from 7 rows on; those of AVX-512 take 1.0 to
 // 1.7 times as long at 15, and rows of a are widened beforehand from 16 on (WideRows of host.h).
 constexpr int kWideDotRows = kLanes == 16 ? 15 : 6;
+// Bytes that rows of B are asked for ahead, into L2: rows a power of two apart share a set of L1, which does not hold the lines of eight
+// (one row on Zen 4, fp32 21 -> 28 GB/s, bf16 20 -> 24, of 23 to 29 of a read loop over pages of 4 KiB).
+constexpr int kDotsAhead = 1024;
 
 // Tells whether a problem is one of dots: by the problem alone, so that an element's bits do not depend on how out is cut.
 TILEKILN_INLINE bool is_dots(const matrix::Problem& p) {

@@ -3,6 +3,8 @@
 // hold. Of dots.cpp alone.
 #pragma once
 
+#include <type_traits>
+
 #ifdef __AVX512F__
 #include "kernels/backends/cpu/avx512/horizontal.h"
 #else
@@ -23,23 +25,28 @@ TILEKILN_INLINE void widen_parts(const bf16* p, vf* x) { even_odd(p, x[0], x[1])
 template <class T, int A, int B>
 TILEKILN_INLINE void wide_dots(const T* a, i64 a_row, const T* b, i64 b_row, i64 k_end, float* to) {
   static_assert(A * B <= kRowAccumulators);
-  constexpr int P = kParts<T>;
-  constexpr i64 kAhead = 1024 / sizeof(T);
+  constexpr int P = kParts<T>, kStep = P * kLanes, kLine = 64 / sizeof(T) > kStep ? 64 / sizeof(T) : kStep;
   vf sum[kRowAccumulators];
   TILEKILN_UNROLL(16) for (int i = 0; i < kRowAccumulators; ++i) sum[i] = zero();
-  i64 k = 0;
-  for (; k + P * kLanes <= k_end; k += P * kLanes) {
+  const auto step = [&](i64 k, auto ahead) __attribute__((always_inline)) {
     vf y[A][P];
     TILEKILN_UNROLL(4) for (int i = 0; i < A; ++i) widen_parts(a + i * a_row + k, y[i]);
     TILEKILN_UNROLL(8) for (int j = 0; j < B; ++j) {
-      __builtin_prefetch(b + j * b_row + k + kAhead, 0, 3);
+      if constexpr (ahead) __builtin_prefetch((const char*)(b + j * b_row + k) + kDotsAhead, 0, B > 2 ? 2 : 3);
       vf x[P];
       widen_parts(b + j * b_row + k, x);
       TILEKILN_UNROLL(2) for (int part = 0; part < P; ++part) {
         TILEKILN_UNROLL(4) for (int i = 0; i < A; ++i) sum[i * B + j] = fma(x[part], y[i][part], sum[i * B + j]);
       }
     }
+  };
+  i64 k = 0;
+  for (; k + kLine <= k_end; k += kLine) {  // one prefetch a line
+    step(k, std::true_type());
+    TILEKILN_UNROLL(4) for (int i = kStep; i < kLine; i += kStep) step(k + i, std::false_type());
   }
+  if constexpr (kStep < kLine)
+    for (; k + kStep <= k_end; k += kStep) step(k, std::false_type());
   for (; k < k_end; k += kLanes) {
     const int left = k_end - k < kLanes ? int(k_end - k) : kLanes;
     vf y[A];
