@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import math
 import pathlib
@@ -47,10 +48,11 @@ def merge(file: pathlib.Path, machine: str, about: str, threads: int, found: dic
 
 
 def _text(whole: dict[str, Any]) -> str:
-    """The file's JSON, a line a cell: what a run changes is a line each in a diff."""
+    """The file's JSON, a line a model of each machine: diffs show which of them a run changed."""
     machines = []
     for machine, entry in sorted(whole["machines"].items()):
-        cells = [f"   {_json(key)}: {_json(cell)}" for key, cell in sorted(entry["cells"].items())]
+        models = itertools.groupby(sorted(entry["cells"].items()), lambda item: item[0].split()[0])
+        cells = ["   " + ", ".join(f"{_json(key)}: {_json(cell)}" for key, cell in group) for _, group in models]
         head = f'  {_json(machine)}: {{"about": {_json(entry["about"])}, "cells": {{'
         machines.append("\n".join([head, ",\n".join(cells), "  }}"]))
     return "\n".join(['{"machines": {', ",\n".join(machines), "}}"]) + "\n"
@@ -82,10 +84,13 @@ def _time(seconds: float) -> str:
 
 def means(found: list[tuple[Cell, Figures]]) -> str:
     """Geometric means of the ratios by phase and dtype."""
+    return _means([(f"{cell.phase} {cell.dtype}", figures.ratio) for cell, figures in found if figures.passes])
+
+
+def _means(ratios: Iterable[tuple[str, float]]) -> str:
     groups: dict[str, list[float]] = {}
-    for cell, figures in found:
-        if figures.passes:
-            groups.setdefault(f"{cell.phase} {cell.dtype}", []).append(figures.ratio)
+    for name, ratio in ratios:
+        groups.setdefault(name, []).append(ratio)
     each = (f"{name} {math.exp(sum(map(math.log, v)) / len(v)):.2f} ({len(v)})" for name, v in groups.items())
     return "geometric means: " + ", ".join(each)
 
@@ -113,8 +118,13 @@ def heat_map(file: pathlib.Path, known: dict[str, Cell]) -> str:
         when = sorted({f"{c['date']} ({c['commit']})" for c in cells})
         behind = sum(c["failed"] for c in cells)
         count = f"{len(cells)} cells, {behind} behind"
+        ratios = [
+            (one.phase, max(whole[machine]["cells"][f"{key} | {threads}"]["passes"]))
+            for key, one in known.items()
+            if one.dtype == dtype and whole[machine]["cells"].get(f"{key} | {threads}", {}).get("passes")
+        ]
         lines.append(f"* **{chr(65 + index)}** {machine}, {dtype}, {_threads(threads)}: {count}; {', '.join(when)}; "
-                     f"{whole[machine]['about'][threads]}")  # fmt: skip
+                     f"{whole[machine]['about'][threads]}; {_means(ratios)}")  # fmt: skip
     lines += ["", "| row | " + " | ".join(chr(65 + i) for i in range(len(columns))) + " |"]
     lines.append("|---|" + "---|" * len(columns))
     for name in names:
