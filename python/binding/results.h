@@ -4,6 +4,7 @@
 #define TILEKILN_BINDING_RESULTS_H
 
 #include "arrays.h"
+#include "huge_pages.h"
 
 /* ---- new arrays ---------------------------------------------------------------------------------------------------- */
 
@@ -39,6 +40,7 @@ static PyObject* new_exchanged(const DLPackExchangeAPI* api, tilekiln_tensor* vi
   int64_t bytes = (view->dtype & 0xff) / 8;
   for (int i = 0; i < view->ndim; ++i) bytes *= view->shape[i];
   const int host = view->device_type == TILEKILN_CPU;
+  if (host) ask_for_huge_pages(view->data, bytes);
   if (zero && bytes && host) memset(view->data, 0, (size_t)bytes);
   void* object = NULL;
   if (api->managed_to_object(managed, &object) < 0) return NULL;

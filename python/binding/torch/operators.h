@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "../huge_pages.h"
 #include "shim.h"
 #include "tilekiln/operator.h"
 #include "tilekiln/tilekiln.h"
@@ -87,6 +88,9 @@ inline AtenTensorHandle make(tilekiln_tensor& view) {
                                     &made))
     return nullptr;
   shim.aoti_torch_get_data_ptr(made, &view.data);
+  int64_t bytes = (view.dtype & 0xff) / 8;
+  for (int i = 0; i < view.ndim; ++i) bytes *= view.shape[i];
+  if (is_of_host(view)) ask_for_huge_pages(view.data, bytes);
   return made;
 }
 
