@@ -91,6 +91,17 @@ def test_other_calls_stay_the_forwards(flash: tk.Library) -> None:
         tk.attention(few[0], *(np.concatenate([one, one[:1]]) for one in few[1:]))
 
 
+def test_a_library_without_split_kv_is_taken_last(
+    flash: tk.Library, load: Callable[..., tk.Library], finds: Callable[..., None]
+) -> None:
+    """fp32_min has the forward alone, which takes 3 times as long for a token."""
+    other = load("fp32_min")
+    finds(other, flash)
+    few = [np.random.default_rng(i).standard_normal((2, (1, 300, 300)[i], 2, 128), np.float32) for i in range(3)]
+    assert family(other, *few) == "fmha_fwd"
+    np.testing.assert_array_equal(tk.attention(*few), flash.fmha_fwd_splitkv(*few))
+
+
 def test_an_instance_by_number_is_its_operators(flash: tk.Library) -> None:
     """The number that fmha_fwd_find gives is taken back; one of the forward makes the call the forward's."""
     few, _ = problem(2, 40, "float32", {})

@@ -74,7 +74,9 @@ def arguments(argv: Sequence[str], machine: str) -> argparse.Namespace:
     parser.add_argument("--machine", default="", help="the machine's name in the table [what it says of itself]")
     if machine == "cpu":
         parser.add_argument("--threads", default="1", help="one or more counts, as 1,all [%(default)s]")
-        parser.add_argument("--isa", choices=HELD, help="hold both sides to it, all but ONNX Runtime [what the machine has]")
+        parser.add_argument(
+            "--isa", choices=HELD, help="hold both sides to it, all but ONNX Runtime [what the machine has]"
+        )
         parser.add_argument("--no-build", action="store_true", help="time the libraries that are there")
     given = parser.parse_args(argv)
     try:

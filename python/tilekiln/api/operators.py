@@ -37,8 +37,8 @@ def attention(
     """Attention forward with the best kernel of whatever libraries are built or installed.
 
     Arguments, results and errors are those of `Library.fmha_fwd`. The kernel is the one with the least head-dim waste;
-    among equals the library that `load` prefers. Libraries are looked for once, at the first call: TILEKILN_PATH, the
-    best builds of the tree, installed packages.
+    among equals that of a library with `fmha_fwd_splitkv` for few queries, then of the one that `load` prefers.
+    Libraries are looked for once, at the first call: TILEKILN_PATH, the best builds of the tree, installed packages.
 
     Up to 4 queries a sequence of fp32, fp16 or bf16 on the CPU or a CUDA GPU are answered by `fmha_fwd_splitkv` of the
     library, which is 1.1 to 13 times as fast for one: the forward's declaration says so (`instead` in its
@@ -135,6 +135,15 @@ def _capacities(library: Library) -> list[int]:
     family = table["columns"].index("family")
     columns = {name: [table["columns"].index(axis) for axis in of["holds"]] for name, of in families.items()}
     return [sum(row[at] for at in columns[row[family]]) for row in table["rows"]]
+
+
+@functools.cache
+def _has_few_queries(library: Library, row: int) -> bool:
+    """Has the library split-KV, which answers few queries soonest, of the dtype and head dims of this instance?"""
+    table = library.manifest["instances"]
+    family, *same = (table["columns"].index(name) for name in ("family", "dtype", "hdim_q", "hdim_v"))
+    want = [table["rows"][row][at] for at in same]
+    return any(one[family] == "fmha_fwd_splitkv" and [one[at] for at in same] == want for one in table["rows"])
 
 
 class Function:
@@ -270,7 +279,7 @@ _MOST_LOOKS = 4096
 
 
 def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library:
-    best: tuple[int, Library] | None = None
+    best: tuple[tuple[int, bool], Library] | None = None
     refused, elsewhere = list[Refused](), None
     for library in at_hand():
         if operator not in library.operators:
@@ -287,7 +296,8 @@ def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library
             continue
         except TypeError:  # the operator itself says so, by its own name
             return library
-        size = _capacities(library)[found if isinstance(found, int) else found[OPERATORS[operator].main]]
+        row = found if isinstance(found, int) else found[OPERATORS[operator].main]
+        size = _capacities(library)[row], operator == "fmha_fwd" and not _has_few_queries(library, row)
         if best is None or size < best[0]:
             best = size, library
     if best is not None:
