@@ -18,7 +18,7 @@ Call = Callable[[], Any]
 def call(problem: Problem) -> Call:
     """The cell's call. It raises what Tilekiln refuses when it is first run."""
     made: Call = MAKERS[problem.cell.call](problem)
-    return with_gradients(problem, made) if problem.cell.phase == "train" else without_gradients(made)
+    return with_gradients(problem, made) if problem.cell.phase == "train" else made
 
 
 def with_gradients(problem: Problem, forward: Call, by_heads: bool = False) -> Call:
@@ -26,14 +26,6 @@ def with_gradients(problem: Problem, forward: Call, by_heads: bool = False) -> C
     leaves = (problem.q, problem.k, problem.v)
     dout = problem.dout.transpose(1, 2) if by_heads else problem.dout  # type: ignore[union-attr]
     return lambda: torch.autograd.grad(forward(), leaves, dout)
-
-
-def without_gradients(forward: Call) -> Call:
-    def made() -> Any:
-        with torch.no_grad():
-            return forward()
-
-    return made
 
 
 def _attention(problem: Problem) -> Call:

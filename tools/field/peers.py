@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import onnx_peer
-from .ours import with_gradients, without_gradients
+from .ours import with_gradients
 from .problem import Problem
 
 Call = Callable[[], Any]
@@ -78,25 +78,25 @@ def peers(problem: Problem, without: list[str], compiled: bool) -> Iterator[tupl
         if machine == "gpu":
             yield "varlen_attn", _varlen
     elif phase == "linear":
-        yield "F.linear", lambda one: without_gradients(lambda: functional.linear(one.x, one.weight))
+        yield "F.linear", lambda one: lambda: functional.linear(one.x, one.weight)
         if compiled:
             yield "compiled", _compiled_linear
     elif phase == "norm":
-        yield "F.norm", lambda one: without_gradients(lambda: _norm(one.x, one.gamma, one.beta))
+        yield "F.norm", lambda one: lambda: _norm(one.x, one.gamma, one.beta)
         if compiled:
             norm = torch.compile(_norm)
-            yield "compiled", lambda one: without_gradients(lambda: norm(one.x, one.gamma, one.beta))
+            yield "compiled", lambda one: lambda: norm(one.x, one.gamma, one.beta)
     elif phase == "convolution":
-        yield "F.conv", lambda one: without_gradients(lambda: _convolution(one))
+        yield "F.conv", lambda one: lambda: _convolution(one)
         if compiled:
             convolution = torch.compile(_convolution)
-            yield "compiled", lambda one: without_gradients(lambda: convolution(one))
+            yield "compiled", lambda one: lambda: convolution(one)
     else:
-        yield "a loop of experts", lambda one: without_gradients(lambda: _looped(one))
-        yield "grouped_mm", lambda one: without_gradients(lambda: _grouped(one))
+        yield "a loop of experts", lambda one: lambda: _looped(one)
+        yield "grouped_mm", lambda one: lambda: _grouped(one)
         if compiled:
             grouped = torch.compile(_grouped)
-            yield "compiled grouped_mm", lambda one: without_gradients(lambda: grouped(one))
+            yield "compiled grouped_mm", lambda one: lambda: grouped(one)
     if machine == "cpu" and "onnxruntime" not in without and phase not in ("train", "packed", "experts"):
         yield "ONNX Runtime", onnx_peer.call
     if machine == "cpu" and "openvino" not in without and phase in ("forward", "decode", "linear"):
@@ -105,7 +105,7 @@ def peers(problem: Problem, without: list[str], compiled: bool) -> Iterator[tupl
 
 def _with(problem: Problem, forward: Call) -> Call:
     train = problem.cell.phase == "train"
-    return with_gradients(problem, forward, by_heads=True) if train else without_gradients(forward)
+    return with_gradients(problem, forward, by_heads=True) if train else forward
 
 
 def _check_scores(problem: Problem, backend: SDPBackend | None) -> None:
@@ -199,7 +199,7 @@ def _flex(problem: Problem) -> Call:
         q, k, v = problem.by_heads
         return attention(q, k, v, score, blocks, enable_gqa=cell.heads_q != cell.heads_k)
 
-    return without_gradients(forward)
+    return forward
 
 
 def _sequences(problem: Problem) -> Call:
@@ -219,7 +219,7 @@ def _sequences(problem: Problem) -> Call:
             2,
         )
 
-    return without_gradients(forward)
+    return forward
 
 
 def _varlen(problem: Problem) -> Call:
@@ -235,7 +235,7 @@ def _varlen(problem: Problem) -> Call:
             is_causal=cell.mask == "causal",
         )  # fmt: skip
 
-    return without_gradients(forward)
+    return forward
 
 
 def _compiled_linear(problem: Problem) -> Call:
@@ -244,7 +244,7 @@ def _compiled_linear(problem: Problem) -> Call:
     layer.weight.data = problem.weight
     frozen = problem.cell.call == "packed_linear"
     run = torch.compile(layer.eval(), options={"freezing": True} if frozen else {})
-    return without_gradients(lambda: run(problem.x))
+    return lambda: run(problem.x)
 
 
 def _norm(x: Tensor, gamma: Tensor, beta: Tensor | None) -> Tensor:

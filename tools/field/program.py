@@ -23,7 +23,7 @@ AGAIN = "TILEKILN_FIELD_THREADS"
 """Set in the process of one count of threads: how many."""
 HELD = {"avx2": {"TILEKILN_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}}
 HELD["avx2"] |= {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}
-"""By instruction set, what holds Tilekiln, PyTorch (inductor too) and OpenVINO to it. ONNX Runtime has no such switch."""
+"""What holds Tilekiln, PyTorch (inductor too) and OpenVINO to an instruction set. ONNX Runtime has no such switch."""
 
 
 def arguments(argv: Sequence[str], machine: str) -> argparse.Namespace:
@@ -204,7 +204,8 @@ def _run(given: argparse.Namespace, machine: str, cells: list[Cell], threads: in
                 break
             if sys.stderr.isatty():
                 print(f"\r[{index + 1}/{len(cells)}] {cell.key:50}", end="", file=sys.stderr, flush=True)
-            figures = measure.cell(cell, device, threads, rates, given.seconds, given.without, not given.no_compile)
+            with torch.set_grad_enabled(cell.phase == "train"):
+                figures = measure.cell(cell, device, threads, rates, given.seconds, given.without, not given.no_compile)
             found.append((cell, figures))
             if not given.no_file:  # at once: what ends the program early keeps what was timed
                 results.merge(given.file, name, f"{about}; {speeds}", threads, {cell.key: figures}, at)
