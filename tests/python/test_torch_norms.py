@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import tilekiln as tk
@@ -13,6 +14,7 @@ from tests.gpu_run import DEVICE
 torch = pytest.importorskip("torch")
 twice = pytest.importorskip("tests.python.twice")
 pytestmark = pytest.mark.torch
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +57,26 @@ def test_as_the_modules_of_pytorch(dtype: torch.dtype) -> None:
             assert mine.shape == its.shape
             most = its.abs().max().item()
             torch.testing.assert_close(mine, its, rtol=close["rtol"], atol=close["rtol"] * most)
+
+
+@pytest.mark.skipif(
+    DEVICE != "cpu" or not HUGE_PAGES.exists(), reason="the CPU's results, on a Linux that has huge pages"
+)
+def test_large_results_ask_for_huge_pages() -> None:
+    """Of the binding and of PyTorch's operators: the flag hg of the range of memory that they lie in."""
+    from tilekiln.torch import RMSNorm
+
+    x = torch.ones(3072, 1024)
+    norm = RMSNorm(1024)
+    with torch.no_grad():
+        for call in (lambda: tk.rmsnorm2d(x, norm.weight), lambda: norm(x)):
+            at, found = (y := call()).data_ptr() + y.nbytes // 2, False
+            for line in Path("/proc/self/smaps").read_text().splitlines():
+                word = line.split()[0]
+                if "-" in word:
+                    begin, end = (int(one, 16) for one in word.split("-"))
+                found = found or (word == "VmFlags:" and begin <= at < end and "hg" in line.split())
+            assert found
 
 
 def test_it_is_the_kernel_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
