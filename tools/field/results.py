@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .measure import Figures
-from .rows import Cell
+from .rows import SIZES, Cell
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHADES = ((1.3, "🟩"), (0.98, "🟢"), (0.85, "🟧"), (0.0, "🟥"))
@@ -84,15 +84,24 @@ def _time(seconds: float) -> str:
 
 def means(found: list[tuple[Cell, Figures]]) -> str:
     """Geometric means of the ratios by phase and dtype."""
-    return _means([(f"{cell.phase} {cell.dtype}", figures.ratio) for cell, figures in found if figures.passes])
-
-
-def _means(ratios: Iterable[tuple[str, float]]) -> str:
     groups: dict[str, list[float]] = {}
-    for name, ratio in ratios:
-        groups.setdefault(name, []).append(ratio)
-    each = (f"{name} {math.exp(sum(map(math.log, v)) / len(v)):.2f} ({len(v)})" for name, v in groups.items())
-    return "geometric means: " + ", ".join(each)
+    for cell, figures in found:
+        if figures.passes:
+            groups.setdefault(f"{cell.phase} {cell.dtype}", []).append(figures.ratio)
+    return "geometric means: " + ", ".join(f"{name} {_mean(v):.2f} ({len(v)})" for name, v in groups.items())
+
+
+def _mean(ratios: list[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def _of_phases(cells: dict[str, Any], known: dict[str, Cell], dtype: str, threads: str) -> Iterable[str]:
+    """Geometric means of one column of the page, a phase each."""
+    for phase in SIZES:
+        keys = [key for key, one in known.items() if (one.phase, one.dtype) == (phase, dtype)]
+        found = [max(cells.get(f"{key} | {threads}", {}).get("passes") or [0.0]) for key in keys]
+        ratios = [ratio for ratio in found if ratio]
+        yield f" {_mean(ratios):.2f} |" if ratios else " |"
 
 
 def heat_map(file: pathlib.Path, known: dict[str, Cell]) -> str:
@@ -118,13 +127,12 @@ def heat_map(file: pathlib.Path, known: dict[str, Cell]) -> str:
         when = sorted({f"{c['date']} ({c['commit']})" for c in cells})
         behind = sum(c["failed"] for c in cells)
         count = f"{len(cells)} cells, {behind} behind"
-        ratios = [
-            (one.phase, max(whole[machine]["cells"][f"{key} | {threads}"]["passes"]))
-            for key, one in known.items()
-            if one.dtype == dtype and whole[machine]["cells"].get(f"{key} | {threads}", {}).get("passes")
-        ]
         lines.append(f"* **{chr(65 + index)}** {machine}, {dtype}, {_threads(threads)}: {count}; {', '.join(when)}; "
-                     f"{whole[machine]['about'][threads]}; {_means(ratios)}")  # fmt: skip
+                     f"{whole[machine]['about'][threads]}")  # fmt: skip
+    lines += ["", f"| geometric means | {' | '.join(SIZES)} |", "|---|" + "---|" * len(SIZES)]
+    for machine, dtype, threads in columns:
+        means = "".join(_of_phases(whole[machine]["cells"], known, dtype, threads))
+        lines.append(f"| {machine}, {dtype}, {_threads(threads)} |{means}")
     lines += ["", "| row | " + " | ".join(chr(65 + i) for i in range(len(columns))) + " |"]
     lines.append("|---|" + "---|" * len(columns))
     for name in names:
