@@ -66,6 +66,21 @@ def test_loss_and_gradients_are_those_of_stock(name: str) -> None:
     assert all("forward" not in vars(one) for one in model.modules())
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", ["Llama", "Gemma2"])
+def test_a_compiled_step_is_one_graph(name: str) -> None:
+    """Norms, gates, rotary and the loss are the compiler's then, which fuses them; attention is an operator of it."""
+    stock = make(name).to(DTYPE).to(DEVICE).train()
+    model = copy.deepcopy(stock)
+    tk.torch.optimize(model, train=True)
+    (theirs, right), (ours, made) = step(stock), step(torch.compile(model, backend="aot_eager", fullgraph=True))
+    bound = 1e-4 if torch.float32 == DTYPE else 0.05
+    assert (theirs - ours).abs() <= bound * theirs.abs()
+    for key, one in right.items():
+        found = made[f"_orig_mod.{key}"]
+        assert (found - one).abs().max() <= bound * one.abs().max() + 1e-7, key
+
+
 def test_quantised_weights_do_not_learn() -> None:
     with pytest.raises(tk.ArgumentError, match="weights: was 'int8', must be None with train=True"):
         tk.torch.optimize(make("Llama"), train=True, weights="int8")

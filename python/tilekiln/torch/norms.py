@@ -25,7 +25,7 @@ Rounding = Literal["pytorch", "transformers"]
 ROUNDINGS: tuple[Rounding, ...] = ("transformers", "pytorch")  # of fp32 they are the same
 
 
-_is_grad_enabled = torch.is_grad_enabled
+_is_grad_enabled, _is_compiling = torch.is_grad_enabled, torch.compiler.is_compiling
 
 
 def _recorded(*tensors: Tensor | None) -> bool:
@@ -183,8 +183,10 @@ def _columns(one: Tensor) -> Tensor:
     return one.contiguous().view(-1)
 
 
-def _rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding) -> Tensor:
-    """PyTorch's own, in either rounding."""
+def _rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding, offset: float = 0.0) -> Tensor:
+    """PyTorch's own, in either rounding; offset as of `RMSNorm`."""
+    if offset:
+        return _rms_norm(x.float(), weight.float() + offset, eps, "pytorch").to(x.dtype)
     if rounding == "pytorch":
         return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
     wide = x.float()
@@ -281,8 +283,7 @@ class RMSNorm(torch.nn.Module):
             rows = torch.randn(16, *columns, generator=torch.Generator().manual_seed(0), device="cpu").to(weight)
             theirs = module(rows)
             far = {(kind, 0.0): _far(_rms_norm(rows, weight, eps, kind), theirs) for kind in ROUNDINGS}
-            wide = _rms_norm(rows.float(), 1.0 + weight.float(), eps, "pytorch")
-            far["pytorch", 1.0] = _far(wide.to(rows.dtype), theirs)
+            far["pytorch", 1.0] = _far(_rms_norm(rows, weight, eps, "pytorch", 1.0), theirs)
             rounding, offset = min(far, key=far.__getitem__)
             most = 2 * torch.finfo(weight.dtype).eps * theirs.abs().max().item()
         if not far[rounding, offset] <= most:
@@ -294,6 +295,8 @@ class RMSNorm(torch.nn.Module):
         return made
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.training and _is_compiling():  # the compiler fuses it, forward and backward, with what is beside it
+            return _rms_norm(x, self.weight, self.eps, self.rounding, self.offset)
         if self.offset:
             return rms_norm(x.float(), self.weight.float() + self.offset, self.eps).to(x.dtype)
         return rms_norm(x, parameter(self, "weight"), self.eps, self.rounding)
@@ -330,6 +333,8 @@ class LayerNorm(torch.nn.Module):
         return made
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.training and _is_compiling():
+            return torch.nn.functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
         return layer_norm(x, parameter(self, "weight"), parameter(self, "bias"), self.eps)
 
     def extra_repr(self) -> str:
