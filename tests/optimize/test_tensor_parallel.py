@@ -22,6 +22,8 @@ PROGRAM = """
 import sys, torch, transformers, tilekiln.torch
 import torch.distributed as dist
 from transformers.integrations import accelerate
+from tests.optimize.test_steps import fuse
+from tests.python.tiny_models import same
 
 accelerate.is_accelerate_available = lambda: True  # it is asked for, and not used
 torch.set_num_threads(1)
@@ -33,26 +35,35 @@ ids = torch.randint(1, 90, (2, 9), generator=torch.Generator().manual_seed(1))
 greedy = lambda: model.generate(ids, max_new_tokens=6, do_sample=False)
 
 
+def whole(model):
+    state = model.state_dict().items()
+    return {name: one.full_tensor() if hasattr(one, "full_tensor") else one for name, one in state}
+
+
 @torch.no_grad()
 def logits():
     return model(ids).logits
 
 
 stock, tokens = logits(), greedy()
-before = {name: one.full_tensor() if hasattr(one, "full_tensor") else one for name, one in model.state_dict().items()}
+before = whole(model)
 done = tilekiln.torch.optimize(model)
 assert (logits() - stock).abs().max() <= 1e-5 * stock.abs().max(), (logits() - stock).abs().max()
 assert torch.equal(greedy(), tokens)
-state = model.state_dict()
-for name, one in before.items():
-    now = state[name]
-    assert torch.equal(now.full_tensor() if hasattr(now, "full_tensor") else now, one), name
+assert same(whole(model), before)
 ours = logits()
-model.load_state_dict(state)
+model.load_state_dict(model.state_dict())
 assert torch.equal(logits(), ours)
 table = str(done)
 done.undo()
 assert torch.equal(logits(), stock)
+done = fuse(model)  # as on a GPU
+table += str(done)
+assert (logits() - stock).abs().max() <= 1e-5 * stock.abs().max(), (logits() - stock).abs().max()
+assert torch.equal(greedy(), tokens)
+done.undo()
+assert torch.equal(logits(), stock)
+assert same(whole(model), before)
 model.to(torch.bfloat16)
 stock = logits().float()
 tilekiln.torch.optimize(model, weights="int8")
@@ -88,11 +99,13 @@ def table_of(model: Any, folder: Path, environment: dict[str, str]) -> str:
 @pytest.mark.parametrize(("name", "kept"), [("Qwen2", ""), ("Phi3", ""), ("Mixtral", "MoeExpertsParallel")])
 def test_answers_are_those_of_the_stock_model(name: str, kept: str, tmp_path: Path, load: Any) -> None:
     """Qwen2's projections have biases, Phi 3 gathers what it has split; experts stay Transformers'."""
-    found = [load(one) for one in ("flash", "fp32", "gemm_linear", "norm_default")]
+    found = [load("flash"), load("fp32")]
+    found += [load(one, targets="all") for one in ("gemm_default", "gemm_linear", "norm_default")]
     environment = {**os.environ, "TILEKILN_PATH": os.pathsep.join({str(Path(one.path).parent) for one in found})}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     table = table_of(make(name), tmp_path, environment)
     assert "packed float32, this process's part" in table
     assert "attention 'tilekiln'" in table
-    assert "has a forward of its own" not in table
+    assert "has a forward of its own" not in table.partition("one CUDA graph")[0]
+    assert ("one pass, joined weights" in table) == (name == "Qwen2")
     assert (f"is split over processes by {kept} of Transformers" in table) == bool(kept)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from ..api.operators import _call
 from .fused_layers import FUSED, _theirs, agree, give_back
@@ -42,15 +43,20 @@ def router_forward(self: Any, hidden_states: Tensor) -> Any:
 
 
 def _routed(self: Any, routing: Routing, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    logits, weights, indices = chosen(self, routing, x)
+    return logits, weights.to(x.dtype) if routing.cast else weights, indices.long()
+
+
+def chosen(self: Any, routing: Routing, x: Tensor, product: Any = linear) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, fp32 weights and int32 indices of rows. product: of rows, weight and bias."""
     rows, weight, bias = x.reshape(-1, x.shape[-1]), self.weight, getattr(self, "bias", None)
     if routing.wide:
-        rows, weight = rows.float(), weight.float()
-    logits = torch.nn.functional.linear(rows, weight, bias)
+        rows, weight, product = rows.float(), weight.float(), linear
+    logits = product(rows, weight, bias)
     given = dict(routing.rule)
     if routing.correction:
         given["bias"] = getattr(self, routing.correction).float()
-    weights, indices = _call("topk_gating", (logits,), given)
-    return logits, weights.to(x.dtype) if routing.cast else weights, indices.long()
+    return logits, *_call("topk_gating", (logits,), given)
 
 
 def is_router(module: Any) -> bool:
@@ -59,13 +65,13 @@ def is_router(module: Any) -> bool:
     return type(module).__name__.endswith("Router") and hasattr(module, "top_k") and getattr(weight, "ndim", 0) == 2
 
 
-def fuse_router(module: Any) -> str:
-    """Give a module `router_forward`; what it is now. ValueError says why not, and then nothing is changed."""
-    dtype = module.weight.dtype
+def fuse_router(module: Any, forward: Any = router_forward) -> str:
+    """Give a module `router_forward`, or another; what it is now. ValueError says why not, and nothing is changed."""
+    dtype, device = module.weight.dtype, module.weight.device
     random = torch.Generator().manual_seed(0)
     experts, hidden = module.weight.shape
     drawn = {
-        name: torch.randn(one.shape, generator=random, device="cpu") / (hidden**0.5 if one.ndim > 1 else 1)
+        name: torch.randn(one.shape, generator=random, device="cpu").to(device) / (hidden**0.5 if one.ndim > 1 else 1)
         for name, one in (*module.named_parameters(), *module.named_buffers())
     }
     correction = CORRECTION if CORRECTION in drawn else None
@@ -73,7 +79,7 @@ def fuse_router(module: Any) -> str:
         drawn[correction] -= 2  # keys below 0, which some rules give to experts of other groups
     if set(drawn) - {"weight", "bias", CORRECTION}:
         raise ValueError("has other parameters than a weight, a bias and a correction of the choice")
-    x = torch.randn(ROWS, hidden, generator=random, device="cpu")
+    x = torch.randn(ROWS, hidden, generator=random, device="cpu").to(device)
     try:  # numbers that tell rules apart; those of a module may be 0
         theirs = torch.func.functional_call(module, drawn, (x,))
         logits, weights, indices = theirs
@@ -97,7 +103,7 @@ def fuse_router(module: Any) -> str:
     narrow = torch.func.functional_call(module, {name: one.to(half) for name, one in drawn.items()}, (x.to(half),))
     logits = type(module).forward(module, x.to(dtype))[0]
     module.__dict__[FUSED] = Routing(narrow[0].dtype != half, narrow[1].dtype == half, rule, correction)
-    module.forward = functools.partial(router_forward, module)
+    module.forward = functools.partial(forward, module)
     try:
         agree(logits, module(x.to(dtype))[0])
     except BaseException:

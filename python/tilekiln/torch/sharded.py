@@ -34,6 +34,32 @@ def style_of(module: Any) -> Any:
     return (inner["self"], inner["mesh"]) if split and type(inner["self"]).__name__ in STYLES else None
 
 
+def numbers(parameter: Any) -> Any:
+    """A parameter, or this process's part of one that is split, which shares its memory."""
+    with torch.no_grad():
+        return parameter.to_local() if hasattr(parameter, "placements") else parameter
+
+
+def why_not_ours(module: Any) -> str:
+    """The reason why plain products of its part cannot stand for a linear layer with a forward of its own; "": they
+    can, as it is split into columns that stay apart, or into rows whose products are summed."""
+    style = style_of(module)
+    if style is None:
+        return why_split(module) or "has a forward of its own"
+    one = style[0]
+    found = tuple(getattr(layout, "dim", None) for layout in (one.input_layouts, one.output_layouts))
+    plain = found == ((None, -1) if type(one).__name__ == STYLES[0] else (-1, None)) and one.use_local_output
+    return "" if plain else "is split over processes, and gathers or splits rows besides"
+
+
+def sums_of(module: Any) -> Any:
+    """The process group that sums what a linear layer gives, one that is split into rows; None of others."""
+    style, mesh = style_of(module) or (None, None)
+    if type(style).__name__ != STYLES[1]:
+        return None
+    return mesh.get_group() if mesh.ndim == 1 else mesh.get_group("tp")
+
+
 def why_split(module: Any) -> str:
     """The reason to leave a layer that is split otherwise; "" of one that is not split."""
     inner = _inner(module)

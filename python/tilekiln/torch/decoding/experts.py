@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Mixtures of experts in decoder layers on a GPU: by `fused_moe`, over their own weights.
 
-The module around them, with its router and shared experts, computes as its class does.
+Their router chooses by one operator, where that has its rule, as that of CPUs does (`..routers`), but hands on what
+`fused_moe` takes. The module around them, and shared experts, compute as their class does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from ...api.operators import _call
 from ..fused_layers import FUSED, agree, give_back
+from ..routers import chosen, fuse_router, is_router
+from .rows import is_plain
 
 ROWS = 5
 
@@ -62,6 +65,30 @@ def fuse_experts(module: Any, activation: str, undo: list[Any]) -> None:
     module.__dict__[FUSED] = activation
     module.forward = functools.partial(experts_forward, module)
     agree(theirs, module(rows, ids, factors), max(hidden, inter))
+
+
+def router_forward(experts: Any, product: Any, self: Any, hidden_states: Tensor) -> Any:
+    """The forward of a router: logits, fp32 weights and int32 indices, for experts with `experts_forward`."""
+    weights = self.weight, experts.down_proj
+    learns = torch.is_grad_enabled() and (hidden_states.requires_grad or any(one.requires_grad for one in weights))
+    if self.training or learns or torch.compiler.is_compiling():
+        return type(self).forward(self, hidden_states)
+    return chosen(self, self.__dict__[FUSED], hidden_states, product)
+
+
+@torch.no_grad()
+def fuse_routers(mlp: Any, experts: Any, product: Any, undo: list[Any]) -> bool:
+    """Give the router of a mixture `router_forward`, with a product for rows, weight and bias; False: it stays."""
+    routers = [one for one in mlp.modules() if is_router(one) and is_plain(one)]
+    for one in routers:
+        undo.append(functools.partial(give_back, one))
+        try:
+            fuse_router(one, functools.partial(router_forward, experts, product))
+        except (ValueError, LookupError):  # no rule of topk_gating's, or no library that has it
+            undo.pop()
+            give_back(one)
+            return False
+    return bool(routers)
 
 
 def is_ready(mlp: Any, experts: Any) -> bool:

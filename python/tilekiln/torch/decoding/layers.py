@@ -23,9 +23,10 @@ from ..fused_decoder import KNOWN, PARTS
 from ..fused_layers import FUSED, NAMES, WHOLE, _recorded, agree, cache_word, give_back, halves_of, told_of
 from ..layers import GATES
 from ..norms import RMSNorm
+from ..sharded import numbers, sums_of, why_not_ours
 from . import experts
 from .quantised import JoinedQuantised, Kind, quantise_layers
-from .rows import is_plain, norm_options, normed
+from .rows import is_plain, is_watched, norm_options, normed
 
 FEW = 8
 """Rows up to which the kernel of few rows multiplies, which reads weights at memory's rate; beyond, cuBLAS does."""
@@ -70,20 +71,28 @@ class Joined:
     bias: Tensor | None
     takes_norms: bool
     """May gemm's kernel of few rows normalise them, and gate? It is Hopper's, of whole pieces of 16 bytes."""
+    sums: Any
+    """The process group that adds products up, of a layer whose features are split over processes; None of others."""
 
     def __init__(self, owner: torch.nn.Module, names: tuple[str, ...]) -> None:
         """ValueError says why they cannot, and nothing is changed."""
         self.names = names
         self.layers: tuple[Any, ...] = tuple(_linear(owner, name) for name in names)
+        self._forwards = [one.__dict__.get("forward") for one in self.layers]
+        groups = {sums_of(one) for one in self.layers}
         if len({(one.in_features, one.weight.dtype, one.weight.device, one.bias is None) for one in self.layers}) > 1:
             raise ValueError(f"{', '.join(names)}: have different rows, dtypes, devices or biases")
+        if len(groups) > 1 or (len(names) > 1 and None not in groups):
+            raise ValueError(f"{', '.join(names)}: are split over processes in different ways")
+        (self.sums,) = groups
+        self._first = self.sums is None or torch.distributed.get_rank(self.sums) == 0
         self._join()
 
     def _join(self) -> None:
-        self.weight = _side_by_side([one.weight for one in self.layers])
+        self.weight = _side_by_side([numbers(one.weight) for one in self.layers])
         biased = self.layers[0].bias is not None
-        self.bias = _side_by_side([one.bias for one in self.layers]) if biased else None
-        self._places = [one.weight.data_ptr() for one in self.layers]
+        self.bias = _side_by_side([numbers(one.bias) for one in self.layers]) if biased else None
+        self._places = [numbers(one.weight).data_ptr() for one in self.layers]
         device, (_, columns) = self.weight.device, self.weight.shape
         self.takes_norms = (
             device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
@@ -94,8 +103,11 @@ class Joined:
         return bool(self.layers[0].weight.requires_grad)
 
     def product(self, rows: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Of rows (m, k), + residual (m, n)."""
-        return product(rows, self.weight, self.bias, residual)
+        """Of rows (m, k), + residual (m, n). Where processes add theirs up, the first one adds bias and residual."""
+        made = product(rows, self.weight, *((self.bias, residual) if self._first else (None, None)))
+        if self.sums is not None:
+            torch.distributed.all_reduce(made, group=self.sums)
+        return made
 
     def normed(self, rows: Tensor, norm: Any, how: dict[str, Any]) -> Tensor:
         """The product of rows that a norm has normalised; how: its options of rmsnorm2d."""
@@ -119,11 +131,11 @@ class Joined:
         """Are these the layers of the module, without hooks? Weights that were moved are joined anew."""
         moved = False
         layer: Any
-        for name, layer, place in zip(self.names, self.layers, self._places, strict=True):
+        for name, layer, forward, place in zip(self.names, self.layers, self._forwards, self._places, strict=True):
             own: Any = owner._modules[name]
-            if own is not layer or not is_plain(layer):
+            if own is not layer or is_watched(layer) or layer.__dict__.get("forward") is not forward:
                 return False
-            moved = moved or layer.weight.data_ptr() != place
+            moved = moved or numbers(layer.weight).data_ptr() != place
         if moved:
             try:
                 Joined.__init__(self, owner, self.names)
@@ -134,7 +146,7 @@ class Joined:
     def apart(self) -> None:
         """Each parameter has memory of its own again."""
         for layer in self.layers if len(self.layers) > 1 else ():
-            for one in layer.parameters(recurse=False):
+            for one in map(numbers, layer.parameters(recurse=False)):
                 one.data = one.data.clone()
 
 
@@ -142,8 +154,10 @@ def _linear(owner: torch.nn.Module, name: str) -> Any:
     layer: Any = getattr(owner, name, None)
     if type(layer) is not torch.nn.Linear:
         raise ValueError(f"{name}: is {type(layer).__name__}, not torch.nn.Linear")
-    if not is_plain(layer) or torch.nn.utils.parametrize.is_parametrized(layer):
-        raise ValueError(f"{name}: has hooks, parametrizations or a forward of its own")
+    if is_watched(layer) or torch.nn.utils.parametrize.is_parametrized(layer):
+        raise ValueError(f"{name}: has hooks or parametrizations")
+    if "forward" in layer.__dict__ and (why := why_not_ours(layer)):
+        raise ValueError(f"{name}: {why}")
     if layer.weight.device.type == "cuda" and layer.weight.dtype not in DTYPES:
         raise ValueError(f"{name}: has weights of {layer.weight.dtype}, a GPU's kernels are of bf16 and fp16")
     return layer
@@ -412,10 +426,12 @@ def fuse_device_layer(module: Any, activation: Any, undo: list[Any]) -> str:
     function = getattr(of, "act_fn", None) or getattr(of, "activation_fn", None)
     qkv, out = join(attention, names, undo), join(attention, ("o_proj",), undo)
     gate_up = down = None
+    routed = False
     if mixture is None:
         gate_up, down = join(mlp, ups, undo), join(mlp, ("down_proj",), undo)
     else:
         experts.fuse_experts(mixture, activation(function), undo)
+        routed = experts.fuse_routers(mlp, mixture, product, undo)
     head_norms = tuple(
         (getattr(attention, name), norm_of(getattr(attention, name)))
         for name in ("q_norm", "k_norm") if hasattr(attention, name)
@@ -456,7 +472,8 @@ def fuse_device_layer(module: Any, activation: Any, undo: list[Any]) -> str:
         undo.append(functools.partial(give_back, module))
         module.__dict__[FUSED] = fused
         module.forward = functools.partial(layer_forward, module)
-        return "one pass, joined weights" + (", experts by fused_moe" if mixture is not None else "")
+        of_experts = ", experts by fused_moe" + (", chosen by topk_gating" if routed else "")
+        return "one pass, joined weights" + (of_experts if mixture is not None else "")
     raise ValueError(problem)
 
 

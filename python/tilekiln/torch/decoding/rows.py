@@ -12,7 +12,12 @@ from ...api.operators import _call
 
 def is_plain(module: Any) -> bool:
     """Is there nothing between a module's call and the forward of its class?"""
-    return not module._forward_hooks and not module._forward_pre_hooks and "forward" not in module.__dict__
+    return not is_watched(module) and "forward" not in module.__dict__
+
+
+def is_watched(module: Any) -> bool:
+    """Has it hooks?"""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _factors(module: Any, how: dict[str, Any]) -> Tensor:
