@@ -56,7 +56,10 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         "models", help="time whole models, stock and by tilekiln.torch.optimize: decode, prefill, first token; on a GPU"
     )
     models.add_argument("--library", type=Path, nargs="+", help="libtilekiln_<receipt>.so (those that are found)")
-    models.add_argument("--static", action="store_true", help="beside a static cache too, which compiles for a minute")
+    models.add_argument(
+        "--static", action="store_true", help="beside a static cache and a compiled prefill too, which take minutes"
+    )
+    models.add_argument("--train", action="store_true", help="a training step alone, eager and compiled")
     models.add_argument("--weights", help="bf16 beside weights of these kinds alone, as int4,int8,fp8")
     models.add_argument("names", nargs="*", metavar="SHAPE", help="only these shapes: .85G, 8G (all)")
     values = commands.add_parser(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Whole models of Transformers on a GPU: decode, prefill, first token, beside the stock model and the copy's rate."""
+"""Whole models of Transformers on a GPU: decode, prefill, first token, beside the stock model and the copy's rate.
+
+Under `torchrun --nproc-per-node N` a model is split over N GPUs by Transformers' own plan.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,8 @@ TOKENS = 1, 16, 256, 4096
 DECODES = (1, 128), (1, 4096), (8, 128), (64, 128)
 """Sequences, and tokens before the first one that is decoded."""
 PREFILLS = 2048, 8192
+STEPS = (2, 2048), (1, 8192)
+"""Sequences and tokens of a training step, of 8 of the first shape's layers."""
 
 
 def copy_rate() -> float:
@@ -59,12 +64,34 @@ def events(function: Callable[[], Any], times: int) -> float:
     return float(statistics.median(series))
 
 
-def make(shape: dict[str, Any], kind: str = "Llama") -> Any:
-    """A model of a class of Transformers with random weights, bf16."""
+def wall(function: Callable[[], Any], times: int = 8) -> float:
+    """Seconds of a call, wall time around the device, the median."""
+    series = []
+    for _ in range(times + 2):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        function()
+        torch.cuda.synchronize()
+        series.append(time.perf_counter() - begin)
+    return statistics.median(series[2:])
+
+
+def launches(function: Callable[[], Any]) -> int:
+    """Kernels of a call."""
+    function()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        function()
+        torch.cuda.synchronize()
+    return sum(one.count for one in profile.key_averages() if one.self_device_time_total > 0)
+
+
+def make(shape: dict[str, Any], kind: str = "Llama", **more: Any) -> Any:
+    """A model of a class of Transformers with random weights, bf16. more: of its configuration."""
     import transformers
 
     config = getattr(transformers, f"{kind}Config")(
-        **shape, max_position_embeddings=16384, eos_token_id=None, bos_token_id=None, pad_token_id=0
+        **shape, max_position_embeddings=16384, eos_token_id=None, bos_token_id=None, pad_token_id=0, **more
     )
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
@@ -115,14 +142,21 @@ def measure(name: str, options: argparse.Namespace, rate: float) -> None:
     for one, ids in prompts.items() if options.static else ():
         static[one] = decode(model, ids, 32, cache_implementation="static")
     before = {tokens: prefill(model, tokens) for tokens in PREFILLS}
-    done = tilekiln.torch.optimize(model)
+    compiled = {tokens: prefill(torch.compile(model), tokens) for tokens in PREFILLS} if options.static else {}
     begin = time.perf_counter()
+    done = tilekiln.torch.optimize(model)
+    torch.cuda.synchronize()
+    took = time.perf_counter() - begin
+    torch.cuda.reset_peak_memory_stats()
     model.generate(prompts[DECODES[0]], max_new_tokens=2, do_sample=False)
     torch.cuda.synchronize()
-    first = time.perf_counter() - begin
+    first = time.perf_counter() - begin - took
     print(done)
-    print(f"{name}: the weights of a step are read in {roof * 1e3:.3f} ms at the copy's {rate / 1e12:.2f} TB/s; first "
-          f"two tokens after optimize {first:.2f} s")  # fmt: skip
+    held, most = sum(one.nbytes for one in model.parameters()) / 1e9, torch.cuda.max_memory_allocated() / 1e9
+    kernels = launches(model.__dict__["_tilekiln_steps"].steps[0].recorded.replay)
+    print(f"{name}: the weights of a step are read in {roof * 1e3:.3f} ms at the copy's {rate / 1e12:.2f} TB/s; "
+          f"optimize {took:.2f} s, two tokens behind it {first:.2f} s, with {most:.2f} GB at their peak for {held:.2f} "
+          f"of weights; a step is {kernels} kernels")  # fmt: skip
     print("| decode | dynamic, ms | static, ms | ours, ms | over dynamic | over static | of the copy's rate |")
     print("|---|---|---|---|---|---|---|")
     for one, ids in prompts.items():
@@ -134,11 +168,86 @@ def measure(name: str, options: argparse.Namespace, rate: float) -> None:
     for tokens in PREFILLS:
         ours = prefill(model, tokens)
         was = before[tokens]
-        print(f"| prefill {tokens:,} | {was * 1e3:.2f} | | {ours * 1e3:.2f} | {was / ours:.2f} | | |")
+        fixed = compiled.get(tokens)
+        print(f"| prefill {tokens:,} | {was * 1e3:.2f} | {f'{fixed * 1e3:.2f} (compiled)' if fixed else '-'} | "
+              f"{ours * 1e3:.2f} | {was / ours:.2f} | {f'{fixed / ours:.2f}' if fixed else '-'} | |")  # fmt: skip
     print(f"peak memory {torch.cuda.max_memory_allocated() / 1e9:.1f} GB", flush=True)
     del model, done
     gc.collect()
     torch.cuda.empty_cache()
+
+
+def training() -> None:
+    """A step forward and backward by sdpa, eager and compiled, and by optimize(train=True), the same."""
+    import tilekiln.torch
+
+    took: dict[str, list[float]] = {}
+    for kind in ("sdpa", "sdpa compiled", "ours", "ours compiled"):
+        model = make(SHAPES[".85G"] | {"num_hidden_layers": 8}, attn_implementation="sdpa", use_cache=False).train()
+        if kind.startswith("ours"):
+            tilekiln.torch.optimize(model, train=True)
+        run = torch.compile(model) if kind.endswith("compiled") else model
+        for count, tokens in STEPS:
+            ids = torch.randint(1, 1000, (count, tokens), device="cuda")
+
+            def step(run: Any = run, ids: torch.Tensor = ids) -> None:
+                run.zero_grad(set_to_none=True)
+                run(input_ids=ids, labels=ids).loss.backward()
+
+            took.setdefault(kind, []).append(wall(step))
+        over = (f"{one * 1e3:.2f} ms ({first / one:.2f})" for one, first in zip(took[kind], took["sdpa"], strict=True))
+        print(f"training, {kind}: {', '.join(over)}", flush=True)
+        del model, run
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def split(name: str) -> None:
+    """A model that its own plan splits over the processes of torchrun, stock and ours, beside ours on one GPU."""
+    import tilekiln.torch
+    from transformers.distributed import DistributedConfig
+
+    processes, first = torch.distributed.get_world_size(), torch.distributed.get_rank() == 0
+    say = functools.partial(print, flush=True) if first else lambda *_: None
+    model = make(SHAPES[name])
+    cases = {one: torch.randint(1, 1000, one, device="cuda") for one in ((1, 128), (8, 128))}
+    rows = cases[8, 128]
+
+    @torch.no_grad()
+    def logits(model: Any) -> torch.Tensor:
+        made: torch.Tensor = model(rows[:, :64]).logits.float()
+        return made
+
+    right = logits(model)
+    done = tilekiln.torch.optimize(model)
+    alone = {one: decode(model, ids, 48) for one, ids in cases.items()}
+    alone_prefill = prefill(model, 2048)
+    done.undo()
+    plan, _, mesh = type(model).prepare_distribute_model(DistributedConfig(tp_plan="auto", tp_size=processes))
+    model = type(model).maybe_distribute_model(model, plan, mesh)
+    theirs, tokens = logits(model), model.generate(rows, max_new_tokens=32, do_sample=False)
+    stock = {one: decode(model, ids, 16) for one, ids in cases.items()}
+    stock_prefill = prefill(model, 2048)
+    done = tilekiln.torch.optimize(model)
+    ours, again = logits(model), model.generate(rows, max_new_tokens=32, do_sample=False)
+    far, near = ((one - right).abs().max() / right.abs().max() for one in (ours, theirs))
+    alike = (again == tokens)[:, rows.shape[1] :].float().mean()
+    say(f"{name} over {processes} GPUs: logits {far:.3f} of the largest off those of one (stock {near:.3f}), "
+        f"{alike:.0%} of 8 x 32 greedy tokens stock's")  # fmt: skip
+    for one, ids in cases.items():
+        took = decode(model, ids, 48)
+        say(f"| b{one[0]} past {one[1]} | stock {stock[one] * 1e3:.2f} ms | ours {took * 1e3:.3f} | "
+            f"{stock[one] / took:.1f} | one GPU {alone[one] * 1e3:.3f} | {alone[one] / took:.2f} |")  # fmt: skip
+    took = prefill(model, 2048)
+    say(f"| prefill 2,048 | stock {stock_prefill * 1e3:.2f} ms | ours {took * 1e3:.2f} | {stock_prefill / took:.2f} | "
+        f"one GPU {alone_prefill * 1e3:.2f} | {alone_prefill / took:.2f} |")  # fmt: skip
+    for step in model.__dict__["_tilekiln_steps"].steps:
+        say(f"graph of {step.batch}: {events(step.recorded.replay, 20) * 1e3:.3f} ms, {launches(step.recorded.replay)} "
+            "kernels")  # fmt: skip
+    say(done)
+    done.undo()
+    del model, done
+    gc.collect()
 
 
 def quantised(name: str, kinds: list[str]) -> None:
@@ -189,6 +298,16 @@ def main(options: argparse.Namespace) -> int:
     if options.library:
         folders = {str(Path(one).resolve().parent) for one in options.library}
         os.environ["TILEKILN_PATH"] = os.pathsep.join(sorted(folders))
+    if "WORLD_SIZE" in os.environ:  # under torchrun
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.distributed.init_process_group("nccl")
+        for name in options.names or SHAPES:
+            split(name)
+        torch.distributed.destroy_process_group()
+        return 0
+    if options.train:
+        training()
+        return 0
     rate = copy_rate()
     for name in options.names or (*SHAPES, *MIXTURES):
         if name in MIXTURES:
