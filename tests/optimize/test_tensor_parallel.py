@@ -63,6 +63,9 @@ assert (logits() - stock).abs().max() <= 1e-5 * stock.abs().max(), (logits() - s
 assert torch.equal(greedy(), tokens)
 done.undo()
 assert torch.equal(logits(), stock)
+done = fuse(model, weights="int8")
+table += str(done)
+done.undo()
 assert same(whole(model), before)
 model.to(torch.bfloat16)
 stock = logits().float()
@@ -108,4 +111,5 @@ def test_answers_are_those_of_the_stock_model(name: str, kept: str, tmp_path: Pa
     assert "attention 'tilekiln'" in table
     assert "has a forward of its own" not in table.partition("one CUDA graph")[0]
     assert ("one pass, joined weights" in table) == (name == "Qwen2")
+    assert "are split over processes" in table
     assert (f"is split over processes by {kept} of Transformers" in table) == bool(kept)

@@ -59,6 +59,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     models.add_argument(
         "--static", action="store_true", help="beside a static cache and a compiled prefill too, which take minutes"
     )
+    models.add_argument("--plot", metavar="FILE", help="draw tokens a second beside the roof: .svg or .png")
     models.add_argument("--train", action="store_true", help="a training step alone, eager and compiled")
     models.add_argument("--weights", help="bf16 beside weights of these kinds alone, as int4,int8,fp8")
     models.add_argument("names", nargs="*", metavar="SHAPE", help="only these shapes: .85G, 8G (all)")

@@ -130,7 +130,8 @@ def prefill(model: Any, tokens: int) -> float:
     return events(lambda: model(ids, logits_to_keep=1), 3)
 
 
-def measure(name: str, options: argparse.Namespace, rate: float) -> None:
+def measure(name: str, options: argparse.Namespace, rate: float) -> dict[str, dict[str, float]]:
+    """Tokens a second of a sequence by case and form, for a picture."""
     import tilekiln.torch
 
     model = make(SHAPES[name])
@@ -159,9 +160,12 @@ def measure(name: str, options: argparse.Namespace, rate: float) -> None:
           f"of weights; a step is {kernels} kernels")  # fmt: skip
     print("| decode | dynamic, ms | static, ms | ours, ms | over dynamic | over static | of the copy's rate |")
     print("|---|---|---|---|---|---|---|")
+    shown: dict[str, dict[str, float]] = {}
     for one, ids in prompts.items():
         ours = decode(model, ids, 64)
         fixed = static.get(one)
+        forms = {"dynamic cache": stock[one], "static, compiled": fixed, "optimized": ours, "roof": roof}
+        shown[f"{name} b{one[0]} past {one[1]:,}"] = {form: 1 / took for form, took in forms.items() if took}
         print(f"| b{one[0]} past {one[1]:,} | {stock[one] * 1e3:.2f} | {f'{fixed * 1e3:.2f}' if fixed else '-'} | "
               f"{ours * 1e3:.3f} | {stock[one] / ours:.1f} | {f'{fixed / ours:.1f}' if fixed else '-'} | "
               f"{roof / ours:.0%} |", flush=True)  # fmt: skip
@@ -175,6 +179,7 @@ def measure(name: str, options: argparse.Namespace, rate: float) -> None:
     del model, done
     gc.collect()
     torch.cuda.empty_cache()
+    return shown
 
 
 def training() -> None:
@@ -308,7 +313,7 @@ def main(options: argparse.Namespace) -> int:
     if options.train:
         training()
         return 0
-    rate = copy_rate()
+    rate, shown = copy_rate(), {}
     for name in options.names or (*SHAPES, *MIXTURES):
         if name in MIXTURES:
             mixture(name)
@@ -318,5 +323,9 @@ def main(options: argparse.Namespace) -> int:
         if options.weights:
             quantised(name, options.weights.split(","))
         else:
-            measure(name, options, rate)
+            shown |= measure(name, options, rate)
+    if options.plot:
+        from tools.bench.models import plot
+
+        plot(options.plot, shown, f"Decode of a sequence, bf16, {torch.cuda.get_device_name()}")
     return 0

@@ -212,6 +212,8 @@ class JoinedQuantised:
 @torch.no_grad()
 def quantise_layers(owner: Any, names: tuple[str, ...], kind: Kind, undo: list[Any]) -> JoinedQuantised:
     """Puts quantised layers in their place; ValueError says why not. `undo` gets what puts them back."""
+    if any(hasattr(getattr(owner, name).weight, "placements") for name in names):
+        raise ValueError(f"{', '.join(names)}: are split over processes")
     made = {name: QuantisedLinear(getattr(owner, name), kind) for name in names}
     for name, one in made.items():
         undo.append(functools.partial(setattr, owner, name, getattr(owner, name)))
