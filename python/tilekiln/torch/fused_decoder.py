@@ -34,6 +34,14 @@ SAID = frozenset(("dropout", "scaling", "sliding_window", "position_ids"))
 """Arguments of attention that a step of one token covers; dropout and window must ask for nothing."""
 
 
+def asks_more(named: dict[str, Any], cache: str | None) -> bool:
+    """Is there an argument of a layer by name that asks for what a fused one does not know?"""
+    return any(
+        named[word] is not None and not (named[word] is False and word.startswith("output_"))
+        for word in named if word not in KNOWN and word != cache
+    )  # fmt: skip
+
+
 class Layer(NamedTuple):
     """The parts of a decoder layer, as they were when it was fused."""
 
@@ -62,7 +70,7 @@ def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) ->
         or hidden_states.shape[1] != 1
         or named.get("attention_mask") is not None
         or not _as_it_was(self, fused, hidden_states)
-        or any(named[word] is not None for word in named if word not in KNOWN and word != fused.cache)
+        or asks_more(named, fused.cache)
     ):
         return type(self).forward(self, hidden_states, *args, **named)
     first, second, attention, mlp = fused.parts

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -13,26 +14,62 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..api.operators import _call
-from .fused_layers import agree, give_back, rotate
+from .fused_layers import agree, give_back, halves_of
 from .watchers import untouched
 
 ASKED = "apply_rotary_pos_emb"
 
 
+Angles = tuple[Tensor, Tensor, dict[str, Any]]
+"""cos and sin as the operator takes them, and its further options."""
+
+
 class _Rotated(torch.autograd.Function):
-    """x (batch, heads, tokens, hdim) turned by angles (1 or batch, tokens, hdim), each of which is there twice."""
+    """q and k (batch, heads, tokens, hdim) turned by angles, or the other way round."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        return rotate(x.transpose(1, 2), cos, sin).transpose(1, 2)
+    def forward(ctx: Any, q: Tensor, k: Tensor, angles: Angles, conjugate: bool) -> Any:
+        ctx.angles, ctx.conjugate = angles, conjugate
+        return _turned(q, angles, conjugate), _turned(k, angles, conjugate)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> Any:
-        cos, sin = ctx.saved_tensors
-        dy = dy if dy.stride(-1) == 1 else dy.contiguous()
-        return rotate(dy.transpose(1, 2), cos, sin, conjugate=True).transpose(1, 2), None, None
+    def backward(ctx: Any, dq: Tensor, dk: Tensor) -> Any:
+        given = ctx.angles, not ctx.conjugate
+        if torch.is_grad_enabled():  # it is differentiated again
+            return *_rotated(dq, dk, *given), None, None
+        return _turned(dq, *given), _turned(dk, *given), None, None
+
+
+_rotated: Any = super(torch.autograd.Function, _Rotated).apply
+"""Without functorch's binding of arguments, for tensors that nothing watches."""
+
+
+def _turned(x: Tensor, angles: Angles, conjugate: bool) -> Tensor:
+    x = x if x.stride(-1) == 1 else x.contiguous()
+    cos, sin, more = angles
+    turned: Tensor = _call("rotary", (x.transpose(1, 2), cos, sin), {"conjugate": conjugate, **more})
+    return turned.transpose(1, 2)
+
+
+_last: tuple[Any, int, Any, Any] = (lambda: None, 0, None, None)
+
+
+def _angles(cos: Tensor, sin: Tensor, like: Tensor) -> Angles:
+    """Of (1 or batch, tokens, hdim), each angle twice, for (batch, heads, tokens, hdim): made once for all layers."""
+    global _last
+    known, version, key, made = _last
+    now = -1 if cos.is_inference() else cos._version
+    wanted = id(sin), like.dtype, like.shape[0]
+    if now < 0 or known() is not cos or version != now or key != wanted:
+        half_cos, half_sin = halves_of(cos, sin, like.dtype, True)
+        if len(cos) == 1:
+            made = half_cos[0], half_sin[0], {}
+        else:
+            rows = torch.arange(like.shape[0] * like.shape[2], dtype=torch.int32, device=like.device)
+            positions = {"positions": rows.view(like.shape[0], -1)}
+            made = half_cos.flatten(0, 1), half_sin.flatten(0, 1), positions
+        _last = weakref.ref(cos), now, wanted, made
+    return made  # type: ignore[no-any-return]
 
 
 def _rotary(theirs: Any) -> Any:
@@ -42,7 +79,7 @@ def _rotary(theirs: Any) -> Any:
         plain = not more and not named and cos.dim() == 3 and cos.shape[-1] == q.shape[-1] and not cos.requires_grad
         if not plain or torch.compiler.is_compiling() or not untouched(q, k, cos, sin) or q.dtype != k.dtype:
             return theirs(q, k, cos, sin, *more, **named)
-        return _Rotated.apply(q, cos, sin), _Rotated.apply(k, cos, sin)
+        return _rotated(q, k, _angles(cos, sin, q), False)
 
     return turned
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from ..fused_layers import cache_word
 from ..growing_cache import GrowingLayer, spare
@@ -36,6 +36,23 @@ class Shape(NamedTuple):
     """Logits of so many last tokens; 0: of all."""
 
 
+class _Kept(DynamicLayer):
+    """A layer of a recorded prompt's cache: what it is given, which nothing was before."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        self.keys, self.values = key_states, value_states
+        return key_states, value_states
+
+
+class _KeptOfWindow(DynamicSlidingWindowLayer):
+    """The same of a layer that keeps a window: all of it."""
+
+    update = _Kept.update
+
+
+KEPT: dict[Any, Any] = {DynamicLayer: _Kept, DynamicSlidingWindowLayer: _KeptOfWindow}
+
+
 class RecordedForward:
     """A prompt of a shape, its logits, and its keys and values at fixed places."""
 
@@ -43,23 +60,25 @@ class RecordedForward:
         with torch.inference_mode(False), torch.no_grad():
             self.ids = torch.zeros(shape.batch, shape.tokens, dtype=torch.long, device=device)
             self.kept: list[Tensor] = []
-            """Keys and values of each layer; all of them as one if they are of one shape."""
+            """Keys and values of each layer; all of them as one if they are of one shape and no layer has a window."""
             self.layers = 0
             self.recorded = record(functools.partial(self._compute, model, shape.keep), device)
 
     def _compute(self, model: Any, keep: int) -> Tensor:
         cache = DynamicCache(config=model.config)
+        layers: Any = cache.layers
+        for one in layers:
+            if type(one) not in KEPT:
+                raise ValueError(f"its cache has a {type(one).__name__}")
+            one.__class__ = KEPT[type(one)]
         running.plain = True
         try:
             given = {str(cache_word(type(model).forward)): cache, "use_cache": True, "logits_to_keep": keep}
             made: Tensor = type(model).forward(model, input_ids=self.ids, **given).logits
         finally:
             running.plain = False
-        layers: Any = cache.layers
-        if any(type(one) is not DynamicLayer for one in layers):
-            raise ValueError("its cache has layers of windows")
         self.layers, self.kept = len(layers), [one for layer in layers for one in (layer.keys, layer.values)]
-        if len({one.shape for one in self.kept}) == 1:
+        if len({one.shape for one in self.kept}) == 1 and all(type(one) is _Kept for one in layers):
             self.kept = [torch.stack(self.kept)]
         return made
 
@@ -77,7 +96,7 @@ class RecordedForward:
         if len(self.kept) > 1 or len(cache.layers) != self.layers:
             every = self.kept if len(self.kept) > 1 else whole.unbind()
             for word in range(self.layers):
-                cache.update(every[2 * word].clone(), every[2 * word + 1].clone(), word)
+                cache.update(every[2 * word], every[2 * word + 1], word)
             return
         tokens = whole.shape[-2]
         rooms = whole.new_empty(*whole.shape[:-2], tokens + spare(tokens), whole.shape[-1])
@@ -130,7 +149,9 @@ def shape_of(named: dict[str, Any], cache: Any) -> Shape | None:
     if ids.dim() != 2 or not 0 < ids.numel() <= MOST_TOKENS or type(keep) is not int or keep > ids.shape[1]:
         return None
     layers: Any = () if cache is None else cache.layers if type(cache) is DynamicCache else (None,)
-    if any(type(one) not in (DynamicLayer, GrowingLayer) or one.is_initialized for one in layers):
+    if any(type(one) not in (*KEPT, GrowingLayer) or one.is_initialized for one in layers):
+        return None
+    if any(getattr(one, "record_past", False) for one in layers):
         return None
     return Shape(ids.shape[0], ids.shape[1], keep)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.modules.module import _has_any_global_hook
 
 from ...api.operators import _call
-from ..fused_decoder import KNOWN, PARTS
+from ..fused_decoder import PARTS, asks_more
 from ..fused_layers import FUSED, NAMES, WHOLE, _recorded, agree, cache_word, give_back, halves_of, told_of
 from ..layers import GATES
 from ..norms import RMSNorm
@@ -270,7 +270,7 @@ def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) ->
         or (torch.is_grad_enabled() and (hidden_states.requires_grad or fused.learns()))
         or _has_any_global_hook()
         or attention.config._attn_implementation not in OURS
-        or any(named[word] is not None for word in named if word not in KNOWN and word != fused.cache)
+        or asks_more(named, fused.cache)
         or not fused.ready(self)
     ):
         return type(self).forward(self, hidden_states, *args, **named)
