@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MODELS = ["steps", "transformers"]
+MODELS = ["steps", "prompts", "transformers"]
 """Test files of whole models."""
 
 
