@@ -21,7 +21,7 @@ FILES = (
     "flash_attn_kvcache", "flash_attn_matrix", "flash_attn_mha", "flash_attn_modules", "flash_attn_rotary", "aiter",
     "aiter_matrix", "backward_torch", "frameworks", "norm_faces", "linear", "few_queries", "kv_cache",
     "bad_input", "gemm", "rmsnorm2d", "layernorm2d", "norm_backward", "softmax", "silu_and_mul",
-    "cross_entropy", "rotary", "moves", "reduce", "quantised_rows", "steps",
+    "cross_entropy", "rotary", "moves", "reduce", "quantised_rows", "steps", "prompts",
 )  # fmt: skip
 """Those of tests/python and tests/optimize whose arrays lie on the GPU there: PyTorch's, JAX's, NumPy's by
 moved_arrays.py.
@@ -29,7 +29,7 @@ moved_arrays.py.
 Attention's drawn problems (test_kernels, test_backward, test_kv) are --only problems and cache, with the bounds of the
 tensor cores.
 """
-WHOLE = ("steps",)
+WHOLE = ("steps", "prompts")
 """Of them those of tests/optimize."""
 MOST_SECONDS = 300
 """Of a file."""
