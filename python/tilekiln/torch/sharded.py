@@ -54,9 +54,10 @@ def why_not_ours(module: Any) -> str:
 
 def sums_of(module: Any) -> Any:
     """The process group that sums what a linear layer gives, one that is split into rows; None of others."""
-    style, mesh = style_of(module) or (None, None)
-    if type(style).__name__ != STYLES[1]:
+    split: Any = style_of(module)
+    if split is None or type(split[0]).__name__ != STYLES[1]:
         return None
+    mesh = split[1]
     return mesh.get_group() if mesh.ndim == 1 else mesh.get_group("tp")
 
 
