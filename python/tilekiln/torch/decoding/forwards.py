@@ -85,6 +85,9 @@ class RecordedForward:
     def run(self, ids: Tensor, cache: Any) -> Tensor:
         """Logits; keys and values go into a cache, if there is one."""
         self.ids.copy_(ids)
+        for one, keys in zip(() if cache is None else cache.layers, self.kept[::2], strict=False):
+            if type(one) is DynamicSlidingWindowLayer:  # which waits for the device, as yet for nothing
+                one.lazy_initialization(keys, keys)
         self.recorded.replay()
         if cache is not None:
             self._fill(cache)
