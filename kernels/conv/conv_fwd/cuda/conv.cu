@@ -3,8 +3,8 @@
 //
 // A box has a power of two of pixels along each dimension and across images, strides of the convolution are those of
 // the map, and padding is what lies outside of the array: no image column is laid out. Roles, pipeline and stream-K are
-// those of GEMM (gemm.cu). What TMA cannot follow is packed before (pack.h); few channels a group are summed without
-// tensor cores (direct.h).
+// those of GEMM (gemm.cu). Planes of pixels that filters of one pixel meet are read as they lie. What TMA cannot follow
+// is packed before (pack.h); few channels a group are summed without tensor cores (direct.h).
 //
 // -D: LOADER_REGISTERS, REGISTERS; TILEKILN_FP16.
 #include "kernels/backends/cuda/tile/cluster_sum.h"
@@ -40,32 +40,30 @@ struct Tap {
 
 template <int kForm> struct Kernel {
   static constexpr bool kTurned = kForms[kForm].across, kSplits = kForms[kForm].splits > 1;
+  static constexpr bool kPlanes = kForms[kForm].planes;
   static constexpr int kColumns = kForms[kForm].columns;
   struct Stage {
     SharedTile<BuildElement, kTileRows, kDepth, Major::K> a;
-    SharedTile<BuildElement, kColumns, kDepth, Major::K> b;
+    SharedTile<BuildElement, kColumns, kDepth, kPlanes ? Major::MN : Major::K> b;
   };
   using Pipe = Pipeline<Stage, kForms[kForm].stages>;
   using Scheduler = TileScheduler<false, kSplits>;
   struct Shared {
     Pipe pipe;
     unsigned arrived[Warps::kConsumers];
+    StagedRows rows[kTurned ? Warps::kConsumers * 4 : 1];  // of a warp
   };
 
   // A tile: its pixels, and its outputs of a group.
   struct Tile {
-    Corner corner;
+    std::conditional_t<kPlanes, Strips, Corner> corner;
     int output, group;
     __device__ __forceinline__ Tile(const Params& p, const TileCoord& of)
         : output(kTurned ? of.m * kTileRows : of.n * kColumns), group(of.batch) {
-      int rest = kTurned ? of.n : of.m;
-      corner.shift = p.shift;
-#pragma unroll
-      for (int d = 0; d < 3; ++d) {
-        corner.at[d] = (rest % p.tiles[d]) << p.shift[d];
-        rest /= p.tiles[d];
-      }
-      corner.at[3] = rest << p.shift[3];
+      if constexpr (kPlanes)
+        corner = {of.n * (kColumns / kPlane), p.strips};
+      else
+        corner = {p, kTurned ? of.n : of.m};
     }
   };
 
@@ -75,18 +73,23 @@ template <int kForm> struct Kernel {
     for (WorkTile work; scheduler.next(work);) {
       const Tile tile(p, scheduler.coord(work));
       const int channel = p.groups_apart ? 0 : tile.group * p.channels;
-      int first[3];
-#pragma unroll
-      for (int d = 0; d < 3; ++d) first[d] = tile.corner.at[d] * p.step[d] + p.begin[d];
+      const auto from = tile.corner.origin(p);
       Tap tap(p, work.first);
       for (int step = work.first; step < work.last; ++step, pipe.advance(), tap.advance(p)) {
         Stage& stage = pipe.acquire();
         pipe.expect((kTileRows + p.filters) * 128);
         const uint32_t pixels = kTurned ? stage.b.address() : stage.a.address();
         const uint32_t filters = kTurned ? stage.a.address() : stage.b.address();
-        tensor_load(pixels, p.x, pipe.full(), channel + tap.chunk * kDepth, first[0] + tap.at[0] * p.tap[0],
-                    first[1] + tap.at[1] * p.tap[1], p.groups_apart ? tile.group : first[2] + tap.at[2] * p.tap[2],
-                    tile.corner.at[3]);
+        if constexpr (kPlanes) {
+#pragma unroll
+          for (int i = 0; i < kColumns / kPlane; ++i)
+            tensor_load(pixels + i * stage.b.kPanelBytes, p.x, pipe.full(), from.pixel[i], channel + tap.chunk * kDepth,
+                        from.image[i], 0, 0);
+        } else {
+          tensor_load(pixels, p.x, pipe.full(), channel + tap.chunk * kDepth, from.at[0] + tap.at[0] * p.tap[0],
+                      from.at[1] + tap.at[1] * p.tap[1],
+                      p.groups_apart ? tile.group : from.at[2] + tap.at[2] * p.tap[2], tile.corner.at[3]);
+        }
         tensor_load(filters, p.w, pipe.full(), tap.chunk * kDepth, tile.output, tap.number, tile.group, 0);
       }
     }
@@ -114,7 +117,8 @@ template <int kForm> struct Kernel {
       }
       const int row = w.index * 64 + warp * 16 + lane / 4;
       if constexpr (kTurned)
-        finish_across(p.of, tile.corner, c.v, tile.group, tile.output + row, lane, turn, turns);
+        finish_across(p.of, tile.corner, c.v, s.rows[w.index * 4 + warp], tile.group, tile.output + row, lane, turn,
+                      turns);
       else
         finish_down(p.of, tile.corner, c.v, tile.group, tile.output, row, lane, turn, turns);
     }
@@ -142,11 +146,11 @@ template <int kForm> struct Kernel {
         attend);
   }
 };
-constexpr int kSharedBytes = sizeof(Kernel<1>::Shared);
+constexpr int kSharedBytes = sizeof(Kernel<3>::Shared);
 static_assert(kSharedBytes <= 232448, "a CTA of Hopper has 227 KB of shared memory");
-static_assert(sizeof(Kernel<0>::Shared) <= kSharedBytes && sizeof(Kernel<2>::Shared) <= kSharedBytes &&
-                  sizeof(Kernel<3>::Shared) <= kSharedBytes,
-              "all forms are launched with as much shared memory as form 1 has");
+static_assert(sizeof(Kernel<0>::Shared) <= kSharedBytes && sizeof(Kernel<1>::Shared) <= kSharedBytes &&
+                  sizeof(Kernel<2>::Shared) <= kSharedBytes && sizeof(Kernel<4>::Shared) <= kSharedBytes,
+              "all forms are launched with as much shared memory as form 3 has");
 
 }  // namespace tilekiln::cuda::conv
 
@@ -163,6 +167,7 @@ PRODUCT(conv_256, 0)
 PRODUCT(conv_128, 1)
 PRODUCT(conv_64, 2)
 PRODUCT(conv_across, 3)
+PRODUCT(conv_planes, 4)
 
 extern "C" __global__ void __launch_bounds__(conv::kPackThreads) conv_pack(const __grid_constant__ conv::Packed p) {
   __shared__ uint16_t tile[conv::kPackChannels][conv::kPackPixels + 2];

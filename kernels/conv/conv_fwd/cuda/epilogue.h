@@ -14,6 +14,24 @@ struct Corner {
   int at[4];
   const int* shift;
 
+  Corner() = default;
+  __device__ __forceinline__ Corner(const Params& p, int tile) : shift(p.shift) {
+#pragma unroll
+    for (int d = 0; d < 3; ++d) {
+      at[d] = (tile % p.tiles[d]) << p.shift[d];
+      tile /= p.tiles[d];
+    }
+    at[3] = tile << p.shift[3];
+  }
+  // The place of the first tap in x.
+  struct Origin { int at[3]; };
+  __device__ __forceinline__ Origin origin(const Params& p) const {
+    Origin from;
+#pragma unroll
+    for (int d = 0; d < 3; ++d) from.at[d] = at[d] * p.step[d] + p.begin[d];
+    return from;
+  }
+
   // The place of the i-th pixel. False: y has none there.
   __device__ __forceinline__ bool pixel(const Output& of, int i, int (&to)[4]) const {
     bool inside = true;
@@ -24,6 +42,24 @@ struct Corner {
       inside = inside && to[d] < of.out[d];
     }
     return inside;
+  }
+};
+// Strips of kPlane pixels of images that have `each` of them, from `first` on; the places of the first two.
+struct Strips {
+  int first, each;
+
+  struct Origin { int pixel[2], image[2]; };
+  __device__ __forceinline__ Origin origin(const Params&) const {
+    Origin from;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      from.image[i] = (first + i) / each, from.pixel[i] = (first + i - from.image[i] * each) * kPlane;
+    return from;
+  }
+  __device__ __forceinline__ bool pixel(const Output& of, int i, int (&to)[4]) const {
+    const int strip = first + i / kPlane;
+    to[3] = strip / each, to[2] = to[1] = 0, to[0] = (strip - to[3] * each) * kPlane + i % kPlane;
+    return to[0] < of.out[0] && to[3] < of.out[3];
   }
 };
 TILEKILN_DEVICE uint16_t* element_of(const Pixels& array, const int (&pixel)[4], i64 output) {
@@ -50,6 +86,42 @@ TILEKILN_DEVICE void store_some(uint16_t* to, i64 step, int count, bool wide, ui
 #pragma unroll
     for (int i = 0; i < 8; ++i) store_if(i < count, to + i * step, words[i / 2] >> (i % 2 * 16));
   }
+}
+
+// 16 rows of 32 pixels on their way from a warp's lanes to others: rows of 80 bytes, which no banks share.
+struct StagedRows { uint32_t word[16 * 20]; };
+
+// Stores the sums of outputs from `output` on over 32 columns from `column` on, neighbours by neighbouring lanes.
+template <class Place>
+TILEKILN_DEVICE void store_staged(const Output& of, const Place& place, const Sums& v, StagedRows& rows, int group,
+                                  int output, int column, int lane) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    rows.word[(lane / 4 + i % 2 * 8) * 20 + i / 2 * 4 + (lane & 3)] = pack(v[2 * i], v[2 * i + 1]);
+  __syncwarp();
+  const bool even = of.features & kEven;
+  const int row = even ? lane / 16 * 4 : 0, words = lane & 15;
+  int pixel[4];
+  const bool inside = place.pixel(of, column + (even ? 2 * words : lane), pixel);
+  uint16_t* const to = element_of(of.y, pixel, i64(group) * of.outputs + output + row);
+  const int left = of.outputs - output - row;
+  if (even) {
+    const bool both = inside && pixel[0] + 1 < of.out[0];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int at = i + (i & 4);  // of the rows of half a warp
+      const uint32_t word = rows.word[(row + at) * 20 + words];
+      if (both && at < left)
+        *reinterpret_cast<uint32_t*>(to + at * of.y.channel) = word;
+      else
+        store_if(inside && at < left, to + at * of.y.channel, word);
+    }
+  } else {
+    const uint16_t* const from = reinterpret_cast<const uint16_t*>(rows.word) + lane;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) store_if(inside && i < left, to + i * of.y.channel, from[i * 40]);
+  }
+  __syncwarp();
 }
 
 // Has the bias of a tile's outputs on its way to L1, 32 bytes a lane.
@@ -107,9 +179,9 @@ TILEKILN_DEVICE void finish_down(const Output& of, const Corner& corner, float (
 
 // Sums of rows that are outputs `output` and output + 8 of `group`, over columns that are pixels, whole eighths of
 // which lie along x.
-template <int N>
-TILEKILN_DEVICE void finish_across(const Output& of, const Corner& corner, float (&sum)[N], int group, int output,
-                                   int lane, int begun, int ends) {
+template <class Place, int N>
+TILEKILN_DEVICE void finish_across(const Output& of, const Place& place, float (&sum)[N], StagedRows& rows, int group,
+                                   int output, int lane, int begun, int ends) {
   const i64 first = i64(group) * of.outputs + output;
   const auto there = [&](int h) { return output + 8 * h < of.outputs; };
   float bias[2] = {0.f, 0.f};
@@ -120,7 +192,7 @@ TILEKILN_DEVICE void finish_across(const Output& of, const Corner& corner, float
 #pragma unroll
     for (int dd = 0; dd < 4; ++dd) {
       int pixel[4];
-      const bool inside = corner.pixel(of, 32 * turn + 8 * dd + (lane & 3) * 2, pixel);
+      const bool inside = place.pixel(of, 32 * turn + 8 * dd + (lane & 3) * 2, pixel);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float &one = v[dd * 4 + h * 2], &other = v[dd * 4 + h * 2 + 1];
@@ -133,8 +205,12 @@ TILEKILN_DEVICE void finish_across(const Output& of, const Corner& corner, float
       }
     }
     gemm::activate(of, v);
+    if (of.features & kStaged) {
+      store_staged(of, place, v, rows, group, output - lane / 4, 32 * turn, lane);
+      return;
+    }
     int pixel[4];
-    const bool inside = corner.pixel(of, 32 * turn + (lane & 3) * 8, pixel);
+    const bool inside = place.pixel(of, 32 * turn + (lane & 3) * 8, pixel);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const auto word = [&](int dd) { return pack(v[dd * 4 + h * 2], v[dd * 4 + h * 2 + 1]); };

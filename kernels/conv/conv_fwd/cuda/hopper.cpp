@@ -55,6 +55,7 @@ struct Work {
   View x = {}, w = {};
   Packed of_x = {}, of_w = {};
   bool packs_x = false, packs_w = false;
+  bool planes = false;  // x is read as it lies, pixels together
 };
 
 // Pixels that filters of one pixel step over are no part of x, and dimensions of such filters whose pixels follow each other are one.
@@ -95,7 +96,14 @@ Output output_of(const Problem& c) {
     for (int d = 0; d < 4; ++d) sound = sound && (of.out[d] == 1 || array.step[d] % elements == 0);
     return sound;
   };
-  of.features = (wide(of.y, 8) ? kWide : 0) | (wide(of.residual, 2) ? kWideResidual : 0);
+  const auto rows = [&](i64 elements) {  // pixels of y, side by side in rows that begin at so many
+    bool sound = reinterpret_cast<uintptr_t>(c.y) % static_cast<uintptr_t>(elements * kBytes) == 0 &&
+                 (c.groups * c.outputs == 1 || of.y.channel % elements == 0);
+    for (int d = 1; d < 4; ++d) sound = sound && (of.out[d] == 1 || of.y.step[d] % elements == 0);
+    return sound;
+  };
+  of.features = (wide(of.y, 8) ? kWide : 0) | (wide(of.residual, 2) ? kWideResidual : 0) |
+                (of.y.channel != 1 && of.y.step[0] == 1 && !rows(8) ? kStaged : 0) | (rows(2) ? kEven : 0);
   return of;
 }
 
@@ -155,10 +163,48 @@ void lay_in_rows(const Problem& c, Work* work) {
   p.channels = static_cast<int>(run);
 }
 
+// Views x as planes of pixels, where filters have one pixel and a tile of them is mostly full.
+bool lay_in_planes(const Problem& c, Work* work) {
+  Params& p = work->params;
+  const bool alone =
+      product(c.filter, 3) == 1 && c.in[0] == 1 && c.in[1] == 1 && c.in[2] == c.out[2] && c.start[2] == 0;
+  if (!alone || c.x_step.at[2] != 1 || c.y_step.channel == 1 || c.out[2] < kPlane / 2 ||
+      (c.groups > 1 && c.channels % kDepth != 0))
+    return false;
+  work->x = {c.x, {c.in[2], c.channels * c.groups, c.batch, 1, 1}, {1, c.x_step.channel, c.x_step.batch, 8, 8}};
+  p.strips = static_cast<int>(divide_up(c.out[2], kPlane));
+  return work->planes = work->x.follows();
+}
+
+// Views the filters, packed where they must be.
+void lay_filters(const Problem& c, Work* work) {
+  const i64 taps = product(c.filter, 3);
+  i64 tap = 1, each = c.w_step.at[2];
+  bool even = c.channels == 1 || c.w_step.channel == 1;
+  for (int d = 2; d >= 0; --d) {
+    if (c.filter[d] == 1) continue;
+    if (tap == 1) each = c.w_step.at[d];
+    even = even && c.w_step.at[d] == each * tap;
+    tap *= c.filter[d];
+  }
+  work->w = {c.w, {c.channels, c.outputs, taps, c.groups, 1}, {1, c.w_step.batch, each, c.w_group, 8}};
+  if (even && work->w.follows()) return;
+  const i64 padded = up_to(8, c.channels);
+  work->of_w = packed_w(c, padded, c.filter[2]);
+  work->packs_w = true;
+  work->w = {
+      nullptr, {c.channels, c.outputs, taps, c.groups, 1}, {1, taps * padded, padded, c.outputs * taps * padded, 8}};
+}
+
 // The views of a convolution, its arrays packed where they must be. False: products cannot do it.
 bool lay(const Problem& c, Work* work) {
   Params& p = work->params;
   turn(c.step, p.step), turn(c.tap, p.tap), turn(c.start, p.begin), turn(c.filter, p.filter);
+  p.channels = static_cast<int>(c.channels), p.chunks = static_cast<int>(divide_up(c.channels, kDepth));
+  if (lay_in_planes(c, work)) {
+    lay_filters(c, work);
+    return true;
+  }
   const bool flat = c.in[0] == 1 && c.filter[0] == 1 && c.out[0] == 1 && c.start[0] == 0;
   constexpr i64 most_step = 8;  // of a map
   bool steps = true;
@@ -176,7 +222,7 @@ bool lay(const Problem& c, Work* work) {
   i64 step[4];
   turn(c.x_step, step);
   work->x = view(c.x, c.channels, step, c.channels);
-  p.groups_apart = apart ? 1 : 0, p.channels = static_cast<int>(c.channels);
+  p.groups_apart = apart ? 1 : 0;
   const bool together = c.x_step.channel == 1 || c.channels * c.groups == 1;
   const bool others =
       c.groups > 1 && c.channels % kDepth != 0 && !apart;  // a chunk would have channels of other groups
@@ -197,24 +243,7 @@ bool lay(const Problem& c, Work* work) {
     work->x = view(nullptr, x.padded, to, x.padded);
     p.channels = x.padded;
   }
-  p.chunks = static_cast<int>(divide_up(c.channels, kDepth));
-  const i64 taps = product(c.filter, 3);
-  i64 tap = 1, each = c.w_step.at[2];
-  bool even = c.channels == 1 || c.w_step.channel == 1;
-  for (int d = 2; d >= 0; --d) {
-    if (c.filter[d] == 1) continue;
-    if (tap == 1) each = c.w_step.at[d];
-    even = even && c.w_step.at[d] == each * tap;
-    tap *= c.filter[d];
-  }
-  work->w = {c.w, {c.channels, c.outputs, taps, c.groups, 1}, {1, c.w_step.batch, each, c.w_group, 8}};
-  if (!even || !work->w.follows()) {
-    const i64 padded = up_to(8, c.channels);
-    work->of_w = packed_w(c, padded, c.filter[2]);
-    work->packs_w = true;
-    work->w = {
-        nullptr, {c.channels, c.outputs, taps, c.groups, 1}, {1, taps * padded, padded, c.outputs * taps * padded, 8}};
-  }
+  lay_filters(c, work);
   return true;
 }
 
@@ -257,9 +286,10 @@ tilekiln_status encode_view(const char* name, const View& view, const Problem& c
   return encode(array, box[0] * array.every[0], device, map);
 }
 
-// The box of the fewest tiles, and of those the longest along x.
+// The box of the fewest tiles, and of those the longest along x; staged rows of y gain by length.
 i64 choose_box(int least_x, Params* p) {
-  i64 best = INT64_MAX;
+  i64 best = INT64_MAX, found = 0;
+  const bool staged = p->of.features & kStaged;
   for (int x = 7; x >= least_x; --x)
     for (int y = 7 - x; y >= 0; --y)
       for (int z = p->of.out[2] == 1 ? 0 : 7 - x - y; z >= 0; --z) {
@@ -270,12 +300,13 @@ i64 choose_box(int least_x, Params* p) {
           tiles *= divide_up(p->of.out[d], i64{1} << shift[d]);
           fits = fits && (d == 3 || shift[d] == 0 || p->step[d] << shift[d] <= 256);
         }
-        if (!fits || tiles >= best) continue;
-        best = tiles;
+        const i64 cost = tiles * (staged && x < 5 ? 13 - x : 8);
+        if (!fits || cost >= best) continue;
+        best = cost, found = tiles;
         std::copy_n(shift, 4, p->shift);
       }
   for (int d = 0; d < 4; ++d) p->tiles[d] = static_cast<int>(divide_up(p->of.out[d], i64{1} << p->shift[d]));
-  return best;
+  return found;
 }
 
 // Bytes a ns that L2 gives to one CTA, to all, and takes of parts; what a cluster takes to add up, and memory of parts and counters.
@@ -283,7 +314,7 @@ constexpr double one_l2 = 100, all_l2 = 9300, parts_l2 = 2000, split_ns = 2000, 
 
 // The kernel of the least estimated time, and its shares. Pairs of CTAs that share their reads of filters (multicast), which products gain
 // by, are not among them: untried on a GPU but in a form that did not end there.
-Tiles choose_tiles(const Problem& c, i64 boxes, i64 steps, i64 workers, Shares* shares) {
+Tiles choose_tiles(const Problem& c, bool planes, i64 boxes, i64 steps, i64 workers, Shares* shares) {
   const bool across = c.y_step.channel != 1;
   Tiles best = {};
   const auto consider = [&](const Form& form, int splits) {
@@ -305,7 +336,7 @@ Tiles choose_tiles(const Problem& c, i64 boxes, i64 steps, i64 workers, Shares* 
     if (best.function == nullptr || its.ns < shares->ns) best = one, *shares = its;
   };
   for (const Form& form : kForms) {
-    if (form.across != across) continue;
+    if (form.across != across || form.planes != planes) continue;
     for (int splits = 1; splits <= form.splits; splits *= 2) consider(form, splits);
   }
   return best;
@@ -315,10 +346,12 @@ tilekiln_status launch_products(const Site& site, const Kernel* kernel, const Pr
   Params& p = work->params;
   const Build& build = *static_cast<const Build*>(kernel->build);
   const bool across = c.y_step.channel != 1;
-  const i64 boxes = choose_box(across ? 3 : 0, &p), steps = i64{p.chunks} * product(p.filter, 3);
+  const bool planes = work->planes;
+  const i64 boxes = planes ? divide_up(p.strips * c.batch, kTileRows / kPlane) : choose_box(across ? 3 : 0, &p);
+  const i64 steps = i64{p.chunks} * product(p.filter, 3);
   const int device = site.device.id;
   Shares shares = {};
-  const Tiles tiles = choose_tiles(c, boxes, steps, facts(device)->multiprocessors, &shares);
+  const Tiles tiles = choose_tiles(c, planes, boxes, steps, facts(device)->multiprocessors, &shares);
   const i64 outputs = divide_up(c.outputs, across ? kTileRows : tiles.columns);
   if (boxes > INT32_MAX / 2 / outputs / c.groups || steps > INT32_MAX / 2)
     return fail_argument("y", "had %lld tiles of %lld steps, must have fewer than 2^30 on cuda", boxes * outputs,
@@ -342,8 +375,9 @@ tilekiln_status launch_products(const Site& site, const Kernel* kernel, const Pr
     if (work->packs_w) work->w.data = work->of_w.to = data + of_x;
     grid.partials = reinterpret_cast<float4*>(data + of_x + of_w), grid.arrivals = memory.zeros();
   }
-  const auto box = [&](int d) { return uint32_t{1} << p.shift[d]; };
-  TILEKILN_TRY(encode_view("x", work->x, c, {box(0), box(1), box(2), box(3)}, p.step, device, &p.x));
+  uint32_t box[4] = {planes ? uint32_t{kDepth} : 1, 1, 1, 1};
+  for (int d = 0; d < 4 && !planes; ++d) box[d] = uint32_t{1} << p.shift[d];
+  TILEKILN_TRY(encode_view("x", work->x, c, box, planes ? nullptr : p.step, device, &p.x));
   TILEKILN_TRY(encode_view("weight", work->w, c, {static_cast<uint32_t>(p.filters), 1, 1, 1}, nullptr, device, &p.w));
   if (work->packs_w) TILEKILN_TRY(launch_pack(site, kernel, work->of_w, false));
   if (work->packs_x) TILEKILN_TRY(launch_pack(site, kernel, work->of_x, work->packs_w));

@@ -15,6 +15,8 @@ using matrix::i64;
 enum Feature : int {
   kWide = 1,          // outputs of a pixel that lie in y begin at 16 bytes, every eighth one
   kWideResidual = 2,  // the same of the residual
+  kStaged = 4,  // neighbours along x lie together in y, in rows that begin anywhere: stores by way of shared memory
+  kEven = 8,    // two of them are a word
 };
 
 // An array by pixels: steps along x, y, z and images, and from output to output, in elements. data null: none.
@@ -35,7 +37,7 @@ struct Output {
 
 // Products: tiles of 2^shift[0] x ... pixels by outputs of a group, kDepth channels of a tap a step. Of the map of x
 // the dimensions are channels, x, y, z, images, or where `groups_apart` groups in place of z; of w's channels, outputs,
-// taps, groups.
+// taps, groups. Of planes x has pixels, channels and images, and a tile is kPlane pixels of an image, twice.
 struct alignas(128) Params {
   TensorMap x, w;
   Output of;
@@ -44,6 +46,7 @@ struct alignas(128) Params {
   int step[3], tap[3], begin[3];       // pixel o and tap t meet x at o step + t tap + begin
   int filter[3];                       // lengths
   int channels, chunks, groups_apart;  // of a group; steps of a tap
+  int strips;                          // of kPlane pixels an image has
   int filters;  // outputs of a stage; the map of w has half as many where two CTAs may share them
 };
 
@@ -72,19 +75,21 @@ struct Packed {
 };
 constexpr int kPackThreads = 256, kPackPixels = 64, kPackChannels = 64, kPackFew = 8;
 
-constexpr int kTileRows = 128, kDepth = 64;
+constexpr int kTileRows = 128, kDepth = 64, kPlane = 64;
 // Kernels of products, all with a CTA's shared memory. across: rows are outputs and columns pixels, of a y with pixels
-// side by side.
+// side by side. planes: of an x as well, which is read as it lies.
 struct Form {
   const char* function;
   int columns, stages;
   bool across;
   int splits;  // of steps among CTAs of a cluster, at most; 1: none
+  bool planes = false;
 };
 constexpr Form kForms[] = {{"conv_256", 256, 4, false, 1},
                            {"conv_128", 128, 6, false, 4},
                            {"conv_64", 64, 8, false, 2},
-                           {"conv_across", 128, 6, true, 4}};
+                           {"conv_across", 128, 6, true, 4},
+                           {"conv_planes", 128, 6, true, 4, true}};
 
 // Constants of a build that the host must know; the cubin holds one as `conv_build`.
 struct Build { int threads, shared_bytes, fp16; };
