@@ -45,8 +45,9 @@ struct Convolution {
   i64 in[3], out[3], filter[3], step[3], tap[3], start[3];
   Chunk chunk;
   i64 chunks;
-  i64 tile, tiles;     // pixels, of all images, that are gathered at once; of depthwise ones rows of out
-  i64 some, parts;     // outputs of a unit; of depthwise ones columns of out
+  i64 wide;         // of tiles of the processor that read x as it lies in rows of so many pixels; 0: taps are gathered
+  i64 tile, tiles;  // pixels, of all images, that are gathered at once; of depthwise ones rows of out
+  i64 some, parts;  // outputs of a unit; of depthwise ones columns of out
   u64 gathered, made;  // bytes of scratch: of what is gathered, of results
 };
 

@@ -69,6 +69,26 @@ inline void cut_words(Convolution* c, i64 most) {
   c->chunks = std::max<i64>(1, divide_up(outer, c->chunk.outer) * divide_up(inner, c->chunk.inner));
 }
 
+// Has tiles of the processor read x as it lies, where taps of a row of a filter are whole lines that follow each other: a copy of the
+// rows that a tile of pixels meets, with zeros around them, is less than one of each tap.
+inline void cut_lines(Convolution* c, i64 most) {
+  constexpr i64 least_rows = 48, most_rows = 448;  // of products
+  const bool flat = c->in[0] == 1 && c->filter[0] == 1 && c->out[0] == 1 && c->start[0] == 0;
+  const bool lies = c->x_step.channel == 1 && c->channels * size_of(c->dtype) % kLineBytes == 0;
+  if (!flat || !lies || !c->packed || !c->channels_inner || c->chunks > 1 || product(c->filter) == 1 ||
+      c->lanes_along_pixels || c->step[1] != 1 || c->step[2] != 1 || c->tap[1] < 1 || c->tap[2] != 1)
+    return;
+  const i64 wide = c->out[2] + c->filter[2] - 1, fit = std::clamp<i64>(most / c->out[2], 1, divide_up(most_rows, wide));
+  i64 rows = divide_up(c->out[1], divide_up(c->out[1], std::min(fit, c->out[1])));
+  while (c->batch > 1 && c->out[1] % rows != 0) --rows;  // tiles are of one image
+  while (rows * wide < least_rows && rows < c->out[1] && (c->batch == 1 || c->out[1] % (rows + 1) == 0)) ++rows;
+  if (rows * wide < least_rows) return;
+  c->wide = wide, c->tile = rows * c->out[2];
+  const i64 lines = rows + (c->filter[1] - 1) * c->tap[1], beyond = 64;  // pixels that a block reads and does not use
+  c->gathered = static_cast<u64>((lines * wide + beyond) * c->channels * size_of(c->dtype));
+  c->made = static_cast<u64>(rows * wide * kMostLanes * 4 * 2);
+}
+
 // Chooses how a convolution is computed, by its sizes and strides alone; threads say how many outputs a unit has. packed: whether its weight is.
 inline void cut(Convolution* c, int threads, bool tiles) {
   const i64 taps = product(c->filter), pixels = c->batch * product(c->out), size = size_of(c->dtype);
@@ -101,14 +121,15 @@ inline void cut(Convolution* c, int threads, bool tiles) {
   if (tiles && threads > 1) wish = std::min(wish, divide_up(pixels * c->groups, threads));
   const i64 fit = std::clamp<i64>(wish / unit * unit, least, most);
   c->tile = std::max<i64>(1, divide_up(divide_up(pixels, std::max<i64>(1, divide_up(pixels, fit))), unit) * unit);
+  c->gathered = static_cast<u64>(divide_up((divide_up(c->tile, 16) * 16 * (words + 64) + 64) * size, 64) * 64);
+  c->made = static_cast<u64>(c->tile * kMostLanes * 4 * (c->chunks > 1 ? c->chunks + 2 : 2));
+  if (tiles) cut_lines(c, threads > 1 ? wish : pixels);
   c->tiles = divide_up(pixels, c->tile);
   // Outputs are shared where tiles and groups are too few for the threads: whole panels of them.
   const i64 wanted = threads > 1 ? divide_up(3 * i64{threads}, std::max<i64>(1, c->tiles * c->groups)) : 1;
   c->some = divide_up(divide_up(c->outputs, std::min(wanted, divide_up(c->outputs, kLanes))), kLanes) * kLanes;
-  c->gathered = static_cast<u64>(divide_up((divide_up(c->tile, 16) * 16 * (words + 64) + 64) * size, 64) * 64);
   if (c->chunks > 1) c->some = std::min<i64>(c->some, kMostLanes);
   c->parts = divide_up(c->outputs, c->some);
-  c->made = static_cast<u64>(c->tile * kMostLanes * 4 * (c->chunks > 1 ? c->chunks + 2 : 2));
 }
 
 // Bytes of a tile of x of a depthwise convolution, and columns of its rows.

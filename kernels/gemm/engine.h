@@ -64,6 +64,10 @@ struct Problem {
   // a is rows of words, lda words apart, from row a_first on: Engine::widen. Of tiles, rows that they are read from as
   // they lie: each in whole lines, up to a multiple of 16 of them; what lies behind k is finite.
   bool a_words;
+  // Elements along k of a run of such rows, whole lines; the next run begins a_next further on. 0: one run.
+  int a_run;
+  i64 a_next;
+  int a_wide, a_beyond;  // of so many such rows in a row the last ones are none of out's; 0: all are
   int m, n, k;
   int a_first;
   int b_panels;  // b is panels of words of so many elements; 0: it is a matrix

@@ -100,9 +100,12 @@ void draw(Given& g, long most_work) {
     p.out_dtype = outs[drawn(fp32 ? 1 : p.dtype == Dtype::bf16 ? 2 : fp16 ? 3 : 5)];
   }
   p.a_columns = chance(3), p.b_columns = chance(2);
-  if ((p.dtype == Dtype::bf16 || fp16) && chance(3))
+  const bool lines = chance(8);  // rows of b in whole lines, for few rows
+  if (lines) p.b_columns = true, p.m = (p.m + 15) % 16 + 1, p.n = (p.n + 15) / 16 * 16, p.k = (p.k + 63) / 64 * 64;
+  if (!lines && (p.dtype == Dtype::bf16 || fp16) && chance(3))
     p.b_panels = fp16 ? 1 : 2, p.b_columns = false, p.n = (p.n + 63) / 64 * 64;
   p.lda = (p.a_columns ? p.m : p.k) + drawn(3), p.ldb = (p.b_columns ? p.k : p.n) + drawn(3);
+  if (lines) p.ldb = (p.ldb + 63) / 64 * 64;
   p.out_row = p.n + (chance(2) ? 0 : drawn(5));
   if (chance(4)) p.tile_m = 1 + drawn(150), p.tile_k = 1 << drawn(8);
   const size_t rows = size_t(p.a_columns ? p.k : p.m), b_rows = size_t(p.b_columns ? p.n : p.k);
@@ -125,6 +128,11 @@ void draw(Given& g, long most_work) {
     if (!to.empty()) put(to, p.dtype, size_t(drawn(int(to.size()) / bytes_of(p.dtype))), odd[drawn(fp32 ? 11 : 8)]);
   }
   p.a = g.a.data(), p.b = g.b.data();
+  if (lines && !g.b.empty()) {
+    const std::vector<char> as_drawn = g.b;
+    g.b.resize(as_drawn.size() + 64);
+    p.b = memcpy(g.b.data() + -size_t(g.b.data()) % 64, as_drawn.data(), as_drawn.size());
+  }
   p.alpha = 1;
   if (p.out_dtype == OutDtype::int32) return;
   const auto fill = [](std::vector<float>& to, int count, float most) {

@@ -296,6 +296,28 @@ void gather_rows(const Convolution& c, i64 group, i64 first, i64 pixels, const W
   });
 }
 
+// Rows of x, of c.wide pixels with zeros where there are none, that the taps of whole rows of y from `first` on meet.
+template <class T> void gather_lines(const Convolution& c, i64 group, i64 first, i64 pixels, T* to) {
+  const conv::Steps& s = c.x_step;
+  const Pixel at(c, first);
+  const i64 lines = pixels / c.out[2] + (c.filter[1] - 1) * c.tap[1], line = c.wide * c.channels;
+  const T* const x = (const T*)c.x + group * c.channels * s.channel + at.image * s.batch;
+  const Range r = range_inside(c.start[2], 1, c.in[2], c.wide);
+  for (i64 i = 0; i < lines; ++i, to += line) {
+    const i64 height = place(c, 1, at.at[1], 0) + i;
+    if (!inside(c, 1, height) || r.low == r.high) {
+      put_zeros(to, line);
+      continue;
+    }
+    const T* from = x + height * s.at[1] + (c.start[2] + r.low) * s.at[2];
+    put_zeros(to, r.low * c.channels), put_zeros(to + r.high * c.channels, (c.wide - r.high) * c.channels);
+    const bool together = s.at[2] == c.channels;
+    const i64 copies = together ? 1 : r.high - r.low, each = (together ? r.high - r.low : 1) * c.channels;
+    for (i64 j = 0; j < copies; ++j, from += s.at[2])
+      copy_bytes((char*)(to + (r.low + j) * c.channels), (const char*)from, each * (i64)sizeof(T));
+  }
+}
+
 // Lanes of pixels from `first` on, padded to `lanes`, in panels of `whole` lanes, [panel][word][lane]; words as channels_inner says.
 template <class T>
 void gather_lanes(const Convolution& c, i64 group, i64 first, i64 pixels, i64 lanes, i64 whole, const Words& words,

@@ -123,12 +123,17 @@ template <class T> class Unit {
   }
 
   void rows_operands(Problem& p, i64 chunk, const Words& words) {
-    p.m = (int)pixels_, p.n = (int)c_.outputs;
+    p.m = (int)(place_of(pixels_ - 1) + 1), p.n = (int)c_.outputs;
     const conv::Steps steps = of_outputs(c_);
     const bool taps_together = c_.filter[2] == 1 || (c_.channels_inner && c_.tap[2] * c_.x_step.at[2] == c_.channels);
     const bool rows_lie = c_.chunks == 1 && c_.filter[0] * c_.filter[1] == 1 && taps_together &&
                           (c_.x_step.channel == 1 || c_.channels == 1);
-    if (rows_lie && in_one_run(first_, pixels_, run_of(c_, steps)) && no_padding()) {
+    if (c_.wide) {
+      gather_lines(c_, group_, first_, pixels_, gathered_);
+      p.a = gathered_, p.lda = c_.channels, p.a_words = true;
+      if (direct_) p.a_wide = int(c_.wide), p.a_beyond = int(c_.wide - c_.out[2]);
+      p.a_run = int(c_.filter[2] * c_.channels), p.a_next = c_.tap[1] * c_.wide * c_.channels;
+    } else if (rows_lie && in_one_run(first_, pixels_, run_of(c_, steps)) && no_padding()) {
       p.a = (const T*)c_.x + group_ * c_.channels * c_.x_step.channel + start();
       p.lda = step_of(c_, steps);
       p.a_words = pixels_ % kRowsOfTile == 0 && tiles_read(p);
@@ -201,6 +206,10 @@ template <class T> class Unit {
            tap_stays_inside(c_, to, 0) && tap_stays_inside(c_, to, last);
   }
 
+  // The row of products that has a pixel of the tile.
+  i64 place_of(i64 lane) const { return c_.wide ? lane + lane / c_.out[2] * (c_.wide - c_.out[2]) : lane; }
+  i64 most_rows() const { return place_of(c_.tile - 1) + 1; }
+
   // p of outputs [k0, k1).
   Problem of_outputs_from(Problem p, i64 k0, i64 k1) const {
     const i64 from = c_.turned               ? k0
@@ -238,7 +247,7 @@ template <class T> class Unit {
       return;
     }
     const i64 row = c_.lanes_along_pixels ? c_.tile : kBlockOutputs;
-    char* const other = made_ + c_.tile * kBlockOutputs * 4;
+    char* const other = made_ + most_rows() * kBlockOutputs * 4;
     p.out = made_, p.out_row = row;
     if (residual) {
       move(residual, c_.residual_step, k1 - k0, other, [](auto* mine, auto* theirs, i64 step, i64 n, i64 own) {
@@ -267,7 +276,7 @@ template <class T> class Unit {
           f(buffer + k * c_.tile + segment.lane, from + k * s.channel, s.at[2], segment.count, i64(1));
       } else {
         for (i64 i = 0; i < segment.count; ++i)
-          f(buffer + (segment.lane + i) * kBlockOutputs, from + i * s.at[2], s.channel, outputs, i64(1));
+          f(buffer + (place_of(segment.lane) + i) * kBlockOutputs, from + i * s.at[2], s.channel, outputs, i64(1));
       }
     });
   }

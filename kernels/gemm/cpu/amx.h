@@ -11,6 +11,7 @@
 #include "kernels/backends/cpu/amx/block.h"
 #include "kernels/backends/cpu/twos.h"
 #include "kernels/gemm/cpu/amx_floats.h"
+#include "kernels/gemm/cpu/amx_rows.h"
 #include "kernels/gemm/cpu/shared.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
@@ -75,7 +76,8 @@ class Finishing {
   };
   TILEKILN_ONE_COPY void rows(int most) {
     const Block& of = blocks_[first_ % kMost];
-    const int rows = least(most, of.rows - done_);
+    int rows = least(most, of.rows - done_), m = of.m + done_;
+    const bool there = to_out(p_, m, rows);
     float* const sums = of.sums + done_ * kPanel;
     if (lacking_) lacking_(p_, sums, of.m + done_, of.n, rows, of.columns);
     for (int r = 0; flips_ && r < rows; ++r) {
@@ -83,10 +85,10 @@ class Finishing {
       float* const row = sums + r * kPanel;
       TILEKILN_UNROLL(4) for (int j = 0; j < kPanel; j += kLanes) store(row + j, add_int32(load(row + j), flip));
     }
-    if (streams_ && of.columns == kPanel)
-      stream(sums, of.m + done_, of.n, rows);
-    else
-      finish_.block(p_, sums, of.m + done_, of.n, rows, of.columns);
+    if (there && streams_ && of.columns == kPanel)
+      stream(sums, m, of.n, rows);
+    else if (there)
+      finish_.block(p_, sums, m, of.n, rows, of.columns);
     done_ += rows;
     if (done_ == of.rows) done_ = 0, ++first_, --count_;
   }
@@ -176,7 +178,7 @@ template <class Dot, bool kTwo> TILEKILN_INLINE void multiply_parts(const float*
 // `steps` >= 1 of a block: B words of half a panel. kTwo: whether it has more than 16 rows. `last`: sums of the block before. soon: rows of
 // A that lie as they are and are asked for (L2), or null.
 template <class Dot, bool kTwo>
-TILEKILN_INLINE void block_steps(tiles::Operand a, const float* b, int steps, const float* from, float* last,
+TILEKILN_INLINE void block_steps(tiles::Operand a, Runs runs, const float* b, int steps, const float* from, float* last,
                                  const float* soon, Finishing& finishing, Ahead& ahead) {
   using namespace tiles;
   constexpr long row = kPanel * 4;
@@ -192,6 +194,7 @@ TILEKILN_INLINE void block_steps(tiles::Operand a, const float* b, int steps, co
   multiply_parts<Dot, kTwo>(a.at, b);
   for (int i = 1; i < steps; ++i) {
     a.at += a.step, b += kStepOfB<Dot>;
+    if (--runs.left == 0) a.at += runs.further, runs.left = runs.each;
     multiply_step<Dot, kTwo>(a, b);
     multiply_parts<Dot, kTwo>(a.at, b);
     ahead.some(), finishing.some();
@@ -249,8 +252,12 @@ template <class Dot, class T> class TiledUnit {
     as_it_lies_ = !thin && kParts == 1 && (p_.a_words || (whole && u_.n1 - u_.n0 <= kFewPanels * kPanel));
     constexpr int most_named = kMostTileWords / Dot::kProducts;
     const int named = p_.tile_k ? least(p_.tile_k, most_named) : most_named;
-    const i64 most_words = thin && p_.b_panels ? kPackedWords / kTile : named < kStepWords ? kStepWords : named;
+    const bool turned =
+        thin && kWords && !kFlipped<Dot> && is_turned<T, Dot>(p_, kPackedWords / kTile) && (u_.n1 - u_.n0) % kTile == 0;
     const i64 words = (p_.k + Dot::kWord - 1) / Dot::kWord;
+    const i64 most_words = turned || (thin && p_.b_panels) ? kPackedWords / kTile
+                           : named < kStepWords            ? kStepWords
+                                                           : named;
     // Steps of K that lie packed at a time, in even parts.
     const i64 all_steps = (words + kStepWords - 1) / kStepWords,
               most_steps = least<i64>(most_words / kStepWords, all_steps);
@@ -272,10 +279,13 @@ template <class Dot, class T> class TiledUnit {
         } else if (!as_it_lies_) {
           pack_a<T>(x_.a, p_, m0, m1, k0, k1, thin ? kThinRows : kBlockRows, parts_);
         }
+        if (turned) turn_tiles(x_.a, all_steps);
         lack_specials();
         tiles::fence();
         for (int n = u_.n0; n < u_.n1; n += kPanel) {
-          if (thin)
+          if (turned)
+            turned_panel(m0, m1, n);
+          else if (thin)
             thin_panel(m0, m1, n, k0, k1);
           else
             panel(m0, m1, n, k0, k1);
@@ -349,7 +359,10 @@ template <class Dot, class T> class TiledUnit {
     Ahead ahead(next_panel(n, k0), b.steps, (m1 - m0 + kBlockRows - 1) / kBlockRows);
     const i64 lies = i64(kTile) * p_.lda * (i64)sizeof(T) / 4,
               packed = (b.steps + (b.tail != nullptr)) * i64(kStepOfA<Dot>);
-    const float* const in_place = (const float*)((const T*)p_.a + m0 * p_.lda + k0);
+    const Runs all_runs = runs_of<T>(p_);
+    const int most = p_.a_run ? chunk_of_runs(b.steps) : kChunkSteps / kParts;
+    const float* const in_place = (const float*)((const T*)p_.a + m0 * p_.lda);
+    const i64 step0 = as_it_lies_ ? k0 * (i64)sizeof(T) / kLineBytes : 0;
     const tiles::Operand all = as_it_lies_ ? tiles::Operand{in_place, long(p_.lda * sizeof(T)), lies, kStepWords}
                                            : tiles::Operand{x_.a, kLineBytes, kTileWords, kStepOfA<Dot>};
     const i64 a_block = as_it_lies_ ? 2 * lies : packed;
@@ -360,25 +373,27 @@ template <class Dot, class T> class TiledUnit {
       for (int half = 0; half < columns; half += kHalfColumns) {
         for (int step = 0; step < b.steps + (b.tail != nullptr);) {
           const bool in_tail = step == b.steps;
-          const int steps = in_tail ? 1 : least(kChunkSteps / kParts, b.steps - step), next = step + steps;
+          const int steps = in_tail ? 1 : least(most, b.steps - step), next = step + steps;
           const float* const words = (in_tail ? b.tail : b.words + i64(step) * kStepOfB<Dot>)+half;
+          const Runs runs = all_runs.from(step0 + step);
+          const i64 here = all_runs.place(step0 + step, all.step), after = all_runs.place(step0 + next, all.step);
           const bool first = step == 0, last = next == b.steps + (b.tail != nullptr);
           for (int m = g0; m < g1; m += kBlockRows) {
             float* const own = sums + (m - g0) * kPanel + half;
             float* const kept = waiting(m, m0, n) + half;
             const float* const from = !first ? own : begins ? nullptr : kept;
             tiles::Operand a = all;
-            a.at += (m - m0) / kBlockRows * a_block + step * all.step;
-            const bool fresh = as_it_lies_ && n == u_.n0 && half == 0 && g1 - g0 >= 2 * kBlockRows;
+            a.at += (m - m0) / kBlockRows * a_block + here;
+            const bool fresh = as_it_lies_ && p_.a_run == 0 && n == u_.n0 && half == 0 && g1 - g0 >= 2 * kBlockRows;
             const float* const soon = !fresh                     ? nullptr
                                       : m + 2 * kBlockRows <= g1 ? a.at + a_block
                                       : m + kBlockRows == g1 && !last
-                                          ? all.at + (g0 - m0) / kBlockRows * a_block + next * all.step
+                                          ? all.at + (g0 - m0) / kBlockRows * a_block + after
                                           : nullptr;
             if (g1 - m > kTile)
-              block_steps<Dot, true>(a, words, steps, from, last_, soon, finishing_, ahead);
+              block_steps<Dot, true>(a, runs, words, steps, from, last_, soon, finishing_, ahead);
             else
-              block_steps<Dot, false>(a, words, steps, from, last_, soon, finishing_, ahead);
+              block_steps<Dot, false>(a, runs, words, steps, from, last_, soon, finishing_, ahead);
             last_ = last && !ends ? kept : own;
           }
           step = next;
@@ -410,6 +425,16 @@ template <class Dot, class T> class TiledUnit {
     }
     if (!ends) return;
     finishing_.add(own, m0, n, m1 - m0, least(u_.n1 - n, kPanel));
+    turn_ ^= 1;
+  }
+
+  void turned_panel(int m0, int m1, int n) {
+    const int columns = least(u_.n1 - n, kPanel);
+    float* const own = own_sums();
+    finishing_.down_to(1);
+    multiply_turned<Dot>(x_.a, (const char*)((const T*)p_.b + n * p_.ldb), p_.ldb * (i64)sizeof(T), columns,
+                         p_.k / (kStepWords * Dot::kWord), x_.tail, own, finishing_);
+    finishing_.add(own, m0, n, m1 - m0, columns);
     turn_ ^= 1;
   }
 

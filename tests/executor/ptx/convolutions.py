@@ -21,6 +21,7 @@ CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {  # x, weight, and the 
     "1x1, strided": ((2, 72, 9, 14), (40, 72, 1, 1), {"stride": [2]}),
     "planes": ((2, 72, 8, 32), (300, 72, 1, 1), {}),
     "planes of 40": ((3, 64, 5, 8), (40, 64, 1, 1), {}),
+    "planes in turn": ((2, 520, 8, 72), (40, 520, 1, 1), {}),
     "planes of 1x1 in groups": ((2, 128, 9, 8), (160, 64, 1, 1), {"groups": 2}),
     "planes of odd lengths": ((3, 136, 7, 7), (300, 136, 1, 1), {}),
     "planes of groups": ((2, 96, 200), (96, 48, 3), {"groups": 2, "padding": [1]}),

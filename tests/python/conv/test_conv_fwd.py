@@ -88,6 +88,7 @@ def test_tiles(load: Callable[..., tk.Library], target: str) -> None:
         ((1, 64, 24, 24), (3, 3), {"padding": [1]}),
         ((1, 20, 26, 26), (3, 3), {}),
         ((2, 6, 27, 40), (2, 2), {"stride": [2]}),
+        ((2, 64, 9, 10), (3, 2), {"dilation": [2, 1], "padding": [1]}),
     ):
         for of_x, of_weight in itertools.product((np.array, channels_last), repeat=2):
             given: dict[str, Any] = images(shape, 32, filters)

@@ -51,6 +51,7 @@ template <int kForm> struct Kernel {
   struct Shared {
     Pipe pipe;
     unsigned arrived[Warps::kConsumers];
+    Signal multiplied[Warps::kConsumers];                  // by each of those that take turns, its tile
     StagedRows rows[kTurned ? Warps::kConsumers * 4 : 1];  // of a warp
   };
 
@@ -60,12 +61,15 @@ template <int kForm> struct Kernel {
     int output, group;
     __device__ __forceinline__ Tile(const Params& p, const TileCoord& of)
         : output(kTurned ? of.m * kTileRows : of.n * kColumns), group(of.batch) {
-      if constexpr (kPlanes)
-        corner = {of.n * (kColumns / kPlane), p.strips};
-      else
-        corner = {p, kTurned ? of.n : of.m};
+      corner = {p, kTurned ? of.n : of.m};
     }
   };
+
+  // Tiles of few outputs have rows for one consumer: the two have whole tiles in turn, or the second one has none.
+  static __device__ __forceinline__ bool few(const Params& p) { return kTurned && p.filters == 64; }
+  static __device__ __forceinline__ bool takes_turns(const Params& p) {
+    return few(p) && p.grid.splits <= 1 && p.grid.shared == 0;
+  }
 
   static __device__ __forceinline__ void produce(const Params& p, Shared& s) {
     Scheduler scheduler(p.grid);
@@ -83,7 +87,7 @@ template <int kForm> struct Kernel {
         if constexpr (kPlanes) {
 #pragma unroll
           for (int i = 0; i < kColumns / kPlane; ++i)
-            tensor_load(pixels + i * stage.b.kPanelBytes, p.x, pipe.full(), from.pixel[i], channel + tap.chunk * kDepth,
+            tensor_load(pixels + i * stage.b.kPanelBytes, p.x, pipe.full(), from.at[i], channel + tap.chunk * kDepth,
                         from.image[i], 0, 0);
         } else {
           tensor_load(pixels, p.x, pipe.full(), channel + tap.chunk * kDepth, from.at[0] + tap.at[0] * p.tap[0],
@@ -99,13 +103,26 @@ template <int kForm> struct Kernel {
     const int lane = w.lane(), warp = w.warp();
     Scheduler scheduler(p.grid);
     Consumer<Pipe> pipe(s.pipe, lane);
+    const bool turns_of_tiles = takes_turns(p);
+    const int line = turns_of_tiles ? 0 : 64 * w.index;
+    int number = 0;
     for (WorkTile work; scheduler.next(work);) {
       const int first = uniform(work.first), last = uniform(work.last);
       Fragment<kColumns> c;
-      multiply_stages(pipe, c, 64 * w.index, first, last);
+      if (turns_of_tiles) {
+        const int tile = number++;
+        if ((tile & 1) != w.index) {
+          pipe.at.skip(last - first);
+          continue;
+        }
+        // A full stage is told from that of a round before while no more than a round may have passed.
+        if (tile > 0) s.multiplied[1 - w.index].wait((tile - 1) / 2);
+      }
+      multiply_stages(pipe, c, line, first, last);
       const Tile tile(p, scheduler.coord(work));
       prefetch_bias(p.of, tile.group, tile.output, kTurned ? kTileRows : kColumns, lane);
       finish_stages(pipe, c, first, last);
+      if (turns_of_tiles && w.thread == 0) s.multiplied[w.index].raise();
       int turn = 0, turns = kColumns / 32;  // of 32 columns, that this CTA finishes
       if (scheduler.splits()) {
         const int splits = p.grid.splits, rank = blockIdx.x % splits;
@@ -115,7 +132,7 @@ template <int kForm> struct Kernel {
                  !fix_up(scheduler, work, c.v, w.index, Warps::kConsumers, w.thread, true, s.arrived[w.index])) {
         continue;
       }
-      const int row = w.index * 64 + warp * 16 + lane / 4;
+      const int row = line + warp * 16 + lane / 4;
       if constexpr (kTurned)
         finish_across(p.of, tile.corner, c.v, s.rows[w.index * 4 + warp], tile.group, tile.output + row, lane, turn,
                       turns);
@@ -127,13 +144,17 @@ template <int kForm> struct Kernel {
   static __device__ __forceinline__ void run(const Params& p) {
     let_next_launch_begin();
     auto& s = shared_memory<Shared>();
-    const int consumers = kTurned && p.filters == 64 ? 1 : 2;  // the second one has no outputs of few
+    const int consumers = few(p) && !takes_turns(p) ? 1 : 2;
     if (threadIdx.x == 32) ask_for(p.x), ask_for(p.w);
     const auto attend = [&] {
       if (kSplits && p.grid.splits > 1) attend_cluster_sum();
     };
     Warps::run<kSplits>(
-        consumers, [&] { s.pipe.init(1, Warps::arrivals(consumers, 1)); },
+        consumers,
+        [&] {
+          s.pipe.init(1, Warps::arrivals(few(p) ? 1 : 2, 1));
+          for (Signal& one : s.multiplied) one.init();
+        },
         [&](int thread) {
           wait_for_launch_before();
           if (thread == 0) produce(p, s);

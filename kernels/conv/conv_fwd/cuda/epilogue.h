@@ -44,21 +44,20 @@ struct Corner {
     return inside;
   }
 };
-// Strips of kPlane pixels of images that have `each` of them, from `first` on; the places of the first two.
+// Two strips of kPlane pixels, of images that have p.strips of them: their first pixels, and their images.
 struct Strips {
-  int first, each;
+  int at[2], image[2];
 
-  struct Origin { int pixel[2], image[2]; };
-  __device__ __forceinline__ Origin origin(const Params&) const {
-    Origin from;
+  Strips() = default;
+  __device__ __forceinline__ Strips(const Params& p, int tile) {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      from.image[i] = (first + i) / each, from.pixel[i] = (first + i - from.image[i] * each) * kPlane;
-    return from;
+      image[i] = (2 * tile + i) / p.strips, at[i] = (2 * tile + i - image[i] * p.strips) * kPlane;
   }
+  __device__ __forceinline__ const Strips& origin(const Params&) const { return *this; }
   __device__ __forceinline__ bool pixel(const Output& of, int i, int (&to)[4]) const {
-    const int strip = first + i / kPlane;
-    to[3] = strip / each, to[2] = to[1] = 0, to[0] = (strip - to[3] * each) * kPlane + i % kPlane;
+    const bool second = i >= kPlane;
+    to[0] = (second ? at[1] : at[0]) + i % kPlane, to[1] = to[2] = 0, to[3] = second ? image[1] : image[0];
     return to[0] < of.out[0] && to[3] < of.out[3];
   }
 };
@@ -189,21 +188,22 @@ TILEKILN_DEVICE void finish_across(const Output& of, const Place& place, float (
   for (int h = 0; h < 2; ++h)
     if (of.bias != nullptr && there(h)) bias[h] = of.bias[first + 8 * h];
   const auto finish = [&](Sums& v, int turn) {
+    if (of.residual.data != nullptr) {
 #pragma unroll
-    for (int dd = 0; dd < 4; ++dd) {
-      int pixel[4];
-      const bool inside = place.pixel(of, 32 * turn + 8 * dd + (lane & 3) * 2, pixel);
+      for (int dd = 0; dd < 4; ++dd) {
+        int pixel[4];
+        const bool inside = place.pixel(of, 32 * turn + 8 * dd + (lane & 3) * 2, pixel);
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float &one = v[dd * 4 + h * 2], &other = v[dd * 4 + h * 2 + 1];
-        if (of.residual.data != nullptr && inside && there(h)) {
+        for (int h = 0; h < 2; ++h) {
+          if (!inside || !there(h)) continue;
           const uint16_t* const from = element_of(of.residual, pixel, first + 8 * h);
-          one += element(from[0]);
-          if (pixel[0] + 1 < of.out[0]) other += element(from[of.residual.step[0]]);
+          v[dd * 4 + h * 2] += element(from[0]);
+          if (pixel[0] + 1 < of.out[0]) v[dd * 4 + h * 2 + 1] += element(from[of.residual.step[0]]);
         }
-        one += bias[h], other += bias[h];
       }
     }
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[i] += bias[i / 2 % 2];
     gemm::activate(of, v);
     if (of.features & kStaged) {
       store_staged(of, place, v, rows, group, output - lane / 4, 32 * turn, lane);
