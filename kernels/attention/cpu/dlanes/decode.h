@@ -30,6 +30,7 @@ inline void decode_rows(const RowStorage& storage, const KvProblem& a, const KvU
   heads.chunk = by_key ? blocks.ahead : blocks.keys;
   heads.fetch_shift = by_key ? __builtin_ctz(blocks.ahead) : blocks.in_a_row ? kBlockShift : kFetchShift;
   heads.fetch_into = blocks.into;
+  heads.table = storage.table;
   const bool several = heads.group > 1, pairs = several && products.pairs;
 
   const Descales descales = cache_descales(a, u, head_k);

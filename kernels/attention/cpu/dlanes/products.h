@@ -10,16 +10,39 @@ constexpr int kMaxRows = 16;        // pairs of a query and a query head in a un
 constexpr int kMaxStreamRows = 64;  // query heads in a unit of every key head
 constexpr int kBlockShift = 7, kMostKeys = 1 << kBlockShift;  // a block
 
+// The elements that kernels read T as, and what tells them T: a table of bytes, where one kernel reads e4m3 and e5m2.
+using Table = const uint16_t*;
+template <class T> struct ReadAs { using Type = T; };
+#if TILEKILN_BYTE_TABLES
+template <> struct ReadAs<bf8> { using Type = fp8; };
+#else
+template <class T> inline constexpr Table kByteTable = nullptr;
+#endif
+#if TILEKILN_PAIRS
+template <class T> struct Halves {
+  explicit TILEKILN_INLINE Halves(Table) {}
+  TILEKILN_INLINE vh load(const T* p) const { return load_halves(p); }
+};
+#if TILEKILN_BYTE_TABLES
+template <> struct Halves<fp8> : ByteTable {
+  using ByteTable::ByteTable;
+  TILEKILN_INLINE vh load(const fp8* p) const { return halves(_mm256_loadu_si256((const __m256i*)p)); }
+};
+#endif
+#endif
+
 // Rows of K, a register at a time, and their product with the same dims of q. kDims dims a register.
 template <class T> struct Fp32Row {
   static constexpr int kDims = kLanes, kBytes = kDims * int(sizeof(T));
-  static TILEKILN_INLINE vf load(const char* p) { return widen((const T*)p); }
+  explicit TILEKILN_INLINE Fp32Row(Table) {}
+  TILEKILN_INLINE vf load(const char* p) const { return widen((const T*)p); }
   static TILEKILN_INLINE vf multiply_add(vf sum, vf k, vf q) { return fma(k, q, sum); }
 };
 #if TILEKILN_PAIRS
-template <class T> struct PairRow {
+template <class T> struct PairRow : Halves<T> {
+  using Halves<T>::Halves;
   static constexpr int kDims = 2 * kLanes, kBytes = kDims * int(sizeof(T));
-  static TILEKILN_INLINE vf load(const char* p) { return words(load_halves((const T*)p)); }
+  TILEKILN_INLINE vf load(const char* p) const { return words(Halves<T>::load((const T*)p)); }
   static TILEKILN_INLINE vf multiply_add(vf sum, vf k, vf q) { return dot_pair(sum, k, q); }
 };
 #endif
@@ -30,23 +53,26 @@ enum class ValueOrder : unsigned char { plain, even_odd, interleaved };
 
 // Rows of V, two registers at a time, where P is fp32.
 template <class T> struct ValueRow {
+  explicit TILEKILN_INLINE ValueRow(Table) {}
   static constexpr ValueOrder kOrder = ValueOrder::plain;
-  static TILEKILN_INLINE void load_two(const char* p, vf& a, vf& b) {
+  TILEKILN_INLINE void load_two(const char* p, vf& a, vf& b) const {
     a = widen((const T*)p);
     b = widen((const T*)p + kLanes);
   }
 };
 template <> struct ValueRow<bf16> {
+  explicit TILEKILN_INLINE ValueRow(Table) {}
   static constexpr ValueOrder kOrder = ValueOrder::even_odd;
-  static TILEKILN_INLINE void load_two(const char* p, vf& a, vf& b) { even_odd((const bf16*)p, a, b); }
+  TILEKILN_INLINE void load_two(const char* p, vf& a, vf& b) const { even_odd((const bf16*)p, a, b); }
 };
 #if TILEKILN_PAIRS
-template <class T> struct ByteValues {
+template <class T> struct ByteValues : Halves<T> {
+  using Halves<T>::Halves;
   static constexpr ValueOrder kOrder = ValueOrder::even_odd;
-  static TILEKILN_INLINE void load_two(const char* p, vf& a, vf& b) { even_odd(load_halves((const T*)p).v, a, b); }
+  TILEKILN_INLINE void load_two(const char* p, vf& a, vf& b) const { even_odd(this->load((const T*)p).v, a, b); }
 };
-template <> struct ValueRow<fp8> : ByteValues<fp8> {};
-template <> struct ValueRow<bf8> : ByteValues<bf8> {};
+template <> struct ValueRow<fp8> : ByteValues<fp8> { using ByteValues::ByteValues; };
+template <> struct ValueRow<bf8> : ByteValues<bf8> { using ByteValues::ByteValues; };
 #endif
 
 // Pairs of keys: several rows that share V multiply it by two keys at once, in bf16, which is half of the products.
@@ -69,6 +95,7 @@ struct HeadRows {
   int chunk;             // keys that O is loaded for
   int fetch_shift;       // log2 of the keys of one FetchRows; of several rows of a key head not 0
   FetchInto fetch_into;  // looked at where one key head has several rows
+  Table table;
 
   TILEKILN_INLINE int fetch_keys() const { return 1 << fetch_shift; }
 };

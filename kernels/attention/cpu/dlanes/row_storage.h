@@ -31,6 +31,7 @@ struct RowStorage {
   RowStage bias;
   StoreRow store_row;
   int q_bytes, kv_bytes, out_bytes, bias_bytes;
+  Table table;
 };
 
 struct RowScratch {

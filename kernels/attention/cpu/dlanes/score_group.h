@@ -9,8 +9,8 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 // N keys with R rows, N R <= kLanes, whose sums are added across lanes together. next: the lines to fetch, moved past those of these
 // keys. Steps: known at compile time, or 0.
 template <class Row, int R, int N, int Steps>
-TILEKILN_INLINE void score_rows(float* s, const char* const (&row)[N], u64& next, const FetchLines& lines,
-                                FetchInto into, const float* q, i64 width, int steps) {
+TILEKILN_INLINE void score_rows(float* s, const char* const (&row)[N], const Row& as, u64& next,
+                                const FetchLines& lines, FetchInto into, const float* q, i64 width, int steps) {
   const i64 q_width = Steps ? Steps * kLanes : width;
   vf sum[kLanes];  // by row, key
   TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) sum[i] = zero();
@@ -23,7 +23,7 @@ TILEKILN_INLINE void score_rows(float* s, const char* const (&row)[N], u64& next
     vf y[R];
     TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) y[r] = load(q + r * q_width + i * kLanes);
     TILEKILN_UNROLL(8) for (int n = 0; n < N; ++n) {
-      const vf x = Row::load(row[n] + at);
+      const vf x = as.load(row[n] + at);
       TILEKILN_UNROLL(4)
       for (int r = 0; r < R; ++r) sum[r * N + n] = Row::multiply_add(sum[r * N + n], x, y[r]);
     }
@@ -43,14 +43,15 @@ TILEKILN_INLINE void score_rows(float* s, const char* const (&row)[N], u64& next
 // kLanes keys with R rows. Not inlined: in a larger function compilers keep addresses in vector registers (1.4 of the time).
 template <class Row, int R, int Steps>
 __attribute__((noinline)) void score_several(float* s, const char* const* k, const FetchRows& fetch, FetchInto into,
-                                             const float* q, i64 q_width, int steps) {
+                                             const float* q, i64 q_width, int steps, Table table) {
   constexpr int N = kLanes / R;
+  const Row as(table);
   const FetchLines lines = FetchLines::of(fetch, N, Row::kBytes, steps * Row::kBytes);
   u64 next = lines.first;
   for (int key = 0; key < kLanes; key += N) {
     const char* row[N];
     TILEKILN_UNROLL(8) for (int n = 0; n < N; ++n) row[n] = k[key + n];
-    score_rows<Row, R, N, Steps>(s + key, row, next, lines, into, q, q_width, steps);
+    score_rows<Row, R, N, Steps>(s + key, row, as, next, lines, into, q, q_width, steps);
   }
 }
 

@@ -8,12 +8,12 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 // One row of a key head and one key.
 template <class Row, int Steps>
-TILEKILN_INLINE vf score_key(const char* k, u64 next, const float* q, int steps) {
+TILEKILN_INLINE vf score_key(const char* k, const Row& as, u64 next, const float* q, int steps) {
   vf x = zero();
   const auto step = [&](i64 i) __attribute__((always_inline)) {
     const i64 at = i * Row::kBytes;
     if (at % 64 == 0) fetch_lines<Row::kBytes>(next + at);
-    x = Row::multiply_add(x, Row::load(k + at), load(q + i * kLanes));
+    x = Row::multiply_add(x, as.load(k + at), load(q + i * kLanes));
   };
   if constexpr (Steps > 0) {
     TILEKILN_UNROLL(8) for (int i = 0; i < Steps; ++i) step(i);
@@ -30,13 +30,14 @@ void score_heads(float* s, const char* const* k, const FetchRows* fetch, int key
   const int steps = (a.hdim_q + Row::kDims - 1) / Row::kDims, count = a.heads_k, rows = round_up(count, kLanes);
   alignas(64) float sums[kMost * kLanes], turned[kMost / kLanes][kLanes * kLanes];
   __builtin_memset(sums, 0, sizeof sums);
+  const Row as(a.table);
   for (int key = 0; key < keys; key += kLanes) {
     const int some = keys - key < kLanes ? keys - key : kLanes;
     for (int i = 0; i < some; ++i) {
       const FetchRows next = fetch[(key + i) >> a.fetch_shift].from((key + i) & (a.fetch_keys() - 1));
       known_steps(steps, [&]<int Steps>() __attribute__((always_inline)) {
         for (i64 h = 0; h < count; ++h)
-          store(sums + h * kLanes, score_key<Row, Steps>(k[key + i] + h * a.k_head, next.first + u64(h * a.k_head),
+          store(sums + h * kLanes, score_key<Row, Steps>(k[key + i] + h * a.k_head, as, next.first + u64(h * a.k_head),
                                                          q + h * a.q_width, steps));
       });
       for (int r = 0; r < rows; r += kLanes) {
@@ -63,6 +64,7 @@ constexpr int kHeadKeys = kLanes / 4;  // keys of score_heads_several
 template <class Row, int Steps>
 __attribute__((noinline)) void score_head_keys(float* s, const char* const* k, const FetchRows& fetch, const float* q,
                                                const HeadRows& a, int steps) {
+  const Row as(a.table);
   const i64 row_bytes = steps * Row::kBytes;
   const bool in_a_row = a.k_head == row_bytes && fetch.step == u64(a.heads_k * row_bytes);
   FetchLines lines =
@@ -75,7 +77,7 @@ __attribute__((noinline)) void score_head_keys(float* s, const char* const* k, c
     int g = 0;
     const auto some = [&]<int R>() __attribute__((always_inline)) {
       const i64 r = h * a.group + g;
-      score_rows<Row, R, kHeadKeys, Steps>(s + r * kMostKeys, row, next, lines, into, q + r * a.q_width, a.q_width,
+      score_rows<Row, R, kHeadKeys, Steps>(s + r * kMostKeys, row, as, next, lines, into, q + r * a.q_width, a.q_width,
                                            steps);
       into = FetchInto::nothing;
       g += R;

@@ -21,7 +21,9 @@ template <class F> TILEKILN_INLINE void known_steps(int steps, F&& f) {
 // Key by key, and a loop of keys: unrolled, every load would have a stride of 16 rows of its own, which no prefetcher follows.
 // Steps: known at compile time, q in registers; 0: not.
 template <class Row, int Steps>
-TILEKILN_INLINE void score_one(float* s, const char* const* k, FetchRows fetch, const float* q, int steps) {
+TILEKILN_INLINE void score_one(float* s, const char* const* k, FetchRows fetch, const float* q, int steps,
+                               Table table) {
+  const Row as(table);
   alignas(64) float partial[kLanes * kLanes];
   vf y[Steps ? Steps : 1];
   TILEKILN_UNROLL(8) for (int i = 0; i < Steps; ++i) y[i] = load(q + i * kLanes);
@@ -32,12 +34,12 @@ TILEKILN_INLINE void score_one(float* s, const char* const* k, FetchRows fetch, 
     if constexpr (Steps > 0) {
       TILEKILN_UNROLL(8) for (int i = 0; i < Steps; ++i) {
         if (i * Row::kBytes % 64 == 0) fetch_lines<Row::kBytes>(next + i * Row::kBytes);
-        x = Row::multiply_add(x, Row::load(row + i * Row::kBytes), y[i]);
+        x = Row::multiply_add(x, as.load(row + i * Row::kBytes), y[i]);
       }
     } else {
       for (i64 i = 0; i < steps; ++i) {
         if (i * Row::kBytes % 64 == 0) fetch_lines<Row::kBytes>(next + i * Row::kBytes);
-        x = Row::multiply_add(x, Row::load(row + i * Row::kBytes), load(q + i * kLanes));
+        x = Row::multiply_add(x, as.load(row + i * Row::kBytes), load(q + i * kLanes));
       }
     }
     store(partial + n * kLanes, x);

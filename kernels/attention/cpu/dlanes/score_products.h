@@ -30,16 +30,17 @@ void scores(float* s, const char* const* k, const FetchRows* fetch, int keys, co
     const char* const* const rows = key + kLanes <= keys ? k + key : last;
     const FetchRows next = fetch[key >> a.fetch_shift].from(key & (a.fetch_keys() - 1));
     if (a.group == 1) {
-      known_steps(steps, [&]<int Steps>()
-                             __attribute__((always_inline)) { score_one<Row, Steps>(s + key, rows, next, q, steps); });
+      known_steps(steps, [&]<int Steps>() __attribute__((always_inline)) {
+        score_one<Row, Steps>(s + key, rows, next, q, steps, a.table);
+      });
       continue;
     }
     const auto some = [&]<int R>(int r) __attribute__((always_inline)) {
       float* const to = s + r * kMostKeys + key;
       const float* const from = q + r * a.q_width;
       known_steps(steps, [&]<int Steps>() __attribute__((always_inline)) {
-        score_several<Row, R, Steps>(to, rows, next, r == 0 ? a.fetch_into : FetchInto::nothing, from, a.q_width,
-                                     steps);
+        score_several<Row, R, Steps>(to, rows, next, r == 0 ? a.fetch_into : FetchInto::nothing, from, a.q_width, steps,
+                                     a.table);
       });
     };
     int r = 0;

@@ -41,7 +41,7 @@ void values(float* o, const char* const* v, const FetchRows* fetch, int keys, co
           const int last = end - begin < a.fetch_keys() ? end : begin + a.fetch_keys();
           const FetchRows lines = fetch_of_part(*ahead, last - begin, h * (pairs / N) + i / N, a.heads_k * (pairs / N),
                                                 even ? N * kPairBytes : 0, offset);
-          Sums<T, R, N>::add(sum, v, lines, into, offset, begin, last, p + row * kMostKeys);
+          Sums<T, R, N>::add(sum, v, lines, into, offset, begin, last, p + row * kMostKeys, a.table);
         }
         TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
           TILEKILN_UNROLL(8) for (int j = 0; j < 2 * N; ++j) {

@@ -9,7 +9,8 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 // P in fp32. R rows, N pairs of registers.
 template <class T, int R, int N> struct ValueSums {
   static TILEKILN_INLINE void add(vf (&sum)[R][2 * N], const char* const* v, FetchRows fetch, FetchInto into,
-                                  i64 offset, i64 key, i64 end, const float* p) {
+                                  i64 offset, i64 key, i64 end, const float* p, Table table) {
+    const ValueRow<T> as(table);
     u64 next = fetch.first;
     for (; key < end; ++key, next += fetch.step) {
       const char* const row = v[key] + offset;
@@ -18,7 +19,7 @@ template <class T, int R, int N> struct ValueSums {
       TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) {
         vf a, b;
         fetch_lines<2 * kLanes* int(sizeof(T))>(next + i * 2 * kLanes * sizeof(T), into);
-        ValueRow<T>::load_two(row + i * 2 * kLanes * sizeof(T), a, b);
+        as.load_two(row + i * 2 * kLanes * sizeof(T), a, b);
         TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
           sum[r][2 * i] = fma(x[r], a, sum[r][2 * i]);
           sum[r][2 * i + 1] = fma(x[r], b, sum[r][2 * i + 1]);
@@ -32,7 +33,8 @@ template <class T, int R, int N> struct ValueSums {
 // P in bf16, two keys at a time; a last key without another is paired with 0.
 template <class T, int R, int N> struct ValuePairSums {
   static TILEKILN_INLINE void add(vf (&sum)[R][2 * N], const char* const* v, FetchRows fetch, FetchInto into,
-                                  i64 offset, i64 key, i64 end, const float* p) {
+                                  i64 offset, i64 key, i64 end, const float* p, Table table) {
+    const Halves<T> as(table);
     u64 next = fetch.first;
     const auto two_keys = [&]<bool Both>() __attribute__((always_inline)) {
       const T *const one = (const T*)(v[key] + offset), *const two = (const T*)(v[key + Both] + offset);
@@ -43,8 +45,8 @@ template <class T, int R, int N> struct ValuePairSums {
       TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[r] = load_word((const bf16*)(p + r * kMostKeys) + key);
       TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) {
         vf low, high;
-        interleave_lanes(load_halves(one + i * 2 * kLanes), Both ? load_halves(two + i * 2 * kLanes) : zero_halves(),
-                         low, high);
+        interleave_lanes(as.load(one + i * 2 * kLanes), Both ? as.load(two + i * 2 * kLanes) : zero_halves(), low,
+                         high);
         TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
           sum[r][2 * i] = dot_pair(sum[r][2 * i], low, x[r]);
           sum[r][2 * i + 1] = dot_pair(sum[r][2 * i + 1], high, x[r]);

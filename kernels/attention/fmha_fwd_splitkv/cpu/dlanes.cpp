@@ -56,7 +56,8 @@ template <class Q, class T, class B, class Out> void fp32_rows(const KvProblem& 
                                             sizeof(Q),
                                             sizeof(T),
                                             sizeof(Out),
-                                            sizeof(B)};
+                                            sizeof(B),
+                                            kByteTable<T>};
   decode(storage, a, u, *(RowScratch*)scratch);
 }
 
@@ -64,8 +65,9 @@ template <class Q, class T, class B, class Out> void fp32_rows(const KvProblem& 
 // Pairs whatever their arithmetic costs: memory decides, and where they run at half of fp32's rate they take .9 of its time (widens_bf16).
 template <class Q, class T, class B, class Out> void bf16_rows(const KvProblem& a, const KvUnit& u, void* scratch) {
   using Element = typename Bits<sizeof(T)>::Type;
+  using Read = typename ReadAs<T>::Type;
   static const constexpr RowStorage storage{load_q_row_pairs<Q>,
-                                            direct_products<PairRow<T>, T>,
+                                            direct_products<PairRow<Read>, Read>,
                                             padded_products<PairRow<bf16>>,
                                             load_k_pairs<T>,
                                             load_rows_fp32<T, true>,
@@ -76,7 +78,8 @@ template <class Q, class T, class B, class Out> void bf16_rows(const KvProblem& 
                                             sizeof(Q),
                                             sizeof(T),
                                             sizeof(Out),
-                                            sizeof(B)};
+                                            sizeof(B),
+                                            kByteTable<T>};
   decode(storage, a, u, *(RowScratch*)scratch);
 }
 #else

@@ -66,13 +66,23 @@ struct Bf8Table {
 };
 constexpr Bf8Table kBf8Table;
 
-TILEKILN_INLINE vh halves_of_bytes(const uint16_t* table, __m256i bytes) {
-  const __m512i x = _mm512_cvtepi8_epi16(bytes);
-  const __m512i low = _mm512_permutex2var_epi16(_mm512_load_si512(table), x, _mm512_load_si512(table + 32));
-  const __m512i high = _mm512_permutex2var_epi16(_mm512_load_si512(table + 64), x, _mm512_load_si512(table + 96));
-  const __m512i r = _mm512_mask_mov_epi16(low, _mm512_test_epi16_mask(x, _mm512_set1_epi16(0x40)), high);
-  return {_mm512_ternarylogic_epi32(r, x, _mm512_set1_epi16(short(0x8000)), 0xf8)};  // r | (x & sign)
-}
+// A table in registers, so that one kernel reads either kind.
+class ByteTable {
+  __m512i part_[4];
+
+ public:
+  explicit TILEKILN_INLINE ByteTable(const uint16_t* halves) {
+    TILEKILN_UNROLL(4) for (int i = 0; i < 4; ++i) part_[i] = _mm512_load_si512(halves + 32 * i);
+  }
+  TILEKILN_INLINE vh halves(__m256i bytes) const {
+    const __m512i x = _mm512_cvtepi8_epi16(bytes);
+    const __m512i low = _mm512_permutex2var_epi16(part_[0], x, part_[1]);
+    const __m512i high = _mm512_permutex2var_epi16(part_[2], x, part_[3]);
+    const __m512i r = _mm512_mask_mov_epi16(low, _mm512_test_epi16_mask(x, _mm512_set1_epi16(0x40)), high);
+    return {_mm512_ternarylogic_epi32(r, x, _mm512_set1_epi16(short(0x8000)), 0xf8)};  // r | (x & sign)
+  }
+};
+TILEKILN_INLINE vh halves_of_bytes(const uint16_t* table, __m256i bytes) { return ByteTable(table).halves(bytes); }
 TILEKILN_INLINE vh load_halves(const fp8* p, int n) {
   return halves_of_bytes(kFp8Table.halves, _mm256_maskz_loadu_epi8(n >= 32 ? ~0u : (1u << n) - 1, p));
 }
@@ -85,6 +95,10 @@ TILEKILN_INLINE vh load_halves(const bf8* p, int n) {
 TILEKILN_INLINE vh load_halves(const bf8* p) {
   return halves_of_bytes(kBf8Table.halves, _mm256_loadu_si256((const __m256i*)p));
 }
+#define TILEKILN_BYTE_TABLES 1
+template <class T> inline constexpr const uint16_t* kByteTable = nullptr;
+template <> inline constexpr const uint16_t* kByteTable<fp8> = kFp8Table.halves;
+template <> inline constexpr const uint16_t* kByteTable<bf8> = kBf8Table.halves;
 
 // Words of bf16 of the halves of bytes `first` and first + 1 of each word, less 8: the lower ones, or the upper.
 struct NibbleTable {
