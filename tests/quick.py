@@ -2,7 +2,7 @@
 """Three levels of the suite. The plain command is a fair sample of every area, within minutes.
 
     pytest -n auto          at most two cases of each test without the mark `day`, built for this machine's best ISA
-                            alone, which stands there for target=all
+                            alone, which stands there for target=all; a fifth of what hypothesis draws
     pytest -n auto --day    every test, matrices as a sample of the day: what CI runs. Beside the best ISA one other of
                             this machine, of the day too, stands for target=all
     pytest -n auto --full   every case, every ISA: so does what is named with its test, as in FILE::TEST
@@ -26,6 +26,7 @@ from typing import Any
 
 import pytest
 
+from tests import sampling
 from tests.sampling import INSTRUMENTED, sample, values
 
 MOST = 2
@@ -52,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
         option.quick = config.workerinput["quick"]
     else:
         option.quick = option.quick or not (option.day or option.full or _named(config))
+    sampling.fewer_examples = option.quick
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

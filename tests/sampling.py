@@ -26,6 +26,8 @@ import pytest
 
 INSTRUMENTED = ("sanitize", "thread")
 """Build modes of which a day has one."""
+fewer_examples = False
+"""Set by tests/quick.py before tests are imported."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -125,6 +127,11 @@ def _has_hash(value: object) -> bool:
     except TypeError:  # a tuple of a list, too
         return False
     return True
+
+
+def examples(most: int) -> int:
+    """Of a test whose arguments hypothesis draws: a fifth of them in the plain command."""
+    return max(5, most // 5) if fewer_examples else most
 
 
 def sample(cases: Sequence[Mapping[str, Hashable]], seed: str, most: int | None = None) -> list[int]:

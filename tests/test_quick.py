@@ -14,6 +14,10 @@ from tests.progress import Progress, clock
 
 FILE = """
 import pytest
+from tests.sampling import examples
+@pytest.mark.quick(99)
+@pytest.mark.parametrize("d", range(examples(10)))
+def test_drawn(d): pass
 @pytest.mark.parametrize("a", range(9))
 def test_cases(a): pass
 @pytest.mark.quick(each="b")
@@ -44,14 +48,14 @@ def run(pytester: pytest.Pytester, *words: str) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("words", "passed"),
     [
-        ([], 2 + 3 + 7 + 1 + 2),
-        (["--day"], 9 + 15 + 2 + 1 + 1 + 4),
-        (["--full"], 9 + 15 + 7 + 1 + 1 + 4),
-        (["test_what_runs.py"], 9 + 15 + 2 + 1 + 1 + 4),
+        ([], 5 + 2 + 3 + 7 + 1 + 2),
+        (["--day"], 10 + 9 + 15 + 2 + 1 + 1 + 4),
+        (["--full"], 10 + 9 + 15 + 7 + 1 + 1 + 4),
+        (["test_what_runs.py"], 10 + 9 + 15 + 2 + 1 + 1 + 4),
         (["-k", "long or short"], 2),
         (["--quick", "-k", "long or short"], 1),
         (["--receipt", "flash"], 2),
-        (["-n", "1"], 2 + 3 + 7 + 1 + 2),
+        (["-n", "1"], 5 + 2 + 3 + 7 + 1 + 2),
     ],
 )
 def test_what_runs(pytester: pytest.Pytester, words: list[str], passed: int) -> None:

@@ -102,6 +102,7 @@ def test_what_is_wrong_is_an_exception_of_scons(host, options, message):
     assert (host.root / "done").exists()  # the host goes on
 
 
+@pytest.mark.day
 def test_an_exception_nobody_catches_is_a_sentence(host):
     (host.root / "SConstruct").write_text(HOST + embed("{'receipt': 'flsh'}"))
     said = host.scons()

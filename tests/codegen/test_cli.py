@@ -275,14 +275,14 @@ def test_a_broken_pipe_is_quiet() -> None:
 
 
 def test_a_process_exits_with_the_code(command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    assert command("list", "flash").returncode == 0
+    assert command("list", "fp32_min").returncode == 0
     assert command("list", "nothing").returncode == 2
     assert command().stdout == command("--help").stdout
-    assert command("diff", "flash", "flash").returncode == 0
-    assert command("diff", "flash", "fp8").returncode == 1
-    assert command("explain", "flash", "fmha_fwd dtype=bf16").returncode == 0
-    assert command("explain", "flash", "fmha_fwd dtype=fp8fp32").returncode == 1
-    assert command("explain", "flash", "fmha_fwd dtype=fp9").returncode == 2
+    assert command("diff", "fp32_min", "fp32_min").returncode == 0
+    assert command("diff", "fp32_min", "fp32").returncode == 1
+    assert command("explain", "fp32_min", "fmha_fwd dtype=fp32").returncode == 0
+    assert command("explain", "fp32_min", "fmha_fwd dtype=fp8fp32").returncode == 1
+    assert command("explain", "fp32_min", "fmha_fwd dtype=fp9").returncode == 2
 
 
 def test_version(run: Run) -> None:

@@ -13,6 +13,7 @@ from codegen.schema.tree import tree
 from codegen.tell.explain import explain
 from tests.codegen import brute_bwd
 from tests.codegen.brute import AXES, RECEIPTS, head_dims, selected, signatures
+from tests.sampling import examples
 
 AVX2 = ["cpu-avx2"]
 
@@ -181,7 +182,7 @@ def test_every_name_of_a_list_is_understood(pytestconfig: pytest.Config) -> None
             assert f"\n  {instance.name}\n" in answer
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.sampled_from(list(RECEIPTS)), st.tuples(*(st.sampled_from([*values, ""]) for values in AXES.values())))
 def test_the_verdict_is_the_plan(receipt: str, values: tuple[str, ...]) -> None:
     """Whole and partial signatures: yes exactly when brute force finds one; every no has a reason."""
@@ -197,7 +198,7 @@ def test_the_verdict_is_the_plan(receipt: str, values: tuple[str, ...]) -> None:
         assert answer.splitlines()[1].startswith(("  rule ", "  head dims: ", f"  receipt {receipt} "))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.sampled_from(list(brute_bwd.RECEIPTS)),
     st.sampled_from([brute_bwd.MAIN, *brute_bwd.COMPANIONS]),

@@ -92,6 +92,17 @@ def test_units_hold_the_plan(copy: Copy, tmp_path: pathlib.Path) -> None:
     assert sorted(generated.headers) == sorted([*units, *(f"kernels/generated/{name}.h" for name in names)])
 
 
+@pytest.mark.parametrize("receipt", ["fp32_min", "norm_default"])
+def test_a_family_brings_no_host_code_of_others(receipt: str) -> None:
+    companions = {family.name for family in tree().families.values() if family.file.companion_of}
+    for family in {instance.family for instance in resolve(receipt, TARGETS[:1]).instances} - companions:
+        plan = resolve(receipt, TARGETS[:1], f"family={family}")
+        asked, operators = {instance.family for instance in plan.instances}, held.operators(plan)
+        called = {os.path.dirname(one.file.call.header) for one in operators}  # a gradient's may be its forward's
+        others = {one.room for one in tree().operators.values() if asked.isdisjoint(one.file.stages)} - called
+        assert {f"{room}/*.cpp" for room in others}.isdisjoint(held.host(operators, []))
+
+
 def test_a_second_generation_writes_nothing(copy: Copy, tmp_path: pathlib.Path) -> None:
     out = tmp_path / "gen"
     first = make(copy, out, "flash")

@@ -21,6 +21,7 @@ from codegen.tell.explain import explain
 from tests.codegen import brute_kv
 from tests.codegen.conftest import Copy
 from tests.codegen.test_select import clauses
+from tests.sampling import examples
 
 SPLITKV, COMBINE, PREFILL = "fmha_fwd_splitkv", "fmha_fwd_splitkv_combine", "fmha_batch_prefill"
 ENGINES = [f"tilekiln_cpu_avx2_fmha_fwd_splitkv_{pipeline}" for pipeline in ("dlanes", "qlanes")]
@@ -50,7 +51,7 @@ def test_a_receipt_lists_what_the_facts_say(name: str) -> None:
     assert set(combine) == brute_kv.combined(listed(plan, SPLITKV))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(clauses(brute_kv.SPLITKV.axes))
 def test_a_plan_has_exactly_the_combines_that_it_needs(where: str) -> None:
     space = brute_kv.SPLITKV

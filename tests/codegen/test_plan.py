@@ -16,6 +16,7 @@ from tests.codegen import brute_bwd, brute_kv
 from tests.codegen.brute import AXES, RECEIPTS, signatures
 from tests.codegen.conftest import ROOT, Copy
 from tests.codegen.test_select import clauses
+from tests.sampling import examples
 
 TARGETS = list(tree().of_host)
 
@@ -52,7 +53,7 @@ def test_a_receipt_lists_of_the_backward_what_the_facts_say(name: str) -> None:
     assert plan.source.number == number
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(clauses(brute_bwd.AXES))
 def test_companions_follow_a_narrowed_main_plan(where: str) -> None:
     main = brute_bwd.signatures(brute_bwd.RECEIPTS["aiter"]() & brute_bwd.selected(where))

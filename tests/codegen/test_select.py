@@ -12,6 +12,7 @@ from codegen.schema import select
 from codegen.schema.errors import CodegenError, SelectionError
 from codegen.schema.tree import tree
 from tests.codegen.brute import AXES, RECEIPTS, nearest, selected, signatures
+from tests.sampling import examples
 
 WILDCARDS = (
     "selections have no wildcards: write the values that it may have, as hdim_q=64,128, hdim_q>=64, or leave the axis "
@@ -35,7 +36,7 @@ def clauses(draw: st.DrawFn, of: dict[str, list[str]] = AXES) -> str:
 selections = st.lists(clauses(), min_size=1, max_size=3).map(" or ".join)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(selections)
 def test_where_selects_what_brute_force_selects(text: str) -> None:
     expected = signatures(selected(text) & RECEIPTS["ck_default"][1]())
@@ -49,7 +50,7 @@ def test_where_selects_what_brute_force_selects(text: str) -> None:
     assert listed == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(clauses())
 def test_a_clause_written_out_reads_back(text: str) -> None:
     family = tree().families["fmha_fwd"]

@@ -166,6 +166,7 @@ def test_a_second_receipt_in_a_source_file_is_an_error(prefix: Path, tmp_path: P
     )
 
 
+@pytest.mark.day
 def test_same_bytes(prefix: Path) -> None:
     """Of the archive that is built, made anew."""
     built = ROOT / _variant("native", "release", WHERE).library("fp32_min")

@@ -17,6 +17,7 @@ from tilekiln.reference import gradients, problems
 from codegen.plan.plan import resolve
 from tests.python.attention_runs import run_gradients
 from tests.python.test_kernels import EDGES, TILE, sizes_for
+from tests.sampling import examples
 
 RECEIPTS = ("ck_default", "fp32")
 DTYPES = ("fp32", "fp16", "bf16")
@@ -154,7 +155,7 @@ def test_workers(one_isa, mode, workers):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@hypothesis.settings(deadline=None, max_examples=25, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(deadline=None, max_examples=examples(25), suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(data=st.data())
 def test_random_problems(kernels, dtype, data):
     """Any signature of the dtype with any sizes."""

@@ -11,6 +11,8 @@ import tilekiln as tk
 from hypothesis import strategies as st
 from tilekiln.reference import problems
 
+from tests.sampling import examples
+
 TILE = 64
 EDGES = (0, 1, 2, 15, 16, 17, TILE - 1, TILE, TILE + 1, 127, 128, 129, 131)
 RECEIPTS = ("ck_default", "fp32", "flash")
@@ -187,7 +189,7 @@ def sizes_for(draw, signature: dict) -> problems.Sizes:
 @pytest.mark.parametrize(
     "dtype", sorted(one for one in problems.STORAGE if "fnuz" not in one)
 )  # gfx942 alone has those
-@hypothesis.settings(deadline=None, max_examples=25, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(deadline=None, max_examples=examples(25), suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(data=st.data())
 def test_random_problems(kernels, dtype, data):
     """Any signature of the dtype with any sizes."""
