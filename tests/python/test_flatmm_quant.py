@@ -12,6 +12,7 @@ import pytest
 import tilekiln as tk
 from tilekiln._core.dtypes import NUMPY
 from tilekiln.reference import gemm as reference
+from tilekiln.reference.panels import GROUPS, quantised
 
 from tests.python import tiles
 from tests.python.guard import guarded
@@ -42,32 +43,40 @@ def library(load: Callable[..., tk.Library]) -> tk.Library:
     return load("gemm_linear", targets="all")
 
 
-def numbers(random: np.random.Generator, n: int, k: int, kind: str) -> np.ndarray:
-    if kind == "int4":
-        return random.integers(-8, 8, (n, k)).astype(np.int8)
-    return draw(random, n, k, kind, False)
-
-
 @pytest.mark.parametrize(("dtype", "kind", "quantise", "outs"), KINDS, ids=[f"{a}-{b}-{c}" for a, b, c, _ in KINDS])
 @pytest.mark.parametrize("target", TARGETS)
 def test_against_float64(
     library: tk.Library, target: str, dtype: str, kind: str, quantise: bool, outs: tuple[str, ...]
 ) -> None:
+    of_shapes(library, target, dtype, kind, quantise, outs, SHAPES)
+
+
+def of_shapes(
+    library: tk.Library,
+    target: str,
+    dtype: str,
+    kind: str,
+    quantise: bool,
+    outs: tuple[str, ...],
+    shapes: list[tuple[int, int, int, int]],
+) -> None:
+    """Products of a drawn weight of any kind, beside the reference, with epilogues in turn; by three threads, too."""
     random = np.random.default_rng(1)
     choices = itertools.cycle(itertools.product(outs, (False, True), ("none", "gelu"), ("group", "row", None)))
-    for m, n, k, group in SHAPES:
+    for m, n, k, group in shapes:
         to, with_bias, activation, factors = next(choices)
+        if kind in GROUPS:
+            k, group = k // 32 * 32, GROUPS[kind]
+        weight, values, scale = quantised(kind, random, n, k, group)
+        assert np.array_equal(weight.dequantised(), values * np.repeat(scale, group, axis=1)[:, :k])
         groups = -(-k // group)
-        weight = tk.QuantisedWeight.from_values(
-            values := numbers(random, n, k, kind),
-            scale := (random.random((n, groups), F32) + 0.5) / 8,
-            bits=4 if kind == "int4" else 8,
-            group=group,
-        )
         wide = draw(random, m, k + 5, dtype, False)
         a = guarded(wide[:, :k].copy(), "after") if m % 2 else wide[:, :k]
         call: dict[str, Any] = {"group": group, "activation": activation, "quantise_a": quantise}
+        call |= {"b_factor": weight.factor}
         expected: dict[str, Any] = {}
+        if weight.zero is not None:
+            call["b_zero"] = guarded(weight.zero, "after")
         if with_bias:
             whole = np.zeros(weight.panels.shape[0] * 64, F32)
             whole[:n] = expected["bias"] = random.standard_normal(n).astype(F32)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,13 +10,12 @@ import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln._core.dtypes import NUMPY
-from tilekiln.reference import gemm as reference
 from tilekiln.reference.panels import GROUPS, quantised
 
-from tests.python.guard import guarded
 from tests.python.test_cases import draw_and_judge
+from tests.python.test_flatmm_quant import of_shapes
 from tests.python.test_gemm import TARGETS, draw
-from tests.python.test_gemm_lists import check, kernel
+from tests.python.test_gemm_lists import kernel
 
 F32 = np.float32
 # Tiles of 256 rows, blocks of 2 or 3, panels of 64, tiles of 128 words, short last groups, groups longer than a tile.
@@ -34,47 +32,13 @@ def library(load: Callable[..., tk.Library]) -> tk.Library:
 @pytest.mark.parametrize(("dtype", "quantise"), [("bf16", False), ("fp16", False), ("bf16", True), ("fp16", True)])
 @pytest.mark.parametrize("target", TARGETS)
 def test_against_float64(library: tk.Library, target: str, dtype: str, quantise: bool, kind: str) -> None:
-    random = np.random.default_rng(1)
     if quantise and kind in ("mxfp8", "nvfp4"):
-        weight = quantised(kind, random, 64, 32, GROUPS[kind])[0]
+        weight, _, _ = quantised(kind, np.random.default_rng(1), 64, 32, GROUPS[kind])
         rows, call = np.zeros((1, 32), NUMPY[dtype]), {"group": weight.group, "quantise_a": True}
         with pytest.raises(tk.NoKernelError, match="rows stay fp16 or bf16"):
             library.flatmm_quant(rows, weight.panels, weight.scale, **call)
         return
-    choices = itertools.cycle(
-        itertools.product((dtype, "fp32"), (False, True), ("none", "gelu"), ("group", "row", None))
-    )
-    for m, n, k, group in SHAPES:
-        if kind in GROUPS:
-            k, group = k // 32 * 32, GROUPS[kind]
-        weight, values, scale = quantised(kind, random, n, k, group)
-        assert np.array_equal(weight.dequantised(), values * np.repeat(scale, group, axis=1)[:, :k])
-        to, with_bias, activation, factors = next(choices)
-        wide = draw(random, m, k + 5, dtype, False)
-        a = guarded(wide[:, :k].copy(), "after") if m % 2 else wide[:, :k]
-        call: dict[str, Any] = {
-            "group": group, "activation": activation, "quantise_a": quantise, "b_factor": weight.factor,
-        }  # fmt: skip
-        expected: dict[str, Any] = {}
-        if weight.zero is not None:
-            call["b_zero"] = guarded(weight.zero, "after")
-        if with_bias:
-            whole = np.zeros(weight.panels.shape[0] * 64, F32)
-            whole[:n] = expected["bias"] = random.standard_normal(n).astype(F32)
-            call["bias"] = whole.reshape(-1, 64)
-        if factors and not quantise:
-            of_a = random.random((m, -(-k // group) if factors == "group" else 1), F32) + 0.5
-            call["a_scale"] = expected["a_scale"] = of_a
-        panels, of_b = guarded(weight.panels, "after"), guarded(weight.scale, "before")
-        out = np.full((m, weight.panels.shape[0], 64), 77, NUMPY[to])
-        number = kernel(library, "flatmm_quant", target, a, panels, of_b, out=out, **call)
-        library.flatmm_quant(a, panels, of_b, out=out, instance=number, **call)
-        want = reference.flatmm_quant(
-            a, values, scale, group=group, quantise_a=quantise, activation=activation, dtype=to, **expected
-        )
-        check(out.reshape(m, out.shape[1] * 64)[:, :n], want)
-        again = library.flatmm_quant(a, panels, of_b, out_dtype=to, instance=number, num_threads=3, **call)
-        assert again.tobytes() == out.tobytes()
+    of_shapes(library, target, dtype, kind, quantise, (dtype, "fp32"), SHAPES)
 
 
 @pytest.mark.parametrize("target", TARGETS)
