@@ -14,15 +14,7 @@
 #include "sweeps.h"
 #include "tile_trap.h"
 
-#define TILEKILN_WEAK extern "C" __attribute__((weak)) const tilekiln::fmha::BwdEngine
-TILEKILN_WEAK tilekiln_cpu_amx_fmha_bwd_dq_dk_dv_qtiles;
-TILEKILN_WEAK tilekiln_cpu_amxemulated_fmha_bwd_dq_dk_dv_qtiles;
-TILEKILN_WEAK tilekiln_cpu_avx512bf16_fmha_bwd_dq_dk_dv_qlanes;
-TILEKILN_WEAK tilekiln_cpu_avx512_fmha_bwd_dq_dk_dv_qlanes;
-TILEKILN_WEAK tilekiln_cpu_avx2_fmha_bwd_dq_dk_dv_qlanes;
-TILEKILN_WEAK tilekiln_cpu_neonbf16_fmha_bwd_dq_dk_dv_qlanes;
-TILEKILN_WEAK tilekiln_cpu_neon_fmha_bwd_dq_dk_dv_qlanes;
-TILEKILN_WEAK tilekiln_cpu_generic_fmha_bwd_dq_dk_dv_qlanes;
+TILEKILN_EACH_TARGET(TILEKILN_WEAK_ENGINE, tilekiln::fmha::BwdEngine, fmha_bwd_dq_dk_dv, qtiles, qlanes)
 
 namespace tilekiln::test {
 namespace {
@@ -229,13 +221,6 @@ int main(int argc, char** argv) {
   using namespace tilekiln::test;
   TileTrap::install_if_needed();
   const std::vector<Target<tilekiln::fmha::BwdEngine>> targets = {
-      {"cpu_amx", &tilekiln_cpu_amx_fmha_bwd_dq_dk_dv_qtiles},
-      {"cpu_amxemulated", &tilekiln_cpu_amxemulated_fmha_bwd_dq_dk_dv_qtiles},
-      {"cpu_avx512bf16", &tilekiln_cpu_avx512bf16_fmha_bwd_dq_dk_dv_qlanes},
-      {"cpu_avx512", &tilekiln_cpu_avx512_fmha_bwd_dq_dk_dv_qlanes},
-      {"cpu_avx2", &tilekiln_cpu_avx2_fmha_bwd_dq_dk_dv_qlanes},
-      {"cpu_neonbf16", &tilekiln_cpu_neonbf16_fmha_bwd_dq_dk_dv_qlanes},
-      {"cpu_neon", &tilekiln_cpu_neon_fmha_bwd_dq_dk_dv_qlanes},
-      {"cpu_generic", &tilekiln_cpu_generic_fmha_bwd_dq_dk_dv_qlanes}};
+      TILEKILN_EACH_TARGET(TILEKILN_NAMED_ENGINE, , fmha_bwd_dq_dk_dv, qtiles, qlanes)};
   return test_engines(argc, argv, targets, dtype_names, test);
 }

@@ -19,15 +19,7 @@
 #include "runs.h"
 #include "tile_trap.h"
 
-#define TILEKILN_WEAK extern "C" __attribute__((weak)) const tilekiln::matrix::Engine
-TILEKILN_WEAK tilekiln_cpu_amx_gemm_amx;
-TILEKILN_WEAK tilekiln_cpu_amxemulated_gemm_amx;
-TILEKILN_WEAK tilekiln_cpu_avx512bf16_gemm_panels;
-TILEKILN_WEAK tilekiln_cpu_avx512_gemm_panels;
-TILEKILN_WEAK tilekiln_cpu_avx2_gemm_panels;
-TILEKILN_WEAK tilekiln_cpu_neonbf16_gemm_panels;
-TILEKILN_WEAK tilekiln_cpu_neon_gemm_panels;
-TILEKILN_WEAK tilekiln_cpu_generic_gemm_panels;
+TILEKILN_EACH_TARGET(TILEKILN_WEAK_ENGINE, tilekiln::matrix::Engine, gemm, amx, panels)
 
 namespace tilekiln::test {
 namespace {
@@ -38,14 +30,7 @@ struct Target {
   const char* name;
   const Engine* engine;
 };
-const Target kTargets[] = {{"cpu_amx", &tilekiln_cpu_amx_gemm_amx},
-                           {"cpu_amxemulated", &tilekiln_cpu_amxemulated_gemm_amx},
-                           {"cpu_avx512bf16", &tilekiln_cpu_avx512bf16_gemm_panels},
-                           {"cpu_avx512", &tilekiln_cpu_avx512_gemm_panels},
-                           {"cpu_avx2", &tilekiln_cpu_avx2_gemm_panels},
-                           {"cpu_neonbf16", &tilekiln_cpu_neonbf16_gemm_panels},
-                           {"cpu_neon", &tilekiln_cpu_neon_gemm_panels},
-                           {"cpu_generic", &tilekiln_cpu_generic_gemm_panels}};
+const Target kTargets[] = {TILEKILN_EACH_TARGET(TILEKILN_NAMED_ENGINE, , gemm, amx, panels)};
 
 unsigned state = 1;
 int drawn(int below) { return int((state = state * 1664525u + 1013904223u) >> 8) % below; }

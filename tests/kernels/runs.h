@@ -7,6 +7,16 @@
 #include "kernels/backends/cpu/aarch64.h"
 #include "kernels/backends/cpu/x86_64.h"
 
+// Calls X(Engine, family, target, pipeline) for each target that a test may be linked with, those of tiles first.
+#define TILEKILN_EACH_TARGET(X, Engine, family, tiles, lanes)                                                       \
+  X(Engine, family, amx, tiles) X(Engine, family, amxemulated, tiles) X(Engine, family, avx512bf16, lanes)          \
+  X(Engine, family, avx512, lanes) X(Engine, family, avx2, lanes) X(Engine, family, neonbf16, lanes)                \
+  X(Engine, family, neon, lanes) X(Engine, family, generic, lanes)
+#define TILEKILN_WEAK_ENGINE(Engine, family, target, pipeline) \
+  extern "C" __attribute__((weak)) const Engine tilekiln_cpu_##target##_##family##_##pipeline;
+#define TILEKILN_NAMED_ENGINE(Engine, family, target, pipeline) \
+  {"cpu_" #target, &tilekiln_cpu_##target##_##family##_##pipeline},
+
 namespace tilekiln::test {
 
 inline bool runs(const char* target) {
