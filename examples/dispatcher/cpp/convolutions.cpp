@@ -11,10 +11,7 @@ static GroupedConvProblemBuilder resnet() {
 EXAMPLE(_36_convolutions,
         "Problems of grouped convolutions: forward and both gradients, dimensions, layouts, groups of one channel.") {
   Registry registry("convolutions");
-  for (const Listing& one : given.listings)
-    if (one.receipt == "conv") registry.add_all(one.instances);
-  if (registry.size() == 0)
-    stop(2, "--listing: none is of conv, one must be the output of codegen list conv --format json");
+  registry.add_all(listing(given, "conv").instances);
   const std::pair<const char*, Problem> all[] = {
       {"forward", resnet().stride(2).activation("relu").build()},
       {"bwd_data", resnet().operation("bwd_data").build()},

@@ -45,6 +45,14 @@ inline bool add_example(const Example& one) { return examples().emplace(one.name
   std::exit(code);
 }
 
+// The listing of a receipt.
+inline const Listing& listing(const Options& given, const std::string& receipt) {
+  for (const Listing& one : given.listings)
+    if (one.receipt == receipt) return one;
+  stop(2,
+       "--listing: none is of " + receipt + ", one must be the output of codegen list " + receipt + " --format json");
+}
+
 inline Options options(int count, char** words) {
   Options given;
   std::string use =
@@ -307,7 +315,6 @@ struct Arrays {
     args.dropout_p = asked.dropout_p, args.rng_seed = asked.rng_seed, args.rng_offset = asked.rng_offset;
     return session.run("fmha_fwd", args);
   }
-  Expected expected(const Asked& asked = {}) const { return attention(q, k, v, asked, &dout); }
   // Runs what is asked, a backward after its forward, and compares it with float64; "planned" where nothing runs.
   std::string checked(const Session& session, const Problem& problem, const Asked& asked = {}) const {
     const tilekiln_fmha_fwd_args plain = forward(asked);
@@ -318,7 +325,7 @@ struct Arrays {
   }
   // The verdict of all three gradients.
   std::string of_gradients(const Asked& asked = {}) const {
-    const Expected of = expected(asked);
+    const Expected of = attention(q, k, v, asked, &dout);
     std::string worst = "agrees with float64";
     for (const auto& [got, want] : {std::pair{&dq, &of.dq}, {&dk, &of.dk}, {&dv, &of.dv}})
       if (const std::string said = verdict(*got, *want, 5e-5); said != worst) return said;

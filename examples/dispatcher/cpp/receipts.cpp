@@ -4,14 +4,6 @@
 
 using namespace example;
 
-// The listing of a receipt.
-static const Listing& listing(const Options& given, const std::string& receipt) {
-  for (const Listing& one : given.listings)
-    if (one.receipt == receipt) return one;
-  stop(2,
-       "--listing: none is of " + receipt + ", one must be the output of codegen list " + receipt + " --format json");
-}
-
 using Problems = std::vector<std::pair<const char*, Problem>>;
 
 // The problems that one of the receipt's kernels answers, and those that none does.
@@ -23,7 +15,7 @@ static void table(const Options& given, const std::string& receipt, const Proble
     std::string& to = answers[registry.index()->select(problem) == nullptr];
     to += (to.empty() ? "" : "; ") + std::string(name);
   }
-  std::printf("receipt %s answers %s\n  but not %s\n", receipt.c_str(), answers[0].c_str(), answers[1].c_str());
+  std::printf("receipt %s answers: %s. Not: %s\n", receipt.c_str(), answers[0].c_str(), answers[1].c_str());
 }
 
 static ProblemBuilder of(const char* dtype, int64_t hdim = 128) {

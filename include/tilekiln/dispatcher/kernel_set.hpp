@@ -263,14 +263,13 @@ inline std::vector<std::shared_ptr<const Instance>> KernelSet::listing() const {
 // Every set of a shared object as YAML documents, or what is wrong: what a build asks when it has compiled declarations.
 extern "C" __attribute__((used, visibility("default"))) inline const char* tilekiln_kernel_sets(int* wrong) {
   static std::string text;
-  text.clear();
-  *wrong = 0;
+  std::string yaml, faults;
   for (const std::string& name : tilekiln::dispatcher::KernelSets::names()) {
-    std::string yaml;
-    const std::string fault =
-        tilekiln::dispatcher::detail::fault_of([&] { yaml = tilekiln::dispatcher::KernelSets::get(name).to_yaml(); });
-    if (fault.empty() && *wrong == 0) text += "---\n" + yaml;
-    if (!fault.empty()) text = (*wrong == 0 ? "" : text + "\n") + fault, *wrong = 1;
+    const std::string fault = tilekiln::dispatcher::detail::fault_of(
+        [&] { yaml += "---\n" + tilekiln::dispatcher::KernelSets::get(name).to_yaml(); });
+    faults += (faults.empty() || fault.empty() ? "" : "\n") + fault;
   }
+  *wrong = !faults.empty();
+  text = faults.empty() ? yaml : faults;
   return text.c_str();
 }
