@@ -105,7 +105,6 @@ SETTERS_HEAD = """// Setters of the builders of problems, and what build() deman
 // Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 #pragma once
 #include "tilekiln/dispatcher/ck_words.hpp"
-#include "tilekiln/choice/problem.hpp"
 
 // clang-format off
 namespace tilekiln::dispatcher::setters {

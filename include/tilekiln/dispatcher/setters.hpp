@@ -3,7 +3,6 @@
 // Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 #pragma once
 #include "tilekiln/dispatcher/ck_words.hpp"
-#include "tilekiln/choice/problem.hpp"
 
 // clang-format off
 namespace tilekiln::dispatcher::setters {
