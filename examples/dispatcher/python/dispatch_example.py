@@ -105,7 +105,7 @@ def attention(
 
 
 def verdict(label: str, good: bool, more: object = "") -> None:
-    """What an example is told to have passed when it is through, and the end of the program where it is bad."""
+    """A check that an example has passed, told when it is through; where it is bad, the end of the program."""
     passed.append(f"{label} ({more})" if more else label)
     if not good:
         print(f"FAIL: {passed[-1]}")

@@ -207,6 +207,11 @@ def test_wrong_arguments_are_named(face):
         with pytest.raises(RuntimeError) as error:
             call()
         assert str(error.value).startswith(said)
+    how = {"rotate_style": 0, "reuse_freqs_front_part": True, "nope_first": False}
+    assert torch.equal(face.rope_fwd(freqs=freqs, input=x, **how), face.rope_fwd(x, freqs, *how.values(), False))
+    for given, named in (((x,), how), ((x, freqs), {**how, "y": 1}), ((x, freqs, 0, True, False, False, 1), {})):
+        with pytest.raises(TypeError, match=r"required argument: 'freqs'|unexpected keyword|too many positional"):
+            face.rope_fwd(*given, **named)
 
 
 FORWARD = (
