@@ -13,7 +13,7 @@ import inspect
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from .._core.native import TREE, ArgumentError, NoKernelError
@@ -68,15 +68,29 @@ def errors_as_upstream(**names: str) -> Callable[[Function], Function]:
     return decorate
 
 
-def alias(module: str, name: str, function: Callable[..., Any], about: str = "", **fixed: Any) -> Any:
-    """The function as another name of upstream's, in a module, with an argument fixed, which its signature has not.
+def alias(
+    module: str, name: str, function: Callable[..., Any], about: str = "", ignored: Mapping[str, str] = {}, **fixed: Any
+) -> Any:
+    """The function as another name of upstream's, in a module, with arguments fixed, which its signature has not.
 
-    about: its docstring; unless given the function's name.
+    about: its docstring; unless given the function's name. ignored: arguments that change nothing, and before which of
+    the function's each stands.
     """
     signature = inspect.signature(function)
-    places = {word: [*signature.parameters].index(word) for word in fixed}
+    every = signature.parameters
+    order = [word for word in every if word not in fixed]
+    for word, before in ignored.items():
+        order.insert(order.index(before), word)
+    dropped = sorted((order.index(word) for word in ignored), reverse=True)
+    places = {
+        word: at for at, (word, one) in enumerate(every.items()) if word in fixed and one.kind != one.KEYWORD_ONLY
+    }
 
     def bound(*given: Any, **named: Any) -> Any:
+        for at in dropped:
+            given = given[:at] + given[at + 1 :]
+        for word in ignored:
+            named.pop(word, None)
         for word, at in places.items():
             if len(given) < at:
                 named[word] = fixed[word]
@@ -84,7 +98,8 @@ def alias(module: str, name: str, function: Callable[..., Any], about: str = "",
                 given = (*given[:at], fixed[word], *given[at:])
         return function(*given, **named)
 
-    parameters = [one for word, one in signature.parameters.items() if word not in fixed]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [every[word] if word in every else inspect.Parameter(word, kind) for word in order]
     bound.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     bound.__name__ = bound.__qualname__ = name
     bound.__module__ = module

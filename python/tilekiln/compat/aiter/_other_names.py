@@ -7,15 +7,14 @@ is_v3_atomic_fp32, of other hardware, change nothing.
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
 from torch import Tensor
 
 from ..._core.native import ArgumentError
-from .._modules import errors_as_upstream
+from .._modules import alias, errors_as_upstream
 from ._arguments import masks
 from ._kernels import mha_bwd, mha_fwd, mha_varlen_bwd, mha_varlen_fwd, over_splits
-
-Four = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def maybe_contiguous(x: Tensor | None) -> Tensor | None:
@@ -23,67 +22,25 @@ def maybe_contiguous(x: Tensor | None) -> Tensor | None:
     return x.contiguous() if x is not None and x.stride(-1) != 1 else x
 
 
-def fmha_v3_fwd(
-    q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: float | None, is_causal: bool,
-    window_size_left: int, window_size_right: int, return_softmax_lse: bool, return_dropout_randval: bool,
-    how_v3_bf16_cvt: int, out: Tensor | None = None, bias: Tensor | None = None, alibi_slopes: Tensor | None = None,
-    q_descale: Tensor | None = None, k_descale: Tensor | None = None, v_descale: Tensor | None = None,
-    gen: torch.Generator | None = None,
-) -> Four:  # fmt: skip
-    """`mha_fwd` without sinks."""
-    return mha_fwd(
-        q, k, v, dropout_p, softmax_scale, is_causal, window_size_left, window_size_right, 0, return_softmax_lse,
-        return_dropout_randval, None, None, out, bias, alibi_slopes, q_descale, k_descale, v_descale, None, gen,
-    )  # fmt: skip
+_FORWARD = {"how_v3_bf16_cvt": "out"}
+_BACKWARD = {"is_v3_atomic_fp32": "dq", "how_v3_bf16_cvt": "dq"}
+_NO_SINKS: dict[str, Any] = {"sink": None, "d_sink": None, "sink_size": 0}
 
-
-def fmha_v3_varlen_fwd(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor | None, max_seqlen_q: int,
-    max_seqlen_k: int, min_seqlen_q: int, dropout_p: float, softmax_scale: float | None, logits_soft_cap: float,
-    zero_tensors: bool, is_causal: bool, window_size_left: int, window_size_right: int, return_softmax_lse: bool,
-    return_dropout_randval: bool, how_v3_bf16_cvt: int, out: Tensor | None = None, block_table: Tensor | None = None,
-    bias: Tensor | None = None, alibi_slopes: Tensor | None = None, q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None, v_descale: Tensor | None = None, gen: torch.Generator | None = None,
-    cu_seqlens_q_padded: Tensor | None = None, cu_seqlens_k_padded: Tensor | None = None,
-) -> Four:  # fmt: skip
-    """`mha_varlen_fwd` without sinks."""
-    return mha_varlen_fwd(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, min_seqlen_q, dropout_p, softmax_scale,
-        logits_soft_cap, zero_tensors, is_causal, window_size_left, window_size_right, 0, return_softmax_lse,
-        return_dropout_randval, out, block_table, bias, alibi_slopes, q_descale, k_descale, v_descale, gen,
-        cu_seqlens_q_padded, cu_seqlens_k_padded,
-    )  # fmt: skip
-
-
-def fmha_v3_bwd(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, softmax_lse: Tensor, dropout_p: float,
-    softmax_scale: float | None, is_causal: bool, window_size_left: int, window_size_right: int, deterministic: bool,
-    is_v3_atomic_fp32: bool, how_v3_bf16_cvt: int, dq: Tensor | None = None, dk: Tensor | None = None,
-    dv: Tensor | None = None, alibi_slopes: Tensor | None = None, rng_state: Tensor | None = None,
-    gen: torch.Generator | None = None,
-) -> Four:  # fmt: skip
-    """`mha_bwd` without bias and sinks."""
-    return mha_bwd(
-        dout, q, k, v, out, softmax_lse, dropout_p, softmax_scale, is_causal, window_size_left, window_size_right,
-        deterministic, dq, dk, dv, None, None, alibi_slopes, rng_state, gen,
-    )  # fmt: skip
-
-
-def fmha_v3_varlen_bwd(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, softmax_lse: Tensor, cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int, dropout_p: float, softmax_scale: float | None,
-    zero_tensors: bool, is_causal: bool, window_size_left: int, window_size_right: int, deterministic: bool,
-    is_v3_atomic_fp32: bool, how_v3_bf16_cvt: int, dq: Tensor | None = None, dk: Tensor | None = None,
-    dv: Tensor | None = None, alibi_slopes: Tensor | None = None, rng_state: Tensor | None = None,
-    gen: torch.Generator | None = None, cu_seqlens_q_padded: Tensor | None = None,
-    cu_seqlens_k_padded: Tensor | None = None,
-) -> Four:  # fmt: skip
-    """`mha_varlen_bwd` without sinks."""
-    return mha_varlen_bwd(
-        dout, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
-        softmax_scale, zero_tensors, is_causal, window_size_left, window_size_right, deterministic, dq, dk, dv,
-        alibi_slopes, rng_state, gen, cu_seqlens_q_padded, cu_seqlens_k_padded,
-    )  # fmt: skip
+fmha_v3_fwd = alias(
+    __name__, "fmha_v3_fwd", mha_fwd, "`mha_fwd` without sinks.", _FORWARD,
+    sink_size=0, cu_seqlens_q=None, cu_seqlens_kv=None, sink_ptr=None,
+)  # fmt: skip
+fmha_v3_varlen_fwd = alias(
+    __name__, "fmha_v3_varlen_fwd", mha_varlen_fwd, "`mha_varlen_fwd` without sinks.", _FORWARD,
+    sink_size=0, sink_ptr=None,
+)  # fmt: skip
+fmha_v3_bwd = alias(
+    __name__, "fmha_v3_bwd", mha_bwd, "`mha_bwd` without bias and sinks.", _BACKWARD,
+    dbias=None, bias=None, **_NO_SINKS,
+)  # fmt: skip
+fmha_v3_varlen_bwd = alias(
+    __name__, "fmha_v3_varlen_bwd", mha_varlen_bwd, "`mha_varlen_bwd` without sinks.", _BACKWARD, **_NO_SINKS
+)
 
 
 @errors_as_upstream()
