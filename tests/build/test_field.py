@@ -145,9 +145,8 @@ def test_the_page_is_of_the_results() -> None:
 
 def test_the_readme_sums_it_up() -> None:
     """Its table of speed has rows of geometric means as they stand in the page, eight at most."""
-    rows_of = [
-        line for line in (ROOT / "README.md").read_text().split("## How fast")[1].splitlines() if line[:2] == "| "
-    ]
+    text = (ROOT / "README.md").read_text(encoding="utf-8").split("## How fast")[1]
+    rows_of = [line for line in text.splitlines() if line[:2] == "| "]
     page = program.PAGE.read_text(encoding="utf-8").splitlines()
     assert [line for line in rows_of if line not in page] == []
     assert 4 < len(rows_of) <= 9

@@ -24,7 +24,7 @@ AGAIN = "TILEKILN_FIELD_THREADS"
 HELD = {"avx2": {"TILEKILN_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}}
 HELD["avx2"] |= {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}
 HELD["avx2"] |= {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}  # which do not tell instruction sets apart
-"""What holds Tilekiln, PyTorch (inductor too) and OpenVINO to an instruction set. ONNX Runtime has no such switch."""
+"""Variables that hold Tilekiln, PyTorch with inductor and OpenVINO to an instruction set. ONNX Runtime has none."""
 
 
 def arguments(argv: Sequence[str], machine: str) -> argparse.Namespace:

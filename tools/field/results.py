@@ -139,22 +139,16 @@ def heat_map(file: pathlib.Path, known: dict[str, Cell]) -> str:
         cells = [whole[m]["cells"].get(f"{name} | {d} | {t}") for m, d, t in columns]
         if any(cells):
             lines.append(f"| {name} | " + " | ".join(_shaded(one) for one in cells) + " |")
-    behind_lines = [
-        f"| {key} | {machine} | {one.get('best', '')} | {one['refused'] if 'refused' in one else max(one['passes'])} |"
-        for machine, entry in sorted(whole.items())
-        for key, one in sorted(entry["cells"].items())
-        if one["failed"]
-    ]
-    if behind_lines:
-        lines += [
-            "",
-            "## Behind",
-            "",
-            "| row, dtype, threads | machine | best peer | ratio |",
-            "|---|---|---|---|",
-            *behind_lines,
-        ]
+    lines += ["", "## Behind", "", "| column | rows, ratio, best peer |", "|---|---|"]
+    for index, (machine, dtype, threads) in enumerate(columns):
+        ours = sorted((k, c) for k, c in whole[machine]["cells"].items() if k.endswith(f" | {dtype} | {threads}"))
+        behind_ones = "; ".join(f"{key.partition(' | ')[0]} {_behind(one)}" for key, one in ours if one["failed"])
+        lines += [f"| {chr(65 + index)} | {behind_ones} |"] if behind_ones else []
     return "\n".join(lines) + "\n"
+
+
+def _behind(one: dict[str, Any]) -> str:
+    return "refused" if "refused" in one else f"{max(one['passes']):.2f} {one['best']}"
 
 
 def _threads(threads: str) -> str:
