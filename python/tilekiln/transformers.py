@@ -288,6 +288,10 @@ def _parts(function: Callable[..., Any]) -> set[str]:
     return found
 
 
+positions_unsaid = [False]
+"""Does the caller of a causal model that is compiled say no positions, so that no sequences are packed in them?"""
+
+
 def mask(
     batch_size: int, q_length: int = 0, kv_length: int = 0, q_offset: int | Tensor = 0, kv_offset: int = 0,
     mask_function: Callable[..., Any] | None = None, attention_mask: Tensor | None = None, use_vmap: bool = False,
@@ -313,7 +317,8 @@ def mask(
     if torch.compiler.is_compiling():  # values and closures cannot be looked at
         sliding = others.get("local_size") is not None and allow_is_causal_skip and not use_vmap  # and nothing else
         chunked = getattr(others.get("config"), "attention_chunk_size", None) is not None
-        by_name = mask_function is causal_mask_function or (sliding and not chunked)
+        unsaid = positions_unsaid[0] and not use_vmap  # Transformers asks traced positions of its own for packing
+        by_name = mask_function is causal_mask_function or ((sliding or unsaid) and not chunked)
         known = by_name and attention_mask is None and not isinstance(q_offset, Tensor)
         if known and q_offset + q_length == kv_offset + kv_length and not torch.onnx.is_in_onnx_export():
             return None

@@ -68,12 +68,14 @@ def test_loss_and_gradients_are_those_of_stock(name: str) -> None:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["Llama", "Gemma2"])
-def test_a_compiled_step_is_one_graph(name: str) -> None:
+def test_a_compiled_step_is_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Norms, gates, rotary and the loss are the compiler's then, which fuses them; attention is an operator of it."""
+    monkeypatch.setattr("tilekiln.transformers.sdpa_mask", None)  # nobody makes a mask of rows by columns
     stock = make(name).to(DTYPE).to(DEVICE).train()
     model = copy.deepcopy(stock)
     tk.torch.optimize(model, train=True)
-    (theirs, right), (ours, made) = step(stock), step(torch.compile(model, backend="aot_eager", fullgraph=True))
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    (theirs, right), (ours, made) = step(stock), step(compiled, use_cache=False)
     bound = 1e-4 if torch.float32 == DTYPE else 0.05
     assert (theirs - ours).abs() <= bound * theirs.abs()
     for key, one in right.items():

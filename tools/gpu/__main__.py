@@ -56,9 +56,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         "models", help="time whole models, stock and by tilekiln.torch.optimize: decode, prefill, first token; on a GPU"
     )
     models.add_argument("--library", type=Path, nargs="+", help="libtilekiln_<receipt>.so (those that are found)")
-    models.add_argument(
-        "--static", action="store_true", help="beside a static cache and a compiled prefill too, which take minutes"
-    )
+    models.add_argument("--static", action="store_true", help="beside a static cache, a compiled prefill: minutes")
     models.add_argument("--plot", metavar="FILE", help="draw tokens a second beside the roof: .svg or .png")
     models.add_argument("--train", action="store_true", help="a training step alone, eager and compiled")
     models.add_argument("--weights", help="bf16 beside weights of these kinds alone, as int4,int8,fp8")

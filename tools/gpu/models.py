@@ -219,8 +219,8 @@ def split(name: str) -> None:
     rows = cases[8, 128]
 
     @torch.no_grad()
-    def logits(model: Any) -> torch.Tensor:
-        made: torch.Tensor = model(rows[:, :64]).logits.float()
+    def logits(model: Any, rows: torch.Tensor = rows[:, :64]) -> torch.Tensor:
+        made: torch.Tensor = model(rows).logits.float()
         return made
 
     right = logits(model)
@@ -231,14 +231,16 @@ def split(name: str) -> None:
     plan, _, mesh = type(model).prepare_distribute_model(DistributedConfig(tp_plan="auto", tp_size=processes))
     model = type(model).maybe_distribute_model(model, plan, mesh)
     theirs, tokens = logits(model), model.generate(rows, max_new_tokens=32, do_sample=False)
+    best = logits(model, tokens).topk(2)
     stock = {one: decode(model, ids, 16) for one, ids in cases.items()}
     stock_prefill = prefill(model, 2048)
     done = tilekiln.torch.optimize(model)
-    ours, again = logits(model), model.generate(rows, max_new_tokens=32, do_sample=False)
+    ours, again = logits(model), logits(model, tokens).argmax(-1)
     far, near = ((one - right).abs().max() / right.abs().max() for one in (ours, theirs))
-    alike = (again == tokens)[:, rows.shape[1] :].float().mean()
-    say(f"{name} over {processes} GPUs: logits {far:.3f} of the largest off those of one (stock {near:.3f}), "
-        f"{alike:.0%} of 8 x 32 greedy tokens stock's")  # fmt: skip
+    sure = best.values.diff(dim=-1)[..., 0].abs() > 2 * far * right.abs().max()
+    alike = (again == best.indices[..., 0])[sure].float().mean()
+    say(f"{name} over {processes} GPUs: logits {far:.3f} of the largest off those of one (stock {near:.3f}), {alike:.1%} of "
+        f"tokens stock's where its margin allows ({sure.float().mean():.1%} of 8 x 160)")  # fmt: skip
     for one, ids in cases.items():
         took = decode(model, ids, 48)
         say(f"| b{one[0]} past {one[1]} | stock {stock[one] * 1e3:.2f} ms | ours {took * 1e3:.3f} | "

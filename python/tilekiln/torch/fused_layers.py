@@ -78,25 +78,23 @@ def halves_of(cos: Tensor, sin: Tensor, dtype: torch.dtype, doubled: bool) -> tu
     return cos, sin
 
 
-def rotate(
-    x: Tensor, cos: Tensor, sin: Tensor, doubled: bool = True, *, in_place: bool = False, conjugate: bool = False
-) -> Tensor:
+def angles_of(cos: Tensor, sin: Tensor, like: Tensor, doubled: bool = True) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """cos and sin (1 or batch, seqlen, rotary_dim) as `rotary` takes them for (batch, seqlen, ..), and its options."""
+    cos, sin = halves_of(cos, sin, like.dtype, doubled)
+    if len(cos) == 1:
+        return cos[0], sin[0], {}
+    rows = torch.arange(like.shape[0] * like.shape[1], dtype=torch.int32, device=like.device)
+    return cos.flatten(0, 1), sin.flatten(0, 1), {"positions": rows.view(like.shape[:2])}
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, doubled: bool = True, *, in_place: bool = False) -> Tensor:
     """x (batch, seqlen, heads, hdim) turned by angles (1 or batch, seqlen, rotary_dim) of its tokens.
 
     Pairs are elements i and i + rotary_dim / 2, those from rotary_dim on stay. doubled: the second half of the angles
-    is the first again; False: there is the first alone. conjugate: the other way round. Errors: `Library.rotary`'s.
+    is the first again; False: there is the first alone. Errors: `Library.rotary`'s.
     """
-    cos, sin = halves_of(cos, sin, x.dtype, doubled)
-    given: dict[str, Any] = {"y": x} if in_place else {}
-    if conjugate:
-        given["conjugate"] = True
-    if len(cos) == 1:
-        cos, sin = cos[0], sin[0]
-    else:
-        given["positions"] = torch.arange(x.shape[0] * x.shape[1], dtype=torch.int32, device=x.device)
-        given["positions"] = given["positions"].view(x.shape[:2])
-        cos, sin = cos.flatten(0, 1), sin.flatten(0, 1)
-    turned: Tensor = _call("rotary", (x, cos, sin), given)
+    cos, sin, given = angles_of(cos, sin, x, doubled)
+    turned: Tensor = _call("rotary", (x, cos, sin), given | ({"y": x} if in_place else {}))
     return turned
 
 

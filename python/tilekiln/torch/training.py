@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..api.operators import _call
-from .fused_layers import agree, give_back, halves_of
+from .fused_layers import agree, angles_of, give_back
 from .watchers import untouched
 
 ASKED = "apply_rotary_pos_emb"
@@ -61,13 +61,7 @@ def _angles(cos: Tensor, sin: Tensor, like: Tensor) -> Angles:
     now = -1 if cos.is_inference() else cos._version
     wanted = id(sin), like.dtype, like.shape[0]
     if now < 0 or known() is not cos or version != now or key != wanted:
-        half_cos, half_sin = halves_of(cos, sin, like.dtype, True)
-        if len(cos) == 1:
-            made = half_cos[0], half_sin[0], {}
-        else:
-            rows = torch.arange(like.shape[0] * like.shape[2], dtype=torch.int32, device=like.device)
-            positions = {"positions": rows.view(like.shape[0], -1)}
-            made = half_cos.flatten(0, 1), half_sin.flatten(0, 1), positions
+        made = angles_of(cos, sin, like.transpose(1, 2))
         _last = weakref.ref(cos), now, wanted, made
     return made  # type: ignore[no-any-return]
 
@@ -156,9 +150,22 @@ def causal_loss(
     return loss / (num_items_in_batch.to(loss.device) if torch.is_tensor(num_items_in_batch) else num_items_in_batch)
 
 
+def learning_forward(unsaid: list[bool], self: Any, *args: Any, **named: Any) -> Any:
+    """The forward of a model; unsaid[0] while one is compiled whose caller says no positions."""
+    if args or named.get("position_ids") is not None or not torch.compiler.is_compiling():
+        return type(self).forward(self, *args, **named)
+    unsaid[0] = True
+    try:
+        return type(self).forward(self, *args, **named)
+    finally:
+        unsaid[0] = False
+
+
 def fuse_loss(model: Any, undo: list[Any]) -> str:
     """Of a model whose loss is that of a causal language model; ValueError says why not."""
     from transformers.loss.loss_utils import ForCausalLMLoss
+
+    from ..transformers import positions_unsaid
 
     if getattr(model, "loss_function", None) is not ForCausalLMLoss:
         raise ValueError("loss: is another than ForCausalLMLoss")
@@ -166,4 +173,7 @@ def fuse_loss(model: Any, undo: list[Any]) -> str:
     undo.append(functools.partial(model.__dict__.__setitem__, "_loss_function", ForCausalLMLoss) if had
                 else functools.partial(model.__dict__.pop, "_loss_function"))  # fmt: skip
     model.loss_function = functools.partial(causal_loss, ForCausalLMLoss)
+    if "forward" not in model.__dict__:
+        undo.append(functools.partial(model.__dict__.pop, "forward", None))
+        model.forward = functools.partial(learning_forward, positions_unsaid, model)
     return "cross_entropy, forward and backward"
