@@ -239,8 +239,8 @@ def split(name: str) -> None:
     far, near = ((one - right).abs().max() / right.abs().max() for one in (ours, theirs))
     sure = best.values.diff(dim=-1)[..., 0].abs() > 2 * far * right.abs().max()
     alike = (again == best.indices[..., 0])[sure].float().mean()
-    say(f"{name} over {processes} GPUs: logits {far:.3f} of the largest off those of one (stock {near:.3f}), {alike:.1%} of "
-        f"tokens stock's where its margin allows ({sure.float().mean():.1%} of 8 x 160)")  # fmt: skip
+    say(f"{name} over {processes} GPUs: logits {far:.3f} of the largest off those of one (stock {near:.3f}), tokens "
+        f"stock's where its margin allows {alike:.1%} ({sure.float().mean():.1%} of 8 x 160)")  # fmt: skip
     for one, ids in cases.items():
         took = decode(model, ids, 48)
         say(f"| b{one[0]} past {one[1]} | stock {stock[one] * 1e3:.2f} ms | ours {took * 1e3:.3f} | "
