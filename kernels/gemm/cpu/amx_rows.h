@@ -20,7 +20,7 @@ template <class T> Runs runs_of(const matrix::Problem& p) {
 }
 // Steps of even chunks, longer than those of packed rows: sums are read and written less often.
 inline int chunk_of_runs(int steps) {
-  constexpr int most = 12;
+  constexpr int most = 18;
   const int chunks = (steps + most - 1) / most;
   return (steps + chunks - 1) / chunks;
 }
