@@ -73,19 +73,13 @@ def test_every_option_and_target_is_in_the_help():
             ["target=avx2"],
             f"unknown target=avx2. Did you mean cpu-avx2? The values are native, all, list, {', '.join(TARGETS)}.",
         ),
-        (
-            ["variant=python"],
-            "variant=python must be a name (small letters, digits and _), not python or executor.",
-        ),
+        (["variant=python"], "variant=python must be a name (small letters, digits and _), not python or executor."),
         (
             ["receipt=fp32_min", "target=ck-gfx942"],
             "target ck-gfx942 is planned: it is listed and explained, but no library holds its kernels yet, so "
             "nothing is built for it; `python -m codegen targets` says which targets are built",
         ),
-        (
-            ["prefix=/opt"],
-            "prefix= is for the target install, which is not asked for: add it, or leave prefix= out.",
-        ),
+        (["prefix=/opt"], "prefix= is for the target install, which is not asked for: add it, or leave prefix= out."),
         (
             ["DESTDIR=/opt", "default"],
             "DESTDIR= is for the target install, which is not asked for: add it, or leave DESTDIR= out.",
@@ -207,7 +201,7 @@ def test_questions_write_nothing(tree, arguments, words):
 def test_dry_run_of_a_built_tree(built_tree):
     """A dry run after an edit of a receipt tells what a build would do, and changes nothing."""
     before = built_tree.files()
-    said = built_tree.built("-n", "receipt=fp32", "mode=debug")
+    said = built_tree.built("-n", "receipt=fp32")
     assert len(said.actions("compile")) > 10
     assert built_tree.files() == before
     assert "up to date" in built_tree.built("-n", *built_tree.SMALL).out

@@ -66,7 +66,7 @@ def test_built_in_parallel_killed_and_resumed(built_tree, script, binding: Path,
             "exit $code",
         ],
     )
-    options = ["receipt=fixed_small", "mode=debug", "-j4"]
+    options = ["receipt=fixed_small", "-j4"]
     environment = {**os.environ, "TILEKILN_BUILD_MEMORY": "1 MB"}
     command = [sys.executable, "-m", "SCons", "-Q", *options, f"launcher={launcher}"]
     build = subprocess.Popen(

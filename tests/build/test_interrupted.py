@@ -48,7 +48,7 @@ def small_disk(built_tree):
         subprocess.run(["umount", "-l", str(build)], check=True)
 
 
-@pytest.mark.parametrize("spare_kb", [8, 200, 1500])
+@pytest.mark.parametrize("spare_kb", [8, 200, 600])
 @pytest.mark.day
 def test_disk_full(built_tree, small_disk, finished, spare_kb):
     """Little, some and nearly enough room: it ends in the generator, a compiler or the linker, and never lies."""
@@ -157,8 +157,7 @@ def wait_for(path, build):
 def test_two_builds_at_once(built_tree, script, tmp_path, finished):
     """The second waits for the first, says so, and finds nothing left to do."""
     launcher = script(
-        "slow",
-        [f"touch {tmp_path}/started", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done", 'exec "$@"'],
+        "slow", [f"touch {tmp_path}/started", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done", 'exec "$@"']
     )
     make_stale(built_tree)
     command = [sys.executable, "-m", "SCons", "-Q", *built_tree.SMALL]

@@ -96,10 +96,10 @@ def test_a_header_of_the_engine(built_tree):
 def test_one_more_value(built_tree):
     """A value more on one axis compiles the units that hold it, and the tables; engines and runtime stay."""
     objects = f"build/{built_tree.variant}/obj"
-    built_tree.built("receipt=fp32", "mode=debug")
+    built_tree.built("receipt=fp32")
     before = built_tree.files(objects)
     built_tree.edit("kernels/attention/fmha_fwd/family.yaml", "fp32: [32x32, 48x48", "fp32: [32x32, 40x40, 48x48")
-    said = built_tree.built("receipt=fp32", "mode=debug")
+    said = built_tree.built("receipt=fp32")
     compiled = said.actions("compile")
     rows = [label for label in compiled if label.startswith("rows/")]
     assert rows
@@ -132,7 +132,7 @@ def test_a_hidden_input_of_the_compiler_rebuilds(built_tree):
 
 @pytest.mark.day
 def test_receipts_share_what_they_have_in_common(built_tree):
-    said = built_tree.built("receipt=fp32_min,fp32", "mode=debug")
+    said = built_tree.built("receipt=fp32_min,fp32")
     compiled = said.actions("compile")
     assert not [label for label in compiled if label.startswith(("kernels/", "python/"))]
     assert len([label for label in compiled if label.endswith("table.cpp")]) == 1
@@ -164,7 +164,7 @@ def test_clean(built_tree):
     said = built_tree.built("-c", *built_tree.SMALL)
     assert said.lines == [
         f"removed build/{built_tree.variant}",
-        "removed build/python-debug",
+        "removed build/python-release",
         "removed build/headers",
         "removed compile_commands.json",
     ]
@@ -222,8 +222,7 @@ def test_interrupted(built_tree, script, how):
     library.unlink()
     # Half an object, then a compiler that hangs.
     launcher = script(
-        "hangs",
-        ['while [ "$1" != -o ]; do shift; done', 'echo half > "$2"', 'touch "$0.started"', "exec sleep 60"],
+        "hangs", ['while [ "$1" != -o ]; do shift; done', 'echo half > "$2"', 'touch "$0.started"', "exec sleep 60"]
     )
     command = [sys.executable, "-m", "SCons", "-Q", *built_tree.SMALL, f"launcher={launcher}"]
     with (built_tree.root / "said").open("w") as said:

@@ -19,16 +19,21 @@ def read(tree):
 
 @pytest.mark.day
 def test_report(built_tree):
+    (built_tree.root / f"build/{built_tree.variant}/obj/attention/fmha_fwd_pagedkv/host.o").unlink()
     said = built_tree.built(*built_tree.SMALL, "report")
-    assert said.actions("built") == [f"build/{built_tree.variant}/report/fp32_min.html, and the same as fp32_min.json"]
-    data, page = read(built_tree)
     place = built_tree.root / f"build/{built_tree.variant}"
+    assert said.actions("built")[-1:] == [
+        f"build/{built_tree.variant}/report/fp32_min.html, and the same as fp32_min.json"
+    ]
+    data, page = read(built_tree)
     # Every compiled object of the library is there once; joined ones are not.
     objects = {str(path.relative_to(built_tree.root)) for path in place.glob("obj/**/*.o")}
     joined = {path for path in objects if path.count("/") == 4 and "/obj/engine/" in path}
     assert {one["path"] for one in data["objects"]} == objects - joined
-    assert data["totals"]["objects"] == len(data["objects"]) == data["totals"]["in_last_build"]
-    assert all(one["cpu"] > 0 and one["peak"] > 5e6 and one["end"] > one["start"] for one in data["objects"])
+    assert data["totals"]["objects"] == len(data["objects"])
+    timed = [one for one in data["objects"] if one["cpu"] is not None]  # others came from a cache
+    assert len(timed) >= data["totals"]["in_last_build"] == 1  # the one that was gone
+    assert all(one["cpu"] > 0 and one["peak"] > 5e6 and one["end"] > one["start"] for one in timed)
     assert data["totals"]["code"] == sum(part["code"] for part in data["sizes"])
     assert data["size"] == (place / "lib/libtilekiln_fp32_min.so").stat().st_size
     assert data["instances"]["count"] == len(data["instances"]["names"]) == 10

@@ -89,7 +89,7 @@ def test_verify(built_tree, tmp_path):
     library = built_tree.root / f"build/{built_tree.variant}/lib/libtilekiln_fp32_min.so"
     code, out, _ = verify(built_tree, library)
     assert (code, out.splitlines()[-1]) == (0, "is what it claims")
-    assert re.search(r"10 instances, debug by g\+\+ [\d.]+ -O0", out)
+    assert re.search(r"10 instances, release by g\+\+ [\d.]+ -O3", out)
 
     # The library alone is enough.
     alone = tmp_path / "alone.so"
@@ -106,7 +106,7 @@ def test_verify(built_tree, tmp_path):
     assert "  library: its table does not list the instances of its manifest" in out.splitlines()
 
     beside = library.with_suffix(".json")
-    beside.write_text(beside.read_text().replace('"mode":"debug"', '"mode":"release"'))
+    beside.write_text(beside.read_text().replace('"mode":"release"', '"mode":"debug"'))
     code, out, _ = verify(built_tree, library)
     assert (code, out.splitlines()[-1]) == (
         1,
