@@ -13,6 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,11 +58,22 @@ def shared_objects() -> list[str]:
     """scons's options by which builds of several variants and trees share objects: a cache or a launcher of yours.
 
     Without either a cache of this tree, so that what tests build in folders of theirs is compiled once. Its path is a
-    word among others, so there is none below a folder with a blank.
+    word among others, so below a folder with a blank it is that of a link.
     """
     shared = {"cache": "TILEKILN_TEST_CACHE", "launcher": "TILEKILN_TEST_LAUNCHER"}
     given = [f"{option}={os.environ[name]}" for option, name in shared.items() if os.environ.get(name)]
-    return given or ([] if re.search(r"\s", str(OBJECTS)) else [f"cache={OBJECTS}"])
+    return given or [f"cache={_without_blanks(OBJECTS)}"]
+
+
+def _without_blanks(folder: Path) -> Path:
+    if not re.search(r"\s", str(folder)):
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    link = Path(tempfile.gettempdir(), f"tilekiln-{os.getuid()}-{zlib.crc32(os.fsencode(folder)):08x}")
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(folder)
+    assert link.readlink() == folder, f"{link} is not ours: remove it"
+    return link
 
 
 def _compilers() -> dict[str, str]:
