@@ -72,27 +72,21 @@ inline void cut_words(Convolution* c, i64 most) {
 // Has tiles of the processor read x as it lies, where taps of a row of a filter are whole lines that follow each other: a copy of the
 // rows that a tile of pixels meets, with zeros around them, is less than one of each tap.
 inline void cut_lines(Convolution* c, i64 most) {
-  constexpr i64 least_rows = 48, most_rows = 448, most_bytes = 1 << 19;  // of products; of the copy
+  constexpr i64 least_rows = 48, most_rows = 448;  // of products
   const bool flat = c->in[0] == 1 && c->filter[0] == 1 && c->out[0] == 1 && c->start[0] == 0;
   const bool lies = c->x_step.channel == 1 && c->channels * size_of(c->dtype) % kLineBytes == 0;
   if (!flat || !lies || !c->packed || !c->channels_inner || c->chunks > 1 || product(c->filter) == 1 ||
       c->lanes_along_pixels || c->step[1] != 1 || c->step[2] != 1 || c->tap[1] < 1 || c->tap[2] != 1)
     return;
-  const i64 wide = c->out[2] + c->filter[2] - 1, line = wide * c->channels * size_of(c->dtype);
-  const i64 beside = (c->filter[1] - 1) * c->tap[1];  // lines that taps of the last row of y meet
-  // Sums go straight to y where its rows follow each other: the more rows, the fewer ends of products without others beside them.
-  const auto follows = [&](const Steps& s) { return s.channel == 1 && s.at[1] == s.at[2] * c->out[2]; };
-  const bool straight = follows(c->y_step) && (c->residual == nullptr || follows(c->residual_step));
-  const i64 fit = std::clamp<i64>(most / c->out[2], 1,
-                                  std::max(divide_up(most_rows, wide), straight ? most_bytes / line - beside : 0));
+  const i64 wide = c->out[2] + c->filter[2] - 1, fit = std::clamp<i64>(most / c->out[2], 1, divide_up(most_rows, wide));
   i64 rows = divide_up(c->out[1], divide_up(c->out[1], std::min(fit, c->out[1])));
   while (c->batch > 1 && c->out[1] % rows != 0) --rows;  // tiles are of one image
   while (rows * wide < least_rows && rows < c->out[1] && (c->batch == 1 || c->out[1] % (rows + 1) == 0)) ++rows;
   if (rows * wide < least_rows) return;
   c->wide = wide, c->tile = rows * c->out[2];
-  constexpr i64 beyond = 64;  // pixels that a block reads and does not use
-  c->gathered = static_cast<u64>((rows + beside) * line + beyond * c->channels * size_of(c->dtype));
-  c->made = straight ? 0 : static_cast<u64>(rows * wide * kMostLanes * 4 * 2);
+  const i64 lines = rows + (c->filter[1] - 1) * c->tap[1], beyond = 64;  // pixels that a block reads and does not use
+  c->gathered = static_cast<u64>((lines * wide + beyond) * c->channels * size_of(c->dtype));
+  c->made = static_cast<u64>(rows * wide * kMostLanes * 4 * 2);
 }
 
 // Chooses how a convolution is computed, by its sizes and strides alone; threads say how many outputs a unit has. packed: whether its weight is.

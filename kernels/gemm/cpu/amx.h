@@ -265,8 +265,7 @@ template <class Dot, class T> class TiledUnit {
     const i64 packed_rows = kPackedWords / (part * kStepWords * kParts) / kBlockRows * kBlockRows;
     const i64 fit = as_it_lies_ ? kMostTileRows : packed_rows;
     const int most = p_.tile_m ? least(p_.tile_m, kMostTileRows) / kBlockRows * kBlockRows : kMostTileRows;
-    const bool at_once = p_.a_run && parts == 1 && !kFlipped<Dot>;  // nothing of A or of sums is kept
-    const int most_rows = at_once ? rows : int(least<i64>(fit, most > kBlockRows ? most : kBlockRows));
+    const int most_rows = int(least<i64>(fit, most > kBlockRows ? most : kBlockRows));
     const int blocks = (rows + most_rows - 1) / most_rows;  // of like height
     const int some = thin ? kThinRows : ((rows + blocks - 1) / blocks + kBlockRows - 1) / kBlockRows * kBlockRows;
     for (int m0 = u_.m0; m0 < u_.m1; m0 += some) {
