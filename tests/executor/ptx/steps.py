@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""python steps.py LIBRARY products|words|steps: few rows that are normalised and gated, by weights of 16 bits or packed
-words, and decode steps of one launch, against float64."""
+"""python steps.py LIBRARY products|words|steps|whole: few rows that are normalised and gated, by weights of 16 bits or
+packed words, decode steps of attention in one launch, and of all layers, against float64."""
 
 from __future__ import annotations
 
+import ctypes
 import math
 import sys
 from typing import Any
 
 import numpy as np
 import tilekiln as tk
+from tilekiln._core.decoder_step import Call, function_of
 from tilekiln._core.dtypes import NUMPY
 
 from tests.executor.ptx.device import DeviceArray
@@ -138,5 +140,114 @@ def steps(library: tk.Library) -> None:
             near(f"{name} of {what}", array.host(), wide(expected), 4e-3)
 
 
+WHOLE: tuple[Any, ...] = (
+    (1, 128, 160, 4, 2, [70], 2, True),
+    (3, 96, 1120, 5, 5, [5, 40, 71], 1, False),
+    (1, 96, 96, 2, 1, [299], 1, True),  # split keys
+)
+"""Columns of x and between gate and down, heads of q and k, tokens in the cache, layers, whether norms round."""
+
+
+def rounded(x: Any) -> Any:
+    return wide(x.astype(BF16))
+
+
+def whole(library: tk.Library) -> None:
+    """All layers of a decode step in one launch, d64."""
+    function = function_of(library.path)
+    assert function is not None
+    d, room = 64, 304
+    for rows, hidden, inner, heads, kv, lengths, count, rounds in WHOLE:
+        shapes = [
+            ((heads + 2 * kv) * d, hidden),
+            (hidden, heads * d),
+            (inner, hidden),
+            (inner, hidden),
+            (hidden, inner),
+        ]
+        layers = [[(wide(drawn(*shape)) / shape[1] ** 0.5).astype(BF16) for shape in shapes] for _ in range(count)]
+        for one in layers:
+            one += [(1 + wide(drawn(hidden)) / 8).astype(BF16) for _ in range(2)]
+            one += [drawn(rows, kv, room, d) for _ in range(2)]
+        angle, x = RANDOM.random((room, d // 2)) * 6, drawn(rows, hidden)
+        cos, sin = np.cos(angle).astype(BF16), np.sin(angle).astype(BF16)
+        there = [[DeviceArray(array) for array in one] for one in layers]
+        table = np.array([[array.pointer.value for array in one] for one in there], np.int64)
+        given = {"layers": table, "x": x, "y": np.zeros_like(x), "cos": cos, "sin": sin}
+        arrays = {name: DeviceArray(array) for name, array in given.items()}
+        head, factors = (wide(drawn(40, hidden)) / hidden**0.5).astype(BF16), (1 + wide(drawn(hidden)) / 8).astype(BF16)
+        arrays |= {"head": DeviceArray(head), "last_norm": DeviceArray(factors)}
+        arrays |= {"logits": DeviceArray(np.zeros((rows, 40), BF16)), "tokens": DeviceArray(np.zeros(rows, np.int64))}
+        arrays["lengths"] = DeviceArray(np.array(lengths, np.int32))
+        call = Call(
+            size=ctypes.sizeof(Call), dtype=0x410, count=count, rows=rows, hidden=hidden, inner=inner, heads=heads,
+            kv_heads=kv, hdim=d, rounds=rounds, vocabulary=40, scale=0.125, epsilon=1e-5, cos_row=32, sin_row=32,
+            cache_row=kv * room * d, cache_head=room * d, **{name: one.pointer.value for name, one in arrays.items()},
+        )  # fmt: skip
+        assert function(call) == (0, "")
+        memory = DeviceArray(np.zeros(call.workspace_bytes, np.uint8))
+        call.workspace = memory.pointer.value
+        assert function(call) == (0, "")
+        right = wide(x)
+        for one, at in zip(layers, there, strict=True):
+            *weights, k, v = map(wide, one)
+            right = layer(right, weights[:5], weights[5:], k, v, lengths, wide(cos), wide(sin), rounds)
+            for name, array, expected in zip("kv", at[7:], (k, v), strict=True):
+                near(f"{name} of {rows} rows", array.host(), expected, 8e-3)
+        near(f"layers of {rows} rows", arrays["y"].host(), right, 1e-2)
+        logits = wide(arrays["logits"].host())
+        near("logits", logits, normed(right, wide(factors), rounds) @ wide(head).T, 1e-2)
+        assert arrays["tokens"].host().tolist() == logits.argmax(1).tolist()
+        assert arrays["lengths"].host().tolist() == [one + 1 for one in lengths]
+        for name, value, part in WRONG:
+            was = getattr(call, name)
+            setattr(call, name, value)
+            status, words = function(call)
+            assert status != 0, name
+            assert part in words, f"{name}: {words}"
+            setattr(call, name, was)
+
+
+WRONG: tuple[tuple[str, Any, str], ...] = (
+    ("size", 8, "call: had another size"), ("rows", 9, "rows: was 9, must be"), ("hidden", 40, "multiple of 32"),
+    ("inner", 1 << 17, "inner: was 131072, must be"),
+    ("heads", 0, "heads: was 0, must be"), ("hdim", 96, "no decode step of head dim"),
+    ("x", 8, "aligned"), ("lengths", 0, "lengths: was null"), ("workspace_bytes", 64, "workspace: had 64 bytes"),
+    ("cache_head", 4, "multiple of 8"), ("device", 9, "no Hopper"), ("vocabulary", 36, "vocabulary: was 36, must be"),
+    ("logits", 0, "logits: was null"),
+)  # fmt: skip
+
+
+def normed(x: Any, factors: Any, rounds: bool) -> Any:
+    x = x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-5)
+    return rounded((rounded(x) if rounds else x) * factors)
+
+
+def layer(
+    x: Any, weights: Any, norms: Any, k: Any, v: Any, lengths: list[int], cos: Any, sin: Any, rounds: bool
+) -> Any:
+    """x behind a layer of a decoder, rounded where operators round; k and v have the new tokens."""
+    qkv, out, gate, up, down = weights
+    d, (rows, of_k) = k.shape[-1], k.shape[:2]
+
+    def turn(y: Any, at: int) -> Any:
+        a, b = np.split(y, 2, -1)
+        return rounded(np.concatenate([a * cos[at] - b * sin[at], b * cos[at] + a * sin[at]], -1))
+
+    heads = rounded(normed(x, norms[0], rounds) @ qkv.T).reshape(rows, -1, d)
+    of_q = heads.shape[1] - 2 * of_k
+    attended = np.zeros((rows, of_q, d))
+    for b, at in enumerate(lengths):
+        q, k[b, :, at], v[b, :, at] = turn(heads[b, :of_q], at), turn(heads[b, of_q:-of_k], at), heads[b, -of_k:]
+        for h in range(of_q):
+            score = k[b, h * of_k // of_q, : at + 1] @ q[h] / d**0.5
+            weight = np.exp(score - score.max())
+            attended[b, h] = weight @ v[b, h * of_k // of_q, : at + 1] / weight.sum()
+    x = rounded(rounded(attended).reshape(rows, -1) @ out.T + x)
+    y = normed(x, norms[1], rounds)
+    first = y @ gate.T
+    return rounded(rounded(first / (1 + np.exp(-first)) * (y @ up.T)) @ down.T + x)
+
+
 if __name__ == "__main__":
-    {"products": products, "words": words, "steps": steps}[sys.argv[2]](tk.load(sys.argv[1]))
+    {"products": products, "words": words, "steps": steps, "whole": whole}[sys.argv[2]](tk.load(sys.argv[1]))

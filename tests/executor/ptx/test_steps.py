@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding"
         pytest.param("products", "products", marks=pytest.mark.turns(0)),
         pytest.param("words", "words", marks=pytest.mark.turns(2)),
         pytest.param("caches", "steps", marks=pytest.mark.turns(1)),
+        pytest.param("caches", "whole", marks=pytest.mark.turns(1)),
     ],
 )
 def test_against_float64(name: str, of: str, emulated: Callable[..., Emulated]) -> None:
