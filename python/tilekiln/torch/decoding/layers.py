@@ -201,6 +201,8 @@ class Step(threading.local):
     positions are places in the rooms."""
     seen: set[int]
     """Layers of the cache that attended over the rooms."""
+    whole: Any = None
+    """An OneLaunch that computes all layers; None: they compute themselves."""
 
 
 step = Step()
@@ -260,6 +262,9 @@ def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) ->
     fused: Layer = self.__dict__[FUSED]
     angles = named.get("position_embeddings")
     attention = fused.parts[2]
+    if step.on and step.whole is not None:
+        step.seen.add(fused.word)
+        return step.whole.passed(fused.word, hidden_states)
     if step.on:
         return _compute(fused, hidden_states, angles, None, named)
     if (
@@ -509,6 +514,8 @@ def head_forward(self: Any, x: Tensor) -> Tensor:
     """A linear layer behind the decoder layers, in a step."""
     if not step.on:
         return type(self).forward(self, x)  # type: ignore[no-any-return]
+    if step.whole is not None and step.whole.head is self:
+        return step.whole.multiplied(x)  # type: ignore[no-any-return]
     return product(x.reshape(-1, x.shape[-1]), self.weight, self.bias).view(*x.shape[:-1], -1)
 
 
@@ -516,6 +523,8 @@ def last_norm_forward(self: Any, x: Tensor) -> Tensor:
     """A norm behind the decoder layers, in a step."""
     if not step.on:
         return type(self).forward(self, x)  # type: ignore[no-any-return]
+    if step.whole is not None and step.whole.norm is self:
+        return x  # its head normalises
     return normed(x.reshape(-1, x.shape[-1]), self, self.__dict__[FUSED]).view(x.shape)
 
 

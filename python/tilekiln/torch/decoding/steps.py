@@ -29,6 +29,7 @@ from .forwards import Forwards, is_plain, shape_of
 from .layers import is_ready
 from .layers import step as running
 from .look import Look, generating
+from .one_launch import OneLaunchError, one_launch
 
 STATE = "_tilekiln_steps"
 LEAST, QUANTUM = 512, 256
@@ -133,19 +134,33 @@ class RecordedStep:
             """The lengths on the device; 0: unknown."""
             self.predicted: Tensor | None = None
             """Tokens that a replay ahead was given."""
-            self.recorded = steps.record(functools.partial(self._compute, steps), device)
+            try:
+                self.whole = (
+                    None
+                    if self.angles is None or apart
+                    else one_launch(
+                        steps.model, self.rooms, self.angles, self.lengths, self.ids if choice is None else None
+                    )
+                )
+                self.recorded = steps.record(functools.partial(self._compute, steps), device)
+            except OneLaunchError as error:
+                steps.tell_once(f"layers of a step are launches of their own: {error}")
+                self.whole = None
+                self.recorded = steps.record(functools.partial(self._compute, steps), device)
 
     def _compute(self, steps: Steps) -> Tensor:
         running.on, running.rooms, running.lengths, running.seen = True, self.rooms, self.lengths, set()
-        running.pads = self.pads if self.apart else None
+        running.pads, running.whole = self.pads if self.apart else None, self.whole
         running.angles, running.rows = self.angles, self.rows if self.angles is None else self.positions
         try:
             given = {"position_ids": self.positions, "attention_mask": self.seen, "use_cache": False}
             logits: Tensor = type(steps.model).forward(steps.model, input_ids=self.ids, **given).logits
         finally:
-            running.on, running.rooms = False, None
+            running.on, running.rooms, running.whole = False, None, None
         if len(running.seen) < steps.layers:
             raise ValueError(f"{len(running.seen)} of {steps.layers} layers attend by Tilekiln")
+        if self.whole is not None and self.whole.chose(logits):
+            return logits
         self.lengths.add_(1)
         self.positions.add_(1)
         last = logits[:, -1]
@@ -260,6 +275,7 @@ class Steps:
         self.lock = threading.RLock()
         self.takes_tokens_first = list(inspect.signature(type(self.model).forward).parameters)[1:2] == ["input_ids"]
         self.refused: set[tuple[int, int]] = set()
+        self.said: set[str] = set()
         self.look: Look | None = None
         self.forwards = Forwards()
 
@@ -288,6 +304,11 @@ class Steps:
             self.steps.clear()
             self.refused.clear()
             self.look, self.forwards = None, Forwards()
+
+    def tell_once(self, why: str) -> None:
+        if why not in self.said:
+            self.said.add(why)
+            self.tell(why)
 
     def settle(self) -> None:
         with self.lock:
