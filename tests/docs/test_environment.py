@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/environment.md"
 FOLDERS = ("build_support", "codegen", "examples", "include", "kernels", "python", "tools", ".ci")
 FILES = ("SConstruct", "SConscript", "tests/conftest.py", "tests/gpu_run.py", "tests/programs.py")
-NOT_OURS = {"PATH", "PYTEST_XDIST_WORKER", "XLA_PYTHON_CLIENT_PREALLOCATE"}  # of the system, of pytest, of JAX
+NOT_OURS = {"LOCAL_RANK", "PATH", "PYTEST_XDIST_WORKER", "WORLD_SIZE", "XLA_PYTHON_CLIENT_PREALLOCATE"}
+"""Of the system, of torchrun, of pytest, of JAX."""
 
 
 def sources() -> list[Path]:
