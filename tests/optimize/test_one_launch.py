@@ -131,6 +131,15 @@ def test_refusals(why: str, calls: list[dict[str, Any]]) -> None:
         launch_of(model, **how)
 
 
+def test_weights_that_are_split_over_processes(calls: list[dict[str, Any]]) -> None:
+    from tilekiln.torch.decoding.one_launch import OneLaunchError
+
+    model = fused()
+    model.model.layers[1].__dict__["_tilekiln_fused"].down.sums = object()
+    with pytest.raises(OneLaunchError, match="split over processes"):
+        launch_of(model)
+
+
 def test_no_library() -> None:
     from tilekiln._core.decoder_step import Call
     from tilekiln.torch.decoding.one_launch import OneLaunchError, _try

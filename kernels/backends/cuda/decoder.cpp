@@ -140,7 +140,7 @@ tilekiln_status step(Call& call) {
 }  // namespace tilekiln::cuda::decoder
 
 // Enqueues it, and returns a status; without a workspace it says how many bytes that must have. Its end is not waited
-// for. Weights are read before the launch before it has ended.
+// for.
 extern "C" TILEKILN_API tilekiln_status tilekiln_cuda_decoder_step(tilekiln::cuda::decoder::Call* call) {
   if (call == nullptr || call->size != sizeof(*call))
     return tilekiln::fail_argument("call", "had another size, must be as large as the library says");

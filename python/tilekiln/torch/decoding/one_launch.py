@@ -66,6 +66,8 @@ def _check_layer(layer: Layer, room: int) -> None:
         raise OneLaunchError("its weights are quantised")
     if any(one.bias is not None for one in joined if isinstance(one, Joined)):
         raise OneLaunchError("it has biases")
+    if any(one.sums is not None for one in joined if isinstance(one, Joined)):
+        raise OneLaunchError("its weights are split over processes")
     if layer.after or layer.head_norms:
         raise OneLaunchError("it has norms of heads, or behind attention")
     if layer.activation != "silu":
