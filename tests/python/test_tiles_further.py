@@ -17,6 +17,7 @@ from tests.python import test_four_bits as codes
 from tests.python import test_gemm as gemm
 from tests.python import test_gemm_lists as lists
 from tests.python import tiles
+from tests.python.test_cases import draw_and_judge
 
 pytestmark = tiles.of_x86_64
 
@@ -36,7 +37,7 @@ def test_codes(load: Callable[..., tk.Library], target: str, kind: str) -> None:
 
 
 def test_experts_of_codes(load: Callable[..., tk.Library]) -> None:
-    codes.test_experts_of_mxfp4(load("four_bits", targets=tiles.TARGETS), "bf16", "silu", False)
+    draw_and_judge(load("four_bits", targets=tiles.TARGETS), "fused_moe", "bf16", "tiles", count=8)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
