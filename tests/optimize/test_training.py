@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import pytest
@@ -50,6 +51,7 @@ def test_loss_and_gradients_are_those_of_stock(name: str) -> None:
     done = tk.torch.optimize(model, train=True)
     for what in ("rotary, forward and backward", "cross_entropy, forward and backward", "RMSNorm"):
         assert what in str(done), str(done)
+    assert inspect.signature(model.forward) == inspect.signature(stock.forward)  # by which trainers choose columns
     assert name in ("Phi3", "Mixtral") or "silu_and_mul" in str(done) or "gelu_and_mul" in str(done), str(done)
     bound = 1e-4 if torch.float32 == DTYPE else 0.05
     for more in ({}, {"num_items_in_batch": 7}):
@@ -74,13 +76,32 @@ def test_a_compiled_step_is_one_graph(name: str, monkeypatch: pytest.MonkeyPatch
     stock = make(name).to(DTYPE).to(DEVICE).train()
     model = copy.deepcopy(stock)
     tk.torch.optimize(model, train=True)
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(copy.deepcopy(model), backend="aot_eager", fullgraph=True)
     (theirs, right), (ours, made) = step(stock), step(compiled, use_cache=False)
     bound = 1e-4 if torch.float32 == DTYPE else 0.05
     assert (theirs - ours).abs() <= bound * theirs.abs()
     for key, one in right.items():
         found = made[f"_orig_mod.{key}"]
         assert (found - one).abs().max() <= bound * one.abs().max() + 1e-7, key
+
+
+def test_angles_are_made_anew_when_they_change() -> None:
+    """They are made once for all layers: another sin, or numbers written into one, are other angles."""
+    from tilekiln.torch.training import _rotary
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as theirs
+
+    q = torch.randn(2, 3, 5, 64, dtype=DTYPE, device=DEVICE, requires_grad=True)
+    cos, sin, other = (torch.randn(2, 5, 32, dtype=DTYPE, device=DEVICE).repeat(1, 1, 2) for _ in range(3))
+    for change in (lambda: None, lambda: sin.mul_(2), lambda: cos.add_(1), lambda: sin.set_(other)):
+        change()
+        ours = _rotary(theirs)(q, q, cos, sin)
+        for made, right in zip(ours, theirs(q, q, cos, sin), strict=True):
+            torch.testing.assert_close(made, right, rtol=0.02, atol=0.02)
+    made, _ = _rotary(theirs)(q, q, cos, other)
+    sin.zero_()
+    cos.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        made.sum().backward()
 
 
 def test_quantised_weights_do_not_learn() -> None:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import types
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,12 +29,13 @@ class _Rotated(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, angles: Angles, conjugate: bool) -> Any:
-        ctx.angles, ctx.conjugate = angles, conjugate
+        ctx.save_for_backward(*angles[:2])
+        ctx.more, ctx.conjugate = angles[2], conjugate
         return _turned(q, angles, conjugate), _turned(k, angles, conjugate)
 
     @staticmethod
     def backward(ctx: Any, dq: Tensor, dk: Tensor) -> Any:
-        given = ctx.angles, not ctx.conjugate
+        given = (*ctx.saved_tensors, ctx.more), not ctx.conjugate
         if torch.is_grad_enabled():  # it is differentiated again
             return *_rotated(dq, dk, *given), None, None
         return _turned(dq, *given), _turned(dk, *given), None, None
@@ -51,19 +52,27 @@ def _turned(x: Tensor, angles: Angles, conjugate: bool) -> Tensor:
     return turned.transpose(1, 2)
 
 
-_last: tuple[Any, int, Any, Any] = (lambda: None, 0, None, None)
+class _Made(NamedTuple):
+    """Angles of cos and sin, as they were."""
+
+    cos: Any
+    sin: Any
+    key: Any
+    angles: Angles
+
+
+_last: _Made | None = None
 
 
 def _angles(cos: Tensor, sin: Tensor, like: Tensor) -> Angles:
     """Of (1 or batch, tokens, hdim), each angle twice, for (batch, heads, tokens, hdim): made once for all layers."""
     global _last
-    known, version, key, made = _last
-    now = -1 if cos.is_inference() else cos._version
-    wanted = id(sin), like.dtype, like.shape[0]
-    if now < 0 or known() is not cos or version != now or key != wanted:
-        made = angles_of(cos, sin, like.transpose(1, 2))
-        _last = weakref.ref(cos), now, wanted, made
-    return made  # type: ignore[no-any-return]
+    if cos.is_inference() or sin.is_inference():  # they have no versions
+        return angles_of(cos, sin, like.transpose(1, 2))
+    last, key = _last, (cos._version, sin._version, like.dtype, like.shape[0])
+    if last is None or last.cos() is not cos or last.sin() is not sin or last.key != key:
+        _last = last = _Made(weakref.ref(cos), weakref.ref(sin), key, angles_of(cos, sin, like.transpose(1, 2)))
+    return last.angles
 
 
 def _rotary(theirs: Any) -> Any:
@@ -150,8 +159,10 @@ def causal_loss(
     return loss / (num_items_in_batch.to(loss.device) if torch.is_tensor(num_items_in_batch) else num_items_in_batch)
 
 
-def learning_forward(unsaid: list[bool], self: Any, *args: Any, **named: Any) -> Any:
-    """The forward of a model; unsaid[0] while one is compiled whose caller says no positions."""
+def learning_forward(self: Any, *args: Any, **named: Any) -> Any:
+    """The forward of a model; `positions_unsaid` while one is compiled whose caller says no positions."""
+    from ..transformers import positions_unsaid as unsaid
+
     if args or named.get("position_ids") is not None or not torch.compiler.is_compiling():
         return type(self).forward(self, *args, **named)
     unsaid[0] = True
@@ -165,8 +176,6 @@ def fuse_loss(model: Any, undo: list[Any]) -> str:
     """Of a model whose loss is that of a causal language model; ValueError says why not."""
     from transformers.loss.loss_utils import ForCausalLMLoss
 
-    from ..transformers import positions_unsaid
-
     if getattr(model, "loss_function", None) is not ForCausalLMLoss:
         raise ValueError("loss: is another than ForCausalLMLoss")
     had = "_loss_function" in model.__dict__
@@ -175,5 +184,7 @@ def fuse_loss(model: Any, undo: list[Any]) -> str:
     model.loss_function = functools.partial(causal_loss, ForCausalLMLoss)
     if "forward" not in model.__dict__:
         undo.append(functools.partial(model.__dict__.pop, "forward", None))
-        model.forward = functools.partial(learning_forward, positions_unsaid, model)
+        bound = functools.partial(learning_forward, model)
+        bound.__wrapped__ = type(model).forward.__get__(model)  # type: ignore[attr-defined]  # of inspect.signature
+        model.forward = bound
     return "cross_entropy, forward and backward"
