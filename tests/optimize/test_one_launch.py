@@ -131,6 +131,22 @@ def test_refusals(why: str, calls: list[dict[str, Any]]) -> None:
         launch_of(model, **how)
 
 
+def test_weights_that_lie_anywhere(calls: list[dict[str, Any]]) -> None:
+    """As views of one flat parameter do: the kernel reads 16 bytes at once."""
+    from tilekiln.torch.decoding.one_launch import OneLaunchError
+
+    def moved(weight: Any) -> Any:
+        return torch.empty(weight.numel() + 1, dtype=torch.bfloat16)[1:].view_as(weight)
+
+    model = fused()
+    model.lm_head.weight.data = moved(model.lm_head.weight)
+    assert launch_of(model).head is None  # it is multiplied behind the launch
+    out = model.model.layers[1].__dict__["_tilekiln_fused"].out
+    out.weight = moved(out.weight)
+    with pytest.raises(OneLaunchError, match="lies at no multiple of 16 bytes"):
+        launch_of(model)
+
+
 def test_weights_that_are_split_over_processes(calls: list[dict[str, Any]]) -> None:
     from tilekiln.torch.decoding.one_launch import OneLaunchError
 

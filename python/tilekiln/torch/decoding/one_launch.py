@@ -21,6 +21,8 @@ from .layers import DTYPES, FEW, Joined, Layer, head_forward, last_norm_forward
 
 MOST_TOKENS = 8192
 """Of all rooms of a layer: beyond, nothing was measured, and attention's own kernel splits keys more."""
+PIECE = 16
+"""Bytes that are read at once."""
 CODES = {torch.float16: 0x210, torch.bfloat16: 0x410}
 
 
@@ -128,6 +130,8 @@ class OneLaunch:
                     raise OneLaunchError(
                         f"an array is {array.dtype} {tuple(array.shape)}, not {keys.dtype} {tuple(shape)}"
                     )
+                if array.data_ptr() % PIECE:
+                    raise OneLaunchError(f"an array of {tuple(shape)} lies at no multiple of {PIECE} bytes")
             rows.append([array.data_ptr() for array in (*arrays, k, v)])
         if of_keys != of_k:
             raise OneLaunchError(f"its cache has {of_k} heads, its layers {of_keys}")
@@ -158,6 +162,8 @@ class OneLaunch:
         weight, factors = heads[0].weight, norms[0]._parameters["weight"]
         fits = weight.shape[1] == hidden == len(factors) and weight.shape[0] % 8 == 0
         if not fits or not weight.is_contiguous() or {weight.dtype, factors.dtype} != {dtype}:
+            return
+        if (weight.data_ptr() | factors.data_ptr()) % PIECE:
             return
         self.head, self.norm = heads[0], norms[0]
         self.call.head, self.call.last_norm, self.call.vocabulary = weight.data_ptr(), factors.data_ptr(), len(weight)
